@@ -1,1 +1,1 @@
-"""Capture of a training cell as a program of its own: slice, checks, rendering. Pure."""
+"""Capture of a training cell as a separate program: program slice, checks, rendering. Pure."""

@@ -1,7 +1,7 @@
-"""A training cell, with what it needs of the cells that ran before, as one readable program.
+"""Training cell, with what it needs from the cells that ran before, as one readable program.
 
-Nothing is executed, imported or read here: cells and facts in, a frozen `Capture` out. `recorder.py` gathers both from
-a running kernel.
+Executes, imports and reads nothing: cells and facts in, a frozen `Capture` out. `recorder.py` collects both from a
+running kernel.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = ["capture", "files_run"]
 
 @deep_trees()
 def capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None = None) -> Capture:
-    """Make the training cell a program.
+    """Turn the training cell into a program.
 
-    `cells` are the executed ones in the order of execution, without the training cell itself. `facts` is what the
-    kernel knows; None where there is no kernel (`jupyter dlaas check`), then values are not judged. Never raises for
-    anything that a user may have typed: what is wrong is in `errors`.
+    `cells` are the executed cells in order of execution, without the training cell. `facts` is the kernel's state; with
+    None, as for `jupyter dlaas check`, values are not examined. Never raises for anything that a user may have typed:
+    `errors` holds the problems.
     """
     if too_long := check_size(cells, training):
         return _refused(too_long)
@@ -130,7 +130,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
 def _solve(
     cells: Sequence[ExecutedCell], traced: Trace, goal: int, training: TrainingCell, facts: KernelFacts | None
 ) -> tuple[Solved, Streams, list[Problem]]:
-    """Find what the training cell needs; values that would be drawn anew come from the kernel where they are small."""
+    """Find what the training cell needs. Small values that a rerun would draw differently come from the kernel."""
     scanned = scan(traced.steps, goal, facts)
     now = facts.chance if facts is not None else None
     literals: dict[int, str] = {}
@@ -173,16 +173,16 @@ def _refused(errors: tuple[Problem, ...]) -> Capture:
 
 
 def _restoring(traced: Trace, index: int, cell: int) -> Given:
-    """The line that puts the random streams where they were before a cell."""
+    """Return the line that restores the random state from before a cell."""
     statement = traced.steps[index].statement
-    text = f"dlaas.random_as_before({cell})  # random numbers go on where the notebook's did"
+    text = f"dlaas.random_as_before({cell})  # restore the random state of the notebook"
     return Given(index, (), text, "chance", cell=statement.label, line=statement.line)
 
 
 def _anew(traced: Trace, goal: int) -> Given:
-    """The line that gives the training random numbers of its own, as in a notebook that sets no seed."""
+    """Return the line that seeds the training afresh, as in a notebook that sets no seed."""
     statement = traced.steps[goal].statement
-    text = "dlaas.random_anew()  # no seed is set: the training draws numbers of its own"
+    text = "dlaas.random_anew()  # no seed is set: use new random numbers"
     return Given(goal, (), text, "chance", cell=statement.label, line=statement.line)
 
 
@@ -201,18 +201,18 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
 
 
 def _command(line: Line, label: str) -> LeftOut:
-    reason = "a notebook command that shows something or sets the notebook up; a job does without"
+    reason = "a notebook command for display or setup; the job does not need it"
     return LeftOut(label, line.line, line.text, "magic", reason)
 
 
 def _own_modules(traced: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[OwnModule, ...]:
-    """All own modules once one is imported: modules import each other, and only the kernel knows which."""
+    """Return all modules of the user if the program imports one: they import each other, as only the kernel knows."""
     modules = facts.own_modules if facts is not None else ()
     return modules if _imported(traced, solved, modules) else ()
 
 
 def _imported(traced: Trace, solved: Solved, modules: Sequence[OwnModule]) -> tuple[OwnModule, ...]:
-    """Those of the modules whose package the kept statements import."""
+    """Return the modules whose package the kept statements import."""
     roots: set[str] = set()
     for index in solved.slice.kept if modules else ():
         node = traced.steps[index].statement.node

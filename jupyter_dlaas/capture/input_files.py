@@ -1,6 +1,6 @@
-"""Files and folders that cells have read: the job reads them again, as they are by then.
+"""Files and folders that cells have read. The job reads their current contents.
 
-Paths are those that the text says: a string, a variable that holds one, `os.path.join` or `Path(…) / "x"` of these.
+Paths are known from the text: a string, a variable that holds one, `os.path.join` or `Path(…) / "x"` of these.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOLDERS_MAX: Final = 200
 def check_files(
     trace: Trace, found: Slice, cells: Sequence[ExecutedCell], goal: int, facts: KernelFacts | None
 ) -> tuple[Problem, ...]:
-    """Warn of files that kept cells have read and that were changed since, or are gone."""
+    """Warn of files that kept cells have read and that have changed or disappeared since."""
     if facts is None or not (facts.modified or facts.missing):
         return ()
     ended = {cell.count: cell.ended_s for cell in cells}
@@ -65,21 +65,25 @@ def check_files(
         statement = step.statement
         line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
         text = f"{statement.label}, line {line} read `{(changed or gone)[0]}`, which "
-        text += "was changed since; the job reads it as it is now." if changed else "is gone; the job fails there."
-        text += f" --push {','.join(names)} sends what the notebook has." if names else ""
+        text += (
+            "has changed since; the job reads the current file."
+            if changed
+            else "no longer exists; the job fails there."
+        )
+        text += f" To send the notebook's value: --push {','.join(names)}." if names else ""
         code = "file_changed" if changed else "file_gone"
         problems.append(Problem(code, text, statement.label, line, tuple(names)))
     return tuple(problems)
 
 
 def _bound_once(trace: Trace, names: Mapping[str, NameFact]) -> dict[str, NameFact]:
-    """The variables that still are what any cell has read of them."""
+    """Return the variables that still have the value which every cell has read."""
     count = Counter(name for step in trace.steps for name in step.flow.binds | step.globals_bound)
     return {name: fact for name, fact in names.items() if count[name] == 1}
 
 
 def _may_be_written(path: str, trace: Trace, found: Slice, before: int) -> bool:
-    """Tell whether an earlier statement of the job gives the path to a call that may make the file again."""
+    """Return whether an earlier statement of the job passes the path to a call that may create the file again."""
     nodes = [trace.steps[index].statement.node for index in found.kept if index < before]
     calls = [one for node in nodes if node is not None for one in ast.walk(node) if isinstance(one, ast.Call)]
     return any(
@@ -96,16 +100,16 @@ def _may_go(fact: NameFact | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadFiles:
-    """The files and folders that cells have read, by their paths as the cells write them."""
+    """Files and folders that cells have read, by their paths as written in the cells."""
 
     modified: Mapping[str, float]
-    """When they were last changed."""
+    """Modification times."""
     missing: frozenset[str]
-    """Those that are not there any more."""
+    """Paths that no longer exist."""
 
 
 def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], here: Path) -> ReadFiles:
-    """Look at the files and folders that cells have read."""
+    """Collect the files and folders that cells have read."""
     found: dict[str, float] = {}
     missing: set[str] = set()
     for cell in cells:
@@ -126,7 +130,7 @@ def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], her
 
 
 def _modified_s(path: Path) -> float | None:
-    """When a file was changed; of a folder, or of what a pattern names, when files came or went."""
+    """Return the modification time of a file, or for a folder or pattern the time when files were added or removed."""
     while set("*?[") & set(path.name):
         path = path.parent
     try:
@@ -141,7 +145,7 @@ def _modified_s(path: Path) -> float | None:
 
 
 def _paths_in(tree: ast.AST, names: Mapping[str, NameFact], *, is_certain: bool = False) -> Iterator[str]:
-    """Return the paths that calls read; `is_certain`: only of calls that run once where they stand."""
+    """Yield the paths that calls read; `is_certain`: only for calls that run exactly once."""
     for node in walk_now([tree]) if is_certain else ast.walk(tree):
         if is_certain and isinstance(node, ast.If | ast.Try | ast.For | ast.While | ast.IfExp | ast.BoolOp):
             return
@@ -158,7 +162,7 @@ def _paths_in(tree: ast.AST, names: Mapping[str, NameFact], *, is_certain: bool 
 
 
 def _writes(call: ast.Call) -> bool:
-    """`open(path, "w")`."""
+    """Return whether a call writes a file: `open(path, "w")`."""
     modes = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "mode")]
     return verb_of(call.func) == "open" and any(
         isinstance(one, ast.Constant) and isinstance(one.value, str) and set(one.value) & set("wax") for one in modes
@@ -166,7 +170,7 @@ def _writes(call: ast.Call) -> bool:
 
 
 def _path(node: ast.expr, names: Mapping[str, NameFact]) -> str:
-    """The path that an expression says; "" where that is not known."""
+    """Return the path that an expression denotes, or "" if unknown."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -183,7 +187,7 @@ def _path(node: ast.expr, names: Mapping[str, NameFact]) -> str:
 
 
 def _text(literal: str) -> str:
-    """The text of a string, or of a path: `PosixPath('data')`."""
+    """Return the text of a string or path literal: `PosixPath('data')`."""
     try:
         node = ast.parse(literal, mode="eval").body
     except SyntaxError:

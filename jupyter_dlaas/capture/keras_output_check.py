@@ -1,7 +1,7 @@
-"""Models of Keras that cannot come back with `-o`: said before the job starts, not when its work is done. Pure.
+"""Check for Keras models that `-o` cannot return, before the job starts instead of after its work. Pure.
 
-Keras stores a model of one's own class by its configuration, which it only knows where the class tells it, or where
-`__init__` takes plain values and hands all others on.
+Keras stores a model of the user's own class by its configuration, which it knows only if the class provides it, or if
+`__init__` takes plain values and passes all others on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAKES_PLAIN = frozenset({"int", "float", "str", "bool", "len", "list", "tuple",
 
 
 def check_keras_outputs(trace: Trace, training: TrainingCell) -> tuple[Problem, ...]:
-    """Warn of `-o` names that are made of a Keras class which cannot be made again."""
+    """Warn of `-o` names of a Keras class that cannot be recreated from its configuration."""
     if not training.outputs:
         return ()
     made = {name: (step, call) for step in trace.steps for name, call in _makings(step)}
@@ -45,8 +45,8 @@ def check_keras_outputs(trace: Trace, training: TrainingCell) -> tuple[Problem, 
         parts = [one for one in names if _may_be_model(others[one])]
         also = f", or its models: -o {','.join(parts)}" if parts else ""
         text = (
-            f"-o {name}: Keras cannot make a `{kind.name}` again, which has no get_config. Add "
-            f"`{name}_weights = {name}.get_weights()` at the end of the cell and take -o {name}_weights{also}."
+            f"-o {name}: Keras cannot recreate a `{kind.name}`, which has no get_config. Add "
+            f"`{name}_weights = {name}.get_weights()` at the end of the cell and use -o {name}_weights{also}."
         )
         label, line = f"cell [{training.count}]", training.first_line - 1
         found.append(Problem("keras_config", text, label, line, (name,)))
@@ -61,7 +61,7 @@ def _makings(step: Step) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _keras_names(step: Step) -> Iterator[str]:
-    """Names that an import binds to parts of Keras."""
+    """Yield names that an import binds to parts of Keras."""
     node = step.statement.node
     if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _KERAS:
         yield from (one.asname or one.name for one in node.names)

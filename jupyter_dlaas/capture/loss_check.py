@@ -1,4 +1,4 @@
-"""Losses that add up over samples where several learners share a batch: said before the job starts. Pure."""
+"""Check for losses that sum over samples if several learners share a batch, before the job starts. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_losses"]
 
 
 def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners_max: int) -> tuple[Problem, ...]:
-    """Warn of a sum that `run.prepare` was not told of: gradients of learners are averaged."""
+    """Warn of a summed loss that `run.prepare` does not declare: the gradients of learners are averaged."""
     if learners_max < 2 or "prepare" not in training.source + "".join(cell.source for cell in cells):
         return ()
     notebook = Notebook.of(cells, training)
@@ -26,13 +26,13 @@ def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners
     kind = kind_of(notebook, ends)
     if kind is Kind.SUM:
         said = (
-            "the loss adds up over samples, and gradients of learners are averaged: with n of them steps are n times "
-            'smaller. Type run.prepare(…, loss="sum").'
+            "the loss sums over samples, but the learners' gradients are averaged: with n learners, steps are n times "
+            'smaller. Use run.prepare(…, loss="sum").'
         )
     elif kind is Kind.MIXED:
         said = (
-            "the loss adds a sum over samples to a mean. Averaged over learners the sum counts less than with one. "
-            'Divide it by the number of samples, or make all parts sums and type run.prepare(…, loss="sum").'
+            "the loss adds a sum over samples to a mean. Averaged over learners, the sum weighs less than with one. "
+            'Divide it by the number of samples, or make all parts sums and use run.prepare(…, loss="sum").'
         )
     else:
         return ()
@@ -44,7 +44,7 @@ def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners
 
 
 def _is_run(way: Call, notebook: Notebook) -> bool:
-    """`run.prepare` of `run = dlaas.run()`; not `accelerator.prepare`."""
+    """Return whether a call is `run.prepare` of `run = dlaas.run()`, not for example `accelerator.prepare`."""
     function = way[-1].call.func
     if not isinstance(function, ast.Attribute):
         return False

@@ -1,7 +1,7 @@
-"""Which statements give another value each time they run: unseeded draws, clocks, unique names, orders of sets. Pure.
+"""Statements that give another value on each run: unseeded draws, clocks, unique names, orders of sets. Pure.
 
-What is found is certain by its text: functions of libraries that are known to draw, called where the statement runs or
-in the notebook's own functions that it calls. Initial weights of layers are no finding: a job starts from fresh ones.
+Findings are certain from the text: library functions that are known to draw, called directly or through the notebook's
+own functions. Initial weights of layers are not reported: a job starts with new ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jupyter_dlaas.capture.set_order import order_seen
 __all__ = ["LIBRARIES", "Draw", "Kind", "Scan", "scan"]
 
 LIBRARIES: Final = ("random", "numpy.random", "torch", "tensorflow", "keras")
-"""The global random streams, by the names under which the kernel notes them."""
+"""Global random streams, by the names under which the kernel records them."""
 _PYTHON: Final = words(
     """random randint randrange choice choices sample shuffle uniform gauss normalvariate triangular betavariate
     expovariate gammavariate lognormvariate vonmisesvariate paretovariate weibullvariate getrandbits randbytes
@@ -42,7 +42,7 @@ _CLOCKS: Final = words(
     datetime.datetime.today datetime.date.today pandas.Timestamp.now pandas.Timestamp.today pandas.Timestamp.utcnow"""
 )
 _OF_NOW: Final = {"time.strftime": 1, "time.asctime": 0}
-"""Number of arguments with which these tell the present time."""
+"""Number of arguments with which these functions return the present time."""
 _UNIQUE: Final = words(
     """uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 os.urandom os.getrandom tempfile.mkdtemp tempfile.mkstemp
     tempfile.mktemp tempfile.TemporaryDirectory tempfile.NamedTemporaryFile"""
@@ -62,12 +62,12 @@ class Kind(StrEnum):
     UNIQUE = "unique"
     NETWORK = "network"
     DATABASE = "database"
-    HASH = "hash"  # the order of a set, or hash(): another one in each process
+    HASH = "hash"  # the order of a set, or hash(): differs between processes
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One reason why a statement gives another value when it runs again."""
+    """Reason why a statement gives another value when it runs again."""
 
     kind: Kind
     what: str  # as code: "np.random.permutation"
@@ -76,24 +76,24 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What the steps draw, and what the imports of the notebook call things."""
+    """Draws of the steps, and the full names behind the notebook's imports."""
 
-    draws: Mapping[int, tuple[Draw, ...]]  # step -> what it draws; steps that draw nothing are left out
-    loaders: frozenset[str]  # variables that are PyTorch's data loaders: whoever goes over one draws a number
+    draws: Mapping[int, tuple[Draw, ...]]  # step -> its draws; steps without draws are absent
+    loaders: frozenset[str]  # variables that are PyTorch data loaders: iteration draws a number
     names: Mapping[str, str]  # `np` -> "numpy", `split` -> "sklearn.model_selection.train_test_split"
 
     def dotted(self, node: ast.expr) -> str:
-        """The full name of a library's function; "" for everything else."""
+        """Return the full name of a library's function; "" for everything else."""
         return _dotted(node, self.names)
 
     def draws_anew(self, call: ast.Call) -> bool:
-        """A clock or something unique: `time.time()`, `os.urandom(4)`."""
+        """Return whether a call reads a clock or something unique: `time.time()`, `os.urandom(4)`."""
         name = self.dotted(call.func)
         return name in _CLOCKS | _UNIQUE or name.startswith("secrets.")
 
 
 def scan(steps: Sequence[Step], goal: int, facts: KernelFacts | None) -> Scan:
-    """Look through the steps before the training cell, in the order in which they ran."""
+    """Scan the steps before the training cell, in order of execution."""
     scanner = _Scanner(facts)
     draws = {}
     for index, step in enumerate(steps[:goal]):
@@ -112,7 +112,7 @@ class _Scanner:
         self.generators: set[str] = set()
         self.splitters: set[str] = set()
         self.sets: set[str] = set()
-        self.clients: set[str] = set()  # that read from the network
+        self.clients: set[str] = set()  # objects that read from the network
         self.is_near_address = False
         known = facts.names.items() if facts is not None else ()
         self.kernel_sets = {n for n, fact in known if fact.type_name in {"set", "frozenset"} and fact.has_text}
@@ -161,7 +161,7 @@ class _Scanner:
             group.discard(name)
 
     def _note(self, node: ast.stmt) -> None:
-        """What kind of thing the names are that a statement binds."""
+        """Record the kinds of the names that a statement binds."""
         targets: list[ast.expr] = []
         value: ast.expr | None = None
         if isinstance(node, ast.Assign):
@@ -205,7 +205,7 @@ class _Scanner:
         return found
 
     def _own(self, call: ast.Call) -> set[str]:
-        """The notebook's own functions that a call runs, or is given to run: `df.apply(draw)`."""
+        """Return the notebook's own functions that a call runs or receives: `df.apply(draw)`."""
         names = {arg.id for arg in call.args if isinstance(arg, ast.Name)}
         if isinstance(call.func, ast.Name):
             names.add(call.func.id)
@@ -245,7 +245,7 @@ class _Scanner:
         return isinstance(value, ast.Call) and _dotted(value.func, self.names) in remote_reads.CLIENTS
 
     def _library(self, call: ast.Call, name: str) -> str:
-        """The global stream from which a call draws; "" for none."""
+        """Return the global stream from which a call draws; "" for none."""
         root, _, verb = name.rpartition(".")
         attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         match root:
@@ -290,7 +290,7 @@ class _Scanner:
         return ""
 
     def _type_of(self, call: ast.Call) -> str:
-        """The type of a method's object, as far as it is a variable or made by a library's function."""
+        """Return the type of a method's object, if it is a variable or created by a library's function."""
         if not isinstance(call.func, ast.Attribute):
             return ""
         receiver = call.func.value
@@ -316,7 +316,7 @@ class _Scanner:
         return all(isinstance(arg, ast.Constant) and arg.value is None for arg in given)
 
     def _is_unseeded_splitter(self, value: ast.expr) -> bool:
-        """`KFold(5, shuffle=True)` draws at each `split`."""
+        """Return whether a splitter draws at each `split`, as `KFold(5, shuffle=True)` does."""
         if not isinstance(value, ast.Call) or _has(value, "random_state"):
             return False
         root, _, verb = _dotted(value.func, self.names).rpartition(".")
@@ -327,7 +327,7 @@ class _Scanner:
 
 
 def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All that runs where it stands, and the lambdas that are handed to what stands there."""
+    """Yield all nodes that run immediately, and lambdas passed to them."""
     todo = list(nodes)[::-1]
     while todo:
         node = todo.pop()
@@ -351,7 +351,7 @@ def _dotted(node: ast.expr, names: Mapping[str, str]) -> str:
 
 
 def _has(call: ast.Call, *options: str) -> bool:
-    """It is given one of these options, and not as None."""
+    """Return whether the call has one of these options with a value other than None."""
     return any(
         option.arg in options and not (isinstance(option.value, ast.Constant) and option.value.value is None)
         for option in call.keywords

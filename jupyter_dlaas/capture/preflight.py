@@ -1,6 +1,6 @@
-"""What can be said against a job before it starts, in under 200 ms. Pure.
+"""Problems that can be found before a job starts, in under 200 ms. Pure.
 
-Each message has what, where (cell and line) and what to type. Whether the pool is large enough is asked elsewhere.
+Each message names the thing, its place (cell and line) and the fix. The pool's size is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
 
 PUSH_BYTES_MAX = 2**30
-SOURCE_CHARS_MAX = 5_000_000  # read in some ten seconds, in which the kernel can do nothing else
+SOURCE_CHARS_MAX = 5_000_000  # takes about ten seconds, during which the kernel is blocked
 SLOW_S = 30.0
-SHORT_CHARS = 500  # of a value's text: no slow cell ends in it
+SHORT_CHARS = 500  # length of a literal: a slow cell does not compute such a value
 WRITERS = SAVES - {"save"}
 SAVING_ROOTS = words("torch np numpy jnp plt model net cv2 keras tf sns fig")
 EVENT_WRITERS = frozenset({"SummaryWriter"})
@@ -30,7 +30,7 @@ RANKS = frozenset({"rank", "local_rank", "global_rank", "RANK", "LOCAL_RANK"})
 
 
 def check_size(cells: Sequence[ExecutedCell], training: TrainingCell) -> tuple[Problem, ...]:
-    """Refuse more source than can be read in a reasonable time."""
+    """Refuse more source text than can be parsed in a reasonable time."""
     sizes = [*((len(cell.source), cell.count) for cell in cells), (len(training.source), training.count)]
     total = sum(size for size, _ in sizes)
     if total <= SOURCE_CHARS_MAX:
@@ -38,54 +38,54 @@ def check_size(cells: Sequence[ExecutedCell], training: TrainingCell) -> tuple[P
     longest, count = max(sizes)
     label = f"cell [{count}]"
     text = (
-        f"the cells that ran have {total:,} characters; %%train reads at most {SOURCE_CHARS_MAX:,}. "
-        f"The longest is {label} ({longest:,}): put its data into a file, restart the kernel, "
+        f"the executed cells have {total:,} characters; %%train accepts at most {SOURCE_CHARS_MAX:,}. "
+        f"The longest is {label} ({longest:,}): move its data to a file, restart the kernel, "
         "and read the file instead."
     )
     return (Problem("too_long", text, label, 1),)
 
 
 def too_deep(training: TrainingCell) -> Problem:
-    """Say that some cell cannot be analysed. Python runs no program that is nested as deeply as this."""
-    text = "a cell is nested too deeply to be read; write its expression in several lines."
+    """Report that a cell cannot be analysed. Python runs no program that is nested this deeply."""
+    text = "a cell is nested too deeply to be parsed; split its expression into several statements."
     return Problem("too_deep", text, f"cell [{training.count}]", training.first_line)
 
 
 def check_request(
     cells: Sequence[ExecutedCell], training: TrainingCell, facts: KernelFacts | None
 ) -> tuple[Problem, ...]:
-    """What is wrong with the names and numbers on the %%train line itself."""
+    """Check the names and numbers on the %%train line itself."""
     return (*_bad_cells(cells, training), *_bad_pushes(training, facts))
 
 
 def check_source(goal: Cleaned, training: TrainingCell, label: str) -> tuple[Problem, ...]:
-    """What is wrong with the training cell's text."""
+    """Check the training cell's text."""
     if goal.kind == "job":
-        text = f"{label} has %%train twice; one of them is enough."
+        text = f"{label} contains %%train twice; remove one of them."
         return (Problem("train_twice", text, label, training.first_line),)
     if goal.kind == "magic":
         magic = training.source.split()[0]
         place = f"{label}, line {training.first_line}"
-        text = f"{place}: {magic} does not run Python of this notebook; take it out of the cell."
+        text = f"{place}: {magic} does not run Python code of this notebook; remove it from the cell."
         return (Problem("not_python", text, label, training.first_line),)
     if goal.kind == "broken":
-        text = f"{label}, line {goal.error_line}: {goal.error}. Correct the line and run the cell again."
+        text = f"{label}, line {goal.error_line}: {goal.error}. Fix the line and run the cell again."
         return (Problem("syntax_error", text, label, goal.error_line),)
     if goal.refused:
         return check_commands(goal, label)
     if not parse(goal.source).body:
-        text = f"{label} has nothing to run below %%train; put the training there."
+        text = f"{label} is empty below %%train; write the training code there."
         return (Problem("empty_cell", text, label, training.first_line),)
     return ()
 
 
 def check_commands(goal: Cleaned, label: str) -> tuple[Problem, ...]:
-    """Notebook commands of the training cell that a job cannot run."""
+    """Report notebook commands in the training cell that a job cannot run."""
     return tuple(
         Problem(
             "magic_in_job",
             f"{label}, line {line.line}: a job cannot run the notebook command `{line.text}`. "
-            "Move it to a cell above this one.",
+            "Move it to an earlier cell.",
             label,
             line.line,
         )
@@ -94,12 +94,12 @@ def check_commands(goal: Cleaned, label: str) -> tuple[Problem, ...]:
 
 
 def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:
-    """Questions to the user in a program that nobody sits in front of."""
+    """Report calls of input(), which nobody can answer in a job."""
     return tuple(
         Problem(
             "input_in_job",
-            f"{place.label}, line {place.line}: input() has nobody to answer it in a job. "
-            "Ask in an earlier cell and use the variable here.",
+            f"{place.label}, line {place.line}: input() does not work in a job. "
+            "Call it in an earlier cell and use the variable here.",
             place.label,
             place.line,
         )
@@ -111,7 +111,7 @@ def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:
 
 
 def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, ...]:
-    """Files that every learner would write, one over the other."""
+    """Warn of files that every learner would overwrite."""
     if learners_max < 2:
         return ()
     found = []
@@ -119,15 +119,15 @@ def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, .
         if place.is_guarded or not (what := _written(place.call)):
             continue
         text = (
-            f"{place.label}, line {place.line}: each of up to {learners_max} learners runs {what}, so they write over "
-            "each other. Put it under `if run.is_main:`."
+            f"{place.label}, line {place.line}: each of up to {learners_max} learners runs {what}, so they overwrite "
+            "each other's file. Put it under `if run.is_main:`."
         )
         found.append(Problem("every_learner_writes", text, place.label, place.line))
     return tuple(found)
 
 
 def check_trainings(trace: Trace, found: Slice) -> tuple[Problem, ...]:
-    """Earlier trainings that are left out, or that run again because their result is needed."""
+    """Warn of earlier trainings that are omitted, or that run again because their result is needed."""
     problems: dict[tuple[str, int], Problem] = {}
     for trained in sorted(found.trained, key=lambda t: t.index):
         statement = trace.steps[trained.index].statement
@@ -135,15 +135,20 @@ def check_trainings(trace: Trace, found: Slice) -> tuple[Problem, ...]:
         place = f"{statement.label}, line {line}"
         needed = trained.names or trained.also
         names, push = _list(needed), f"--push {','.join(needed)}"
-        again = f"--with-cell {statement.cell} runs the cell again in the job."
+        again = f"or --with-cell {statement.cell} to run that cell in the job."
         if trained.is_kept:
-            text = f"{place} trains again in the job, which needs {names} of it; {push} sends today's instead."
+            text = (
+                f"{place} trains again in the job, which needs its {names}. To send the current value instead: {push}."
+            )
         elif trained.names:
-            text = f"{place} trained {names} here; the job starts from fresh weights. {push} sends today's, {again}"
+            text = (
+                f"{place} trained {names} here, but the job starts with new weights. "
+                f"Use {push} to send the current ones, {again}"
+            )
         else:
             text = (
-                f"{place} changed {names} while it trained something else; the job leaves that training out, and "
-                f"{names} is without it. {push} sends today's, {again}"
+                f"{place} changed {names} while training something else. The job omits that training, so "
+                f"{names} lacks the change. Use {push} to send the current value, {again}"
             )
         code = "training_again" if trained.is_kept else "earlier_training"
         problem = Problem(code, text, statement.label, line, needed)
@@ -152,7 +157,7 @@ def check_trainings(trace: Trace, found: Slice) -> tuple[Problem, ...]:
 
 
 def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[Problem, ...]:
-    """Objects of the slice that point at a pushed one: pushed apart they are strangers, or fresh."""
+    """Report objects of the program that would not refer to the pushed object, or that lose their own state."""
     pushed = next((given for given in solved.plan.given if given.kind == "pushed"), None)
     if pushed is None:
         return ()
@@ -169,16 +174,16 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         if index < pushed.index and touched:
             names = ",".join([*pushed.names, *touched])
             text = (
-                f"{step.statement.label}, line {step.statement.line}: {_list(touched)} would point at another "
-                f"{_list(pushed.names)} than the pushed one. Push them together: --push {names}."
+                f"{step.statement.label}, line {step.statement.line}: {_list(touched)} would refer to a different "
+                f"{_list(pushed.names)} than the pushed one. Push both: --push {names}."
             )
             found.append(Problem("push_apart", text, step.statement.label, step.statement.line, tuple(touched)))
         elif touched:
             fresh.update(dict.fromkeys(touched, step))
         if index >= pushed.index and step.changes & frozenset(pushed.names) and not touched and not step.is_setup:
             text = (
-                f"{step.statement.label}, line {step.statement.line} changes the pushed {_list(pushed.names)} once "
-                "more in the job, since other names need it. Push those too, or leave the line out of the notebook."
+                f"{step.statement.label}, line {step.statement.line} changes the pushed {_list(pushed.names)} a "
+                "second time in the job, because other names need it. Push those too, or remove the line."
             )
             found.append(Problem("push_changed_again", text, step.statement.label, step.statement.line, pushed.names))
     if fresh:
@@ -186,23 +191,23 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         names = ",".join([*pushed.names, *sorted(fresh)])
         first = min(fresh.values(), key=lambda s: s.statement.cell).statement
         text = (
-            f"made again in the job over the pushed {_list(pushed.names)}, without their own state: {places}. "
-            f"To send that too: --push {names}."
+            f"recreated in the job around the pushed {_list(pushed.names)}, without their own state: {places}. "
+            f"To send their state, too: --push {names}."
         )
         found.append(Problem("push_fresh", text, first.label, first.line, tuple(sorted(fresh))))
     return tuple(found)
 
 
 def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts | None) -> Iterator[Problem]:
-    """A pushed optimiser brings its own copy of a model: another one, made by the job's own lines, would not train."""
+    """Yield a problem if a pushed optimiser includes its own copy of a model that the job also creates."""
     goal = solved.plan.goal
     for name in pushed.names if facts is not None else ():
         fact = facts.names.get(name) if facts is not None else None
         taken = {one: ref for given in solved.slice.lines for one, ref in zip(given.names, given.refs, strict=False)}
         if fact is not None and (same := sorted(taken.keys() & {*fact.shares})):
             text = (
-                f"{pushed.cell}, line {pushed.line}: the job would take {_list(same)} from {taken[same[0]].job}, and "
-                f"the pushed `{name}` would go on with another one. Push them together: "
+                f"{pushed.cell}, line {pushed.line}: the job would load {_list(same)} from {taken[same[0]].job}, but "
+                f"the pushed `{name}` refers to a different one. Push both: "
                 f"--push {','.join([*pushed.names, *same])}."
             )
             yield Problem("push_apart", text, pushed.cell, pushed.line, tuple(same))
@@ -213,28 +218,28 @@ def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts 
             if same and not trace_holders(trace, step, pushed.names):
                 place = f"{step.statement.label}, line {step.statement.line}"
                 text = (
-                    f"{place}: the job would make {_list(same)} anew, and the pushed `{name}` would go on with another "
-                    f"one, as it is here. Push them together: --push {','.join([*pushed.names, *same])}."
+                    f"{place}: the job would create a new {_list(same)}, but the pushed `{name}` refers to the "
+                    f"current one. Push both: --push {','.join([*pushed.names, *same])}."
                 )
                 yield Problem("push_apart", text, step.statement.label, step.statement.line, tuple(same))
                 return
 
 
 def trace_holders(trace: Trace, step: Step, names: Iterable[str]) -> frozenset[str]:
-    """The names bound by a step whose objects point at one of `names`."""
+    """Return the names bound by a step whose objects refer to one of `names`."""
     others = frozenset(names)
     direct = step.flow.reads & others
     return frozenset(name for name in step.flow.binds - others if direct and name in trace.holds)
 
 
 def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
-    """Lines of cells that raised, which may or may not have changed something that is needed."""
+    """Warn of lines in cells that raised an error, which may have changed something that is needed."""
     problems = []
     for index in sorted(found.unsure):
         step = trace.steps[index]
         text = (
-            f"{step.statement.label} raised an error, so it is not known whether line {step.statement.line} changed "
-            f"{_list(sorted(step.changes))}; the job leaves it out. --with-cell {step.statement.cell} brings it in."
+            f"{step.statement.label} raised an error, so it is unknown whether line {step.statement.line} changed "
+            f"{_list(sorted(step.changes))}; the job omits the line. To include it: --with-cell {step.statement.cell}."
         )
         problems.append(Problem("raised_cell", text, step.statement.label, step.statement.line))
     return tuple(problems)
@@ -248,9 +253,9 @@ def check_slow(
     pushed: Sequence[str],
     facts: KernelFacts | None,
 ) -> tuple[Problem, ...]:
-    """Kept cells that took long here take long again in the job."""
+    """Warn of kept cells that took long here, since they take as long in the job."""
     working = [i for i in sorted(found.kept) if i < goal and not trace.steps[i].is_definition]
-    # What a cell took that also trained says nothing about the lines of it that the job runs.
+    # The duration of a cell that also trained does not tell how long its lines take in the job.
     trained = {trace.steps[t.index].statement.cell for t in found.trained if not t.is_kept}
     counts = {trace.steps[i].statement.cell for i in working} - trained - _loading(trace)
     slow = [(c.duration_s, c.count) for c in cells if c.count in counts and c.duration_s is not None]
@@ -262,14 +267,14 @@ def check_slow(
     needed = {name for i in found.kept if trace.steps[i].statement.cell != count for name in trace.steps[i].flow.reads}
     bound = [name for step in steps for name in sorted(step.flow.binds) if _may_go(name, facts)]
     ends = [name for name in bound if name in needed] or bound[-1:]
-    offer = f" --push {','.join(dict.fromkeys([*pushed, *ends]))} sends what it made." if ends else ""
+    offer = f" To send their result: --push {','.join(dict.fromkeys([*pushed, *ends]))}." if ends else ""
     label = steps[0].statement.label
-    text = f"The cells that the job runs again took {total:.0f} s here, most of it {label} ({duration:.0f} s).{offer}"
+    text = f"the cells that the job runs again took {total:.0f} s here, mostly {label} ({duration:.0f} s).{offer}"
     return (Problem("slow_prelude", text, label, steps[0].statement.line, tuple(dict.fromkeys(ends))),)
 
 
 def _loading(trace: Trace) -> set[int]:
-    """Cells that import a library first: how long that takes, pushing saves nothing of."""
+    """Return the cells that first import a library: pushing values saves none of that time."""
     seen: set[str] = set(sys.stdlib_module_names)
     found = set()
     for step in trace.steps:
@@ -284,19 +289,19 @@ def _loading(trace: Trace) -> set[int]:
 
 
 def _may_go(name: str, facts: KernelFacts | None) -> bool:
-    """Is it worth while, and possible, to send the value?"""
+    """Return whether sending the value is possible and worthwhile."""
     fact = facts.names.get(name) if facts is not None else None
     is_short = fact is not None and fact.literal is not None and len(fact.literal) <= SHORT_CHARS
     return fact is None or not (fact.is_callable or fact.cannot_travel or is_short)
 
 
 def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
-    """Own modules whose file is newer than what the kernel runs."""
+    """Warn of modules of the user whose file is newer than the imported version."""
     return tuple(
         Problem(
             "module_edited",
-            f"{module.path} was edited after the kernel imported it; the job takes the file as it is now. "
-            f"To have the same here: import importlib, {module.name}; importlib.reload({module.name}).",
+            f"{module.path} was edited after the kernel imported it; the job uses the current file. "
+            f"To use it here, too: import importlib, {module.name}; importlib.reload({module.name}).",
             names=(module.name,),
         )
         for module in modules
@@ -305,7 +310,7 @@ def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
 
 
 def check_reloaded(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
-    """Objects of a class, and functions, of an own module as it was before it was reloaded; the job has the newer."""
+    """Warn of functions, and objects of classes, from before a reload of their module; the job uses the new version."""
     stale = {n: fact.of_before_reload for n, fact in facts.names.items() if fact.of_before_reload} if facts else {}
     made = {name: trace.steps[i] for i in sorted(found.kept) if i < goal for name in trace.steps[i].flow.binds}
     problems = []
@@ -313,8 +318,8 @@ def check_reloaded(trace: Trace, found: Slice, goal: int, facts: KernelFacts | N
         statement = made[name].statement
         module = stale[name].rpartition(".")[0]
         text = (
-            f"`{name}` here is from before `{module}` was reloaded (`{stale[name]}`); the job takes {module} as it is "
-            f"now. To have the same here, run {statement.label} again."
+            f"`{name}` dates from before `{module}` was reloaded (`{stale[name]}`); the job uses the current "
+            f"module. To use it here, too, run {statement.label} again."
         )
         problems.append(Problem("module_reloaded", text, statement.label, statement.line, (name,)))
     return tuple(problems)
@@ -326,7 +331,7 @@ def _bad_cells(cells: Sequence[ExecutedCell], training: TrainingCell) -> Iterato
         if number not in counts:
             near = min(counts, key=lambda c: (abs(c - number), c)) if counts else None
             hint = f"The nearest is --with-cell {near}." if near is not None else "No cell has run yet."
-            text = f"--with-cell {number}: no cell with this number ran in this kernel. {hint}"
+            text = f"--with-cell {number}: no cell with this number has run in this kernel. {hint}"
             yield Problem("unknown_cell", text, f"cell [{training.count}]", training.first_line - 1)
 
 
@@ -339,19 +344,19 @@ def _bad_pushes(training: TrainingCell, facts: KernelFacts | None) -> Iterator[P
         fact = facts.names.get(name)
         if fact is None:
             close = difflib.get_close_matches(name, sorted(facts.names), n=1)
-            hint = f"Did you mean --push {close[0]}?" if close else "Run the cell that makes it first."
+            hint = f"Did you mean --push {close[0]}?" if close else "Run the cell that creates it first."
             yield Problem("push_unknown", f"--push {name}: the kernel has no `{name}`. {hint}", label, line, (name,))
         elif fact.cannot_travel:
-            instead = "Make it in the training cell, or push what it was made from."
+            instead = "Create it in the training cell, or push the data it was created from."
             if fact.type_name == "module":
                 instead = "Import it in a cell."
-            text = f"--push {name}: `{name}` is {fact.cannot_travel} and cannot leave this process. {instead}"
+            text = f"--push {name}: `{name}` is {fact.cannot_travel} and cannot be sent to a job. {instead}"
             yield Problem("cannot_travel", text, label, line, (name,))
         elif fact.module == "__main__" and name in fact.main_names:
             what = "function" if fact.type_name == "function" else "class"
             text = (
-                f"--push {name}: `{name}` is a {what} of this notebook, which goes along by itself where it is used. "
-                "Leave it out."
+                f"--push {name}: `{name}` is a {what} of this notebook and is sent automatically if it is used. "
+                "Remove it from --push."
             )
             yield Problem("push_definition", text, label, line, (name,))
         else:
@@ -359,8 +364,8 @@ def _bad_pushes(training: TrainingCell, facts: KernelFacts | None) -> Iterator[P
     if total > PUSH_BYTES_MAX:
         names = ", ".join(dict.fromkeys(training.push))
         text = (
-            f"--push {names}: {size_text(total)}, and at most {size_text(PUSH_BYTES_MAX)} can be sent. "
-            "Save it to a file and load it in the training cell."
+            f"--push {names}: {size_text(total)} exceed the maximum of {size_text(PUSH_BYTES_MAX)}. "
+            "Save the value to a file and load it in the training cell."
         )
         yield Problem("push_too_big", text, label, line, tuple(training.push))
 
@@ -374,7 +379,7 @@ class _Place:
 
 
 def _places(trace: Trace, goal: int) -> Iterator[_Place]:
-    """All calls that run in the job: in the training cell, and bodies of own functions that it may call."""
+    """Yield all calls that run in the job: in the training cell, and in own functions that it may call."""
     used = {name for step in trace.steps[goal:] for name in step.flow.reads | step.reads_late}
     newest: dict[str, Step] = {}
     for step in trace.steps[:goal]:
@@ -408,7 +413,7 @@ def _page_line(step: Step, node: ast.AST) -> int:
 
 
 def _is_guard(test: ast.expr) -> bool:
-    """`run.is_main`, `rank == 0`, `not rank`, and the like."""
+    """Return whether a condition selects one learner: `run.is_main`, `rank == 0`, `not rank`, and the like."""
     names = {n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute)}
     names |= {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
     names |= {n.value for n in ast.walk(test) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
@@ -416,7 +421,7 @@ def _is_guard(test: ast.expr) -> bool:
 
 
 def _written(call: ast.Call) -> str:
-    """What a call writes to a fixed file, as a few words of code; "" for none."""
+    """Return code for a call that writes to a fixed file, or ""."""
     match call.func:
         case ast.Name(id=name) if name in EVENT_WRITERS:
             return f"{name}(…)"

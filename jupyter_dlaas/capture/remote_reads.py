@@ -1,7 +1,7 @@
-"""Reads over the network and from databases: which calls of cells make them, so that a job would make them again. Pure.
+"""Calls that read from the network or from databases, so that a job would read again. Pure.
 
-What libraries keep in a cache of their own (`load_dataset`, `fetch_openml`, `torch.hub.load`, `get_file`) is the same
-the second time, and is not reported; neither is an address that names a commit.
+Reads that libraries cache (`load_dataset`, `fetch_openml`, `torch.hub.load`, `get_file`) give the same result again and
+are not reported; neither are addresses that name a commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLIENTS: Final = words(
     """requests.Session requests.session httpx.Client urllib3.PoolManager yfinance.Ticker yfinance.Tickers
     fredapi.Fred pymongo.MongoClient google.cloud.bigquery.Client boto3.client boto3.resource"""
 )
-"""Makers of objects whose methods read from the network."""
+"""Constructors of objects whose methods read from the network."""
 _QUIET_OF_CLIENTS: Final = words("close mount update headers auth add set")
 _DATABASE: Final = words("pandas.read_sql pandas.read_sql_query pandas.read_sql_table polars.read_database")
 _DATABASE_URI: Final = words("polars.read_database_uri connectorx.read_sql")
@@ -38,12 +38,12 @@ _READERS: Final = words(
 """Functions that take a path or an address."""
 _ADDRESS: Final = re.compile(r"(?:https?|ftp|s3a?|gs|gcs|hf|abfss?|az|wasbs?)://")
 _PINNED: Final = re.compile(r"/[0-9a-f]{40}/")
-"""A commit: the same for ever."""
+"""Pattern of a commit, whose contents never change."""
 _DEPTH_MAX: Final = 20
 
 
 def reads_network(name: str) -> bool:
-    """Tell whether a library's function, by its full name, always reads from the network."""
+    """Return whether a library's function, by its full name, always reads from the network."""
     return name in _NETWORK
 
 
@@ -52,15 +52,15 @@ def reads_database(name: str) -> bool:
 
 
 def is_of_client(verb: str) -> bool:
-    """Tell whether a method of a client reads, and does not set it up."""
+    """Return whether a method of a client reads, rather than configures it."""
     return verb not in _QUIET_OF_CLIENTS
 
 
 def reads_address(call: ast.Call, names: Mapping[str, NameFact], *, is_near_address: bool) -> bool:
-    """Tell whether a call reads from an address: `pd.read_csv("https://…")`.
+    """Return whether a call reads from an address: `pd.read_csv("https://…")`.
 
-    `is_near_address`: the statement around it names one, so that a variable which the kernel does not have (of a
-    comprehension, a parameter) is taken for it.
+    `is_near_address`: the enclosing statement contains an address, so a variable that is unknown to the kernel (of a
+    comprehension, a parameter) is assumed to hold it.
     """
     if verb_of(call.func) not in _READERS:
         return False
@@ -73,7 +73,7 @@ def reads_address(call: ast.Call, names: Mapping[str, NameFact], *, is_near_addr
 
 
 def names_address(node: ast.AST, names: Mapping[str, NameFact]) -> bool:
-    """Tell whether a statement has an address in it, or reads a variable that holds one."""
+    """Return whether a statement contains an address or reads a variable that holds one."""
     for part in ast.walk(node):
         if isinstance(part, ast.Constant) and isinstance(part.value, str) and _is_remote(part.value):
             return True
@@ -89,7 +89,7 @@ def _is_remote(text: str) -> bool:
 
 
 def _beginning(node: ast.expr, names: Mapping[str, NameFact], depth: int = 0) -> str:
-    """The text of an expression, as far as its beginning is known: `BASE + "a.csv"`, `f"https://a/{n}.csv"`."""
+    """Return the known beginning of an expression's text: `BASE + "a.csv"`, `f"https://a/{n}.csv"`."""
     if depth == _DEPTH_MAX:
         return ""
     match node:
@@ -108,7 +108,7 @@ def _beginning(node: ast.expr, names: Mapping[str, NameFact], depth: int = 0) ->
             return _beginning(receiver, names, depth + 1)
         case ast.Call(func=function, args=[first, *_]) if verb_of(function) in ("join", "urljoin", "str"):
             return _beginning(first, names, depth + 1)
-        case ast.Subscript(value=ast.Name() as holder):  # `URLS["train"]`: one of them tells
+        case ast.Subscript(value=ast.Name() as holder):  # `URLS["train"]`: any element will do
             fact = names.get(holder.id)
             found = _ADDRESS.search(fact.literal) if fact is not None and fact.literal is not None else None
             return fact.literal[found.start() :] if found is not None and fact is not None and fact.literal else ""

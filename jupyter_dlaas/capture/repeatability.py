@@ -1,4 +1,4 @@
-"""Statements that would give the job another value than the notebook has: take the value, or tell the user. Pure."""
+"""Statements whose value would differ in the job: use the kernel's value, or warn the user. Pure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _READ: Final = {Kind.NETWORK: "the network", Kind.DATABASE: "a database"}
 
 @dataclass(slots=True)
 class Verdict:
-    """What is to be done about values that the job would not make as the notebook did."""
+    """Values to take from the kernel, and warnings, for statements that the job would not repeat exactly."""
 
     literals: dict[int, str] = field(default_factory=dict)
-    """Steps whose values are written into the program, and why."""
+    """Steps whose values are written into the program, with the reasons."""
     warnings: list[Problem] = field(default_factory=list)
 
 
@@ -40,13 +40,13 @@ def judge(
     scan: Scan,
     streams: Streams,
 ) -> Verdict:
-    """Look at the kept steps before the training cell. Without a kernel there is no value to differ from."""
+    """Examine the kept steps before the training cell. Without a kernel there are no values to compare with."""
     found = Verdict()
     if facts is None or not scan.draws:
         return found
     values = _Values(steps, solved, training, facts)
     drawn: list[tuple[Step, Draw, list[str]]] = []
-    without: dict[str, str] = {}  # names that the job would have otherwise -> why
+    without: dict[str, str] = {}  # names whose value would differ in the job -> reason
     for index in values.kept:
         step = steps[index]
         draw = _unsteady(scan.draws.get(index, ()), streams.elsewhere.get(index, frozenset()), facts)
@@ -79,7 +79,7 @@ def judge(
 
 
 class _Values:
-    """Which values of the kernel may stand for steps."""
+    """Values of the kernel that may replace steps."""
 
     def __init__(self, steps: Sequence[Step], solved: Solved, training: TrainingCell, facts: KernelFacts) -> None:
         self.steps, self.facts = steps, facts
@@ -97,14 +97,14 @@ class _Values:
                 self.last_bound.update(dict.fromkeys(step.flow.binds | step.globals_bound, index))
 
     def needed(self, index: int) -> list[str]:
-        """The variables that a step makes or changes and that a later one of the program reads."""
+        """Return the variables that a step binds or changes and that a later step of the program reads."""
         step = self.steps[index]
         made = {name for name in step.flow.binds | step.globals_bound | step.changes if name in self.facts.names}
         made = {name for name in made - self.given if not self._is_code(self.facts.names[name])}
         return sorted(name for name in made if self.last_read.get(name, -1) > index)
 
     def has_literal(self, name: str, index: int) -> bool:
-        """Its value is a small plain one, and is still that which this step made or changed."""
+        """Return whether the value is a literal and still the one that this step bound or changed."""
         return self.facts.names[name].literal is not None and self.last_bound.get(name, -1) <= index
 
     @staticmethod
@@ -113,18 +113,18 @@ class _Values:
 
 
 def _unsteady(draws: Sequence[Draw], elsewhere: frozenset[str], facts: KernelFacts) -> Draw | None:
-    """The first reason why a step makes another value in the job."""
+    """Return the first reason why a step gives another value in the job."""
     for draw in draws:
         if draw.kind is Kind.STREAM and draw.library not in elsewhere:
             continue
         if draw.kind is Kind.HASH and facts.hash_seed is not None:
-            continue  # the job has the same
+            continue  # the job uses the same seed
         return draw
     return None
 
 
 def _may_hold_order(fact: NameFact) -> bool:
-    """The value may depend on the order of strings: not a list of numbers."""
+    """Return whether the value may depend on the order of strings, unlike a list of numbers."""
     return fact.has_text or fact.type_name not in _PLAIN | {"int", "float", "bool"}
 
 
@@ -133,30 +133,35 @@ def _reason(draw: Draw) -> str:
         case Kind.STREAM | Kind.GENERATOR:
             return f"draws it at random ({draw.what}) without a seed"
         case Kind.CLOCK:
-            return f"takes it from a clock ({draw.what})"
+            return f"reads it from a clock ({draw.what})"
         case Kind.UNIQUE:
-            return f"makes another one each time ({draw.what})"
+            return f"creates a different value each time ({draw.what})"
         case Kind.NETWORK:
             return f"reads it from the network ({draw.what})"
         case Kind.DATABASE:
             return f"reads it from a database ({draw.what})"
         case Kind.HASH:
-            return "takes the order of a set" if draw.what != "hash()" else "takes it from hash()"
+            return "depends on the order of a set" if draw.what != "hash()" else "computes it with hash()"
 
 
 def _read_again(drawn: Sequence[tuple[Step, Draw, list[str]]], push: Sequence[str]) -> Problem:
-    """Report once what the cells have read and the job reads again."""
+    """Report once all values that cells have read from remote sources and the job reads again."""
     places = list(dict.fromkeys(f"{step.statement.label}, line {_line(step)}" for step, _, _ in drawn))
     names = list(dict.fromkeys(name for _, _, found in drawn for name in found))
     whats = list(dict.fromkeys(draw.what for _, draw, _ in drawn))
     where = f"{'; '.join(places[:_LISTED])}{'; …' if len(places) > _LISTED else ''}"
     text = (
         f"{where} read{'s' if len(places) == 1 else ''} {', '.join(f'`{name}`' for name in names)} from "
-        f"{_READ[drawn[0][1].kind]} ({', '.join(whats[:_LISTED])}); the job reads "
-        f"{'it' if len(names) == 1 else 'them'} again, as {'it is' if len(names) == 1 else 'they are'} by then. "
+        f"{_READ[drawn[0][1].kind]} ({', '.join(whats[:_LISTED])}); the job will read "
+        f"{'it' if len(names) == 1 else 'them'} again and may get other data. "
     )
     is_sent = set(names) <= set(push)
-    text += f"--push {','.join(push)} sends what the notebook has." if is_sent else "Save it to a file in a cell."
+    values = "value" if len(names) == 1 else "values"
+    text += (
+        f"Use --push {','.join(push)} to send the notebook's {values}."
+        if is_sent
+        else "Save the data to a file in a cell."
+    )
     step = drawn[0][0]
     return Problem(CODE, text, step.statement.label, _line(step), tuple(names))
 
@@ -165,28 +170,30 @@ def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], 
     statement = step.statement
     listed = ", ".join(f"`{name}`" for name in names)
     drawn = f"draws {listed} at random ({draw.what})"
-    unseeded = f"{drawn} without a seed, and the job would draw anew"
+    unseeded = f"{drawn} without a seed, so the job would draw other values"
     what = {
-        Kind.STREAM: f"{drawn} after other draws, which the job leaves out" if is_seeded else unseeded,
+        Kind.STREAM: f"{drawn} after other draws, which the job omits" if is_seeded else unseeded,
         Kind.GENERATOR: unseeded,
-        Kind.CLOCK: f"takes {listed} from a clock ({draw.what}), and the job would do so anew",
-        Kind.UNIQUE: f"makes {listed} by {draw.what}, which gives the job another one",
-        Kind.HASH: f"makes {listed} from the order of a set (`{draw.what}`), which is another one in the job",
+        Kind.CLOCK: f"reads {listed} from a clock ({draw.what}), so the job would get another value",
+        Kind.UNIQUE: f"creates {listed} with {draw.what}, which gives another value in the job",
+        Kind.HASH: f"creates {listed} from the order of a set (`{draw.what}`), which differs in the job",
     }[draw.kind]
     way = {
-        Kind.STREAM: "a cell of its own draws the same in both" if is_seeded else "a seed makes both the same",
-        Kind.GENERATOR: "a seed makes both the same",
-        Kind.HASH: "sorted(…) gives one order everywhere",
+        Kind.STREAM: "move the draw to a separate cell to get the same values" if is_seeded else "set a seed",
+        Kind.GENERATOR: "set a seed",
+        Kind.HASH: "use sorted(…) for a fixed order",
     }.get(draw.kind, "")
     if draw.what == "hash()":
-        what, way = f"makes {listed} with hash(), which gives other numbers for text in the job", ""
-    ways = [f"--push {','.join(push)} sends what the notebook has"] if set(names) <= set(push) else []
+        what, way = f"computes {listed} with hash(), which gives other numbers for strings in the job", ""
+    values = "value" if len(names) == 1 else "values"
+    ways = [f"use --push {','.join(push)} to send the notebook's {values}"] if set(names) <= set(push) else []
     ways += [way] if way else []
-    text = f"{statement.label}, line {_line(step)} {what}. {'; '.join(ways) or 'Make it in the training cell'}."
+    advice = ", or ".join(ways) or "create it in the training cell"
+    text = f"{statement.label}, line {_line(step)} {what}. {advice[0].upper()}{advice[1:]}."
     return Problem(CODE, text, statement.label, _line(step), tuple(names))
 
 
 def _line(step: Step) -> int:
-    """The first line of a statement that is no comment."""
+    """Return the first line of a statement that is not a comment."""
     statement = step.statement
     return next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)

@@ -1,4 +1,4 @@
-"""Slice until every needed name has a source: a step, the kernel's value as a literal, a push, a job's result. Pure."""
+"""Slicing until every needed name has a source: a step, the kernel's value, a push or a job's result. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, S
 
 DLAAS = "dlaas"
 OUTPUTS = re.compile(r"_{1,3}|_\d+|Out|_oh|In|_ih|_i{1,3}|_i\d+|_dh")
-"""What IPython keeps of a notebook's outputs and inputs."""
+"""Names under which IPython keeps a notebook's outputs and inputs."""
 
 
 @dataclass(slots=True)
 class Solved:
-    """The last pass, and what it took."""
+    """Last slice, and the sources it uses."""
 
     slice: Slice
     plan: Plan
@@ -38,9 +38,9 @@ def solve(
     facts: KernelFacts | None,
     unsteady: Mapping[int, str] | None = None,
 ) -> Solved:
-    """Find what the training cell (the steps from `goal` on) needs, and say what it cannot have.
+    """Find what the training cell (the steps from `goal` on) needs, and report what cannot be provided.
 
-    `unsteady`: steps that would make another value than they did, and why; the kernel's stands for them.
+    `unsteady`: steps that would give another value than before, with the reason; the kernel's value replaces them.
     """
     solver = _Solver(trace, goal, training, facts)
     if unsteady:
@@ -65,7 +65,7 @@ class _Solver:
         )
 
     def solve(self) -> Solved:
-        for _ in range(4 * len(self.steps) + 16):  # each round settles a name or a step for good
+        for _ in range(4 * len(self.steps) + 16):  # each round settles at least one name or step
             found = slice_steps(self.steps, self.plan)
             solved = Solved(found, self.plan)
             plan = self._next_plan(found, solved)
@@ -104,7 +104,7 @@ class _Solver:
         return f"cell [{self.training.count}]", self.training.first_line - 1
 
     def _results(self) -> tuple[Given, ...]:
-        """What earlier jobs brought back: one line for all names of a job, since their objects may be one graph."""
+        """Return one line per job for all its results, since their objects may form one graph."""
         if self.facts is None:
             return ()
         groups: dict[tuple[int, str], list[str]] = {}
@@ -118,7 +118,9 @@ class _Solver:
                 later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
                 index = min(next(later, self.goal), self.goal)
             at_of = {need: self._last_binding(need) for need in self._definitions_in((name,))}
-            needs_of[name] = frozenset(need for need, at in at_of.items() if at is not None)  # others are with that job
+            needs_of[name] = frozenset(
+                need for need, at in at_of.items() if at is not None
+            )  # the job's program has the others
             behind = [at + 1 for at in at_of.values() if at is not None]
             groups.setdefault((max([index, *behind]), ref.job), []).append(name)
         return tuple(
@@ -142,15 +144,15 @@ class _Solver:
         return ref
 
     def _definitions_in(self, names: Sequence[str]) -> frozenset[str]:
-        """The notebook's own classes and functions that unpickling these objects needs."""
+        """Return the notebook's own classes and functions that unpickling these objects needs."""
         facts = [fact for name in names if (fact := self.fact(name)) is not None]
-        told = frozenset(main for fact in facts for main in fact.main_names)
+        named = frozenset(main for fact in facts for main in fact.main_names)
         made_of = reach(reach(names, self.trace.holds), self.trace.late)
-        return (told | (made_of & self.trace.definitions)) - frozenset(names)
+        return (named | (made_of & self.trace.definitions)) - frozenset(names)
 
     # one round
     def _next_plan(self, found: Slice, solved: Solved) -> Plan | None:
-        """A better plan, or None when nothing is left to try; what stays blocked is said in `solved`."""
+        """Return a better plan, or None if nothing is left to try; remaining problems are in `solved`."""
         stars = [step for step in self.steps[: self.goal] if step.is_star]
         if stars and not self.plan.stars:
             in_kernel = self.facts.names if self.facts is not None else {}
@@ -169,7 +171,7 @@ class _Solver:
         return None
 
     def _loaded_into(self, found: Slice) -> Plan | None:
-        """Load results into the objects that kept steps make, as the kernel did: other names may refer to these."""
+        """Load results into the objects that kept steps create, as the kernel did: other names may refer to them."""
         for given in self.plan.given:
             bound = self._bound_before(found, given)
             into = frozenset(
@@ -185,7 +187,7 @@ class _Solver:
         return frozenset().union(*(step.flow.binds | step.globals_bound for step in steps))
 
     def _results_apart(self, found: Slice) -> list[Problem]:
-        """Name objects over a model that an earlier job's result has replaced: they would train the wrong one."""
+        """Report objects around a model that an earlier job's result has replaced: they would train the wrong model."""
         problems = []
         for given in found.lines:
             replaced = frozenset(given.names) - given.into if given.refs else frozenset()
@@ -197,9 +199,9 @@ class _Solver:
                 if stale:
                     place = step.statement
                     text = (
-                        f"{place.label}, line {place.line}: {_list(stale)} would refer to another {_list(models)} than "
-                        f"the one that {given.refs[0].job} brought back. Make {_list(stale)} again in a cell of its "
-                        "own, or in the training cell."
+                        f"{place.label}, line {place.line}: {_list(stale)} would not refer to the {_list(models)} "
+                        f"that {given.refs[0].job} returned. Create {_list(stale)} again in a later "
+                        "cell, or in the training cell."
                     )
                     problems.append(Problem("result_apart", text, place.label, place.line, tuple(stale)))
         return problems
@@ -219,9 +221,9 @@ class _Solver:
         if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
             return None
         if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_behind(blocked):
-            return None  # who only may read it did not: it was not there yet
+            return None  # its possible readers did not read it: it did not exist yet
         last = self._last_binding(name)
-        # the kernel's value is the newest one: what an earlier statement read may have been another
+        # the kernel's value is the newest; an earlier statement may have read another one
         is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
         if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
             return self._with_literal(blocked, fact.literal)
@@ -230,23 +232,23 @@ class _Solver:
         is_output = OUTPUTS.fullmatch(name) is not None
         known_bad = blocked.index is not None or fact is not None or is_output
         if known_bad and can_poison and len(can_poison) == len(blocked.readers):
-            reason = blocked.reason or f"`{name}` is bound by no cell that is known"
+            reason = blocked.reason or f"no recorded cell defines `{name}`"
             if is_output:
                 first = self.steps[can_poison[0]].statement
                 reason = f"{first.label}, line {first.line} got it from `{name}`, an output of the notebook"
             return replace(self.plan, poison={**self.plan.poison, **dict.fromkeys(can_poison, reason)})
-        self._say(blocked, fact, solved)
+        self._report(blocked, fact, solved)
         return None
 
     def _is_bound_behind(self, blocked: Blocked) -> bool:
-        """Some step binds the name after all those that may read it have run."""
+        """Return whether a step binds the name after all its possible readers have run."""
         first = min(blocked.readers)
         return any(blocked.name in s.flow.binds | s.globals_bound for s in self.steps[first:])
 
     def _with_literal(self, blocked: Blocked, literal: str) -> Plan:
         index = blocked.index if blocked.index is not None else 0
         name = blocked.name
-        reason = blocked.reason or "no cell that is known bound it"
+        reason = blocked.reason or "no recorded cell defines it"
         self.literals[name] = Literal(name, literal, reason)
         source = f"{name} = {literal}  # the kernel's value: {reason}"
         place = self._command_line()
@@ -261,23 +263,25 @@ class _Solver:
             return True
         if fact is None:
             return _is_pylab(stars)
-        if any(step.calls for step in stars):  # `exec(text)` may bind anything
+        if any(step.calls for step in stars):  # `exec(text)` may bind any name
             return True
-        # what a library passes on counts, too: `from fastai.tabular.all import *` brings fastcore's `range_of`
+        # names re-exported by a library count, too: `from fastai.tabular.all import *` binds fastcore's `range_of`
         own = {module.name.partition(".")[0] for module in self.facts.own_modules} | {"__main__"}
         modules = [s.statement.node.module or "" for s in stars if isinstance(s.statement.node, ast.ImportFrom)]
         roots = {module.partition(".")[0] for module in modules}
         return fact.module is None or fact.module.partition(".")[0] not in own - roots
 
-    # what is said
-    def _say(self, blocked: Blocked, fact: NameFact | None, solved: Solved) -> None:
+    # messages
+    def _report(self, blocked: Blocked, fact: NameFact | None, solved: Solved) -> None:
         name = blocked.name
         where, cell, line = self._where(blocked)
         if fact is None and blocked.index is None:
             if blocked.need is Need.PERHAPS:
                 return
             if blocked.need is Need.LATE or blocked.is_rare:
-                text = f"{where} may read `{name}`, which nothing binds. If that line runs in the job, it fails there."
+                text = (
+                    f"{where} may read `{name}`, which is not defined anywhere. If that line runs in the job, it fails."
+                )
                 solved.warnings.append(Problem("late_undefined", text, cell, line, (name,)))
                 return
             solved.unbound.append(name)
@@ -285,17 +289,16 @@ class _Solver:
             return
         solved.unbound.append(name)
         kind = _kind(fact)
-        reason = blocked.reason or "it is in the kernel, but no cell that is known bound it"
-        ways = f"--push {name} sends the value that it has now"
+        reason = blocked.reason or "it exists in the kernel, but no recorded cell defines it"
+        ways = f"use --push {name} to send its current value"
         if fact is not None and fact.cannot_travel is not None:
-            ways = f"it is {fact.cannot_travel} and cannot be sent: make it in the training cell"
+            ways = f"it is {fact.cannot_travel} and cannot be sent: create it in the training cell"
         elif fact is not None and fact.type_name.startswith("ipywidgets."):
-            ways = f"{name}_value = {name}.value in a cell of its own, and use that"
+            ways = f"write {name}_value = {name}.value in a separate cell, and use that variable"
         if blocked.index is not None and self._is_trained(blocked.index):
-            ways += f", --with-cell {self.steps[blocked.index].statement.cell} runs that cell again in the job"
-        type_this = "" if fact is not None and fact.cannot_travel is not None else "Type: "
-        ways = ways if type_this else ways[0].upper() + ways[1:]
-        text = f"{where} needs `{name}`{kind}, which the job cannot make again: {reason}. {type_this}{ways}."
+            ways += f", or --with-cell {self.steps[blocked.index].statement.cell} to run that cell in the job"
+        ways = ways[0].upper() + ways[1:]
+        text = f"{where} needs `{name}`{kind}, which the job cannot recreate: {reason}. {ways}."
         solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
 
     def _undefined(self, blocked: Blocked, where: str, cell: str, line: int) -> Problem:
@@ -303,28 +306,30 @@ class _Solver:
         if blocked.readers == frozenset({len(self.steps)}):
             close = difflib.get_close_matches(name, sorted(self._bound_names()), n=1)
             hint = f" Did you mean -o {close[0]}?" if close else ""
-            hint = hint or " Name it as the cell does."
-            text = f"-o {name}: nothing binds `{name}` in the training cell or before it.{hint}"
+            hint = hint or " Use the name from the cell."
+            text = f"-o {name}: `{name}` is not defined in the training cell or before it.{hint}"
             return Problem("output_unbound", text, cell, line, (name,))
         if OUTPUTS.fullmatch(name):
             what = "inputs" if "i" in name.lower() else "outputs"
-            text = f"{where} reads `{name}`; {what} do not exist in a job. Give the value a name in its cell."
+            text = (
+                f"{where} reads `{name}`; {what} of the notebook do not exist in a job. Assign the value to a variable."
+            )
             return Problem("undefined_name", text, cell, line, (name,))
         failed = self._failed_before(name)
         if failed is not None:
             text = (
-                f"{where} reads `{name}`, which {failed} did not come to: it raised an error before. "
-                "Correct that cell and run it again."
+                f"{where} reads `{name}`, but {failed} did not define it because its cell raised an error first. "
+                "Fix that cell and run it again."
             )
             return Problem("undefined_name", text, cell, line, (name,))
         because = f" ({blocked.reason})" if blocked.reason else ""
         close = difflib.get_close_matches(name, sorted(self._bound_names() - {name}), n=1)
         hint = f"Did you mean `{close[0]}`?" if close else f"Run the cell that defines `{name}`, or define it here."
-        text = f"{where} reads `{name}`, which no cell that ran has defined{because}. {hint}"
+        text = f"{where} reads `{name}`, which no executed cell defines{because}. {hint}"
         return Problem("undefined_name", text, cell, line, (name,))
 
     def _failed_before(self, name: str) -> str | None:
-        """The newest cell that would have bound a name, had it not raised an error before."""
+        """Return the newest line that would have bound a name if its cell had not raised an error first."""
         failed = (
             s.statement
             for s in reversed(self.steps[: self.goal])
@@ -344,14 +349,14 @@ class _Solver:
         return node is not None and any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node))
 
     def _where(self, blocked: Blocked) -> tuple[str, str, int]:
-        """The place that reads the name: the training cell's, where it does."""
+        """Return the place that reads the name, preferably in the training cell."""
         last = len(self.steps)
         inside = sorted(i for i in blocked.readers if i < last)
         inside = [i for i in inside if i >= self.goal] or inside
         if not inside:
             return f"-o {blocked.name}", f"cell [{self.training.count}]", self.training.first_line - 1
         index = inside[0]
-        if blocked.need is Need.LATE:  # by a function: there it stands
+        if blocked.need is Need.LATE:  # read by a function: use its definition
             written = (i for i in range(index, -1, -1) if self.steps[i].is_definition and self._writes(i, blocked.name))
             index = next(written, index)
         statement = self.steps[index].statement
@@ -364,12 +369,12 @@ def _list(names: Sequence[str]) -> str:
 
 
 def _is_pylab(stars: Sequence[Step]) -> bool:
-    """`%pylab` hides the names that it binds from those who list the kernel's variables."""
+    """Return whether `%pylab` was used, whose names do not appear among the kernel's variables."""
     return any(isinstance(s.statement.node, ast.ImportFrom) and s.statement.node.module == "pylab" for s in stars)
 
 
 def _line_of(step: Step, name: str) -> int:
-    """The line of a statement where a name stands, for messages."""
+    """Return the line of a statement that contains a name, for messages."""
     statement = step.statement
     node = statement.node
     if node is None:

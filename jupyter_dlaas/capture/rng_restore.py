@@ -1,8 +1,8 @@
-"""Where a job's random numbers must be put right, so that they are the notebook's. Pure.
+"""Places where a job must restore the random state, so that it draws the notebook's random numbers. Pure.
 
-A job that leaves a drawing statement out (a look at a batch, another model's training) would go on with other numbers,
-and so does one of a notebook that sets no seed. The kernel notes where its random streams are before each cell; where
-the program comes to a cell that drew there with its streams elsewhere, it puts them there.
+A job that omits a drawing statement (a look at a batch, another model's training) would continue with other numbers,
+and so would a job of a notebook without a seed. The kernel records the random state before each cell. If the program
+reaches a cell that drew there with another state, it restores the recorded one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ QUIET_VERBS: Final = words(
     time perf_counter append extend argmax argmin softmax array asarray tensor zeros ones arange linspace reshape view
     astype is_available device_count get_device_name load read_csv exists mkdir makedirs listdir"""
 )
-"""Calls that draw no random number, whatever they are called on."""
+"""Calls that draw no random number, whatever their object."""
 
 
 _ALL: Final = frozenset({"", *LIBRARIES})
-"""All random streams; "" where it is not known which."""
+"""All random streams; "" if it is unknown which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Before this step, the streams go to where they were before this cell ran."""
+    """Restoration, before this step, of the random state from before this cell."""
 
     index: int
     cell: int
@@ -47,13 +47,13 @@ class Restore:
 
 @dataclass(slots=True)
 class Streams:
-    """What becomes of the random streams on the way through the program."""
+    """Treatment of the random streams throughout the program."""
 
     restores: list[Restore] = field(default_factory=list)  # in the program's order
-    is_anew: bool = False  # the training draws numbers of its own: nothing in the notebook is seeded
-    seeded: set[str] = field(default_factory=set)  # streams that the notebook has set to a known place
+    is_anew: bool = False  # the training uses new random numbers: the notebook sets no seed
+    seeded: set[str] = field(default_factory=set)  # streams that the notebook has seeded
     elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
-    """Kept steps at which some library's stream surely is not where it was in the notebook, and the libraries."""
+    """Kept steps at which some library's stream certainly differs from the notebook's, and the libraries."""
 
 
 def follow(
@@ -65,20 +65,20 @@ def follow(
     now: str | None,
     scan: Scan,
 ) -> Streams:
-    """What to put right before the training cell (`count`, with the streams at `now`), in the program's order."""
+    """Return what to restore before the training cell (`count`, with the streams at `now`), in the program's order."""
     states = {cell.count: cell.chance for cell in cells} | {count: now}
     by_cell: dict[int, list[int]] = {}
     for index in range(goal):
         by_cell.setdefault(steps[index].statement.cell, []).append(index)
     seeding = _Seeding(steps[:goal], scan)
     found = Streams()
-    off, surely = set(_ALL), set(_ALL)  # the job begins with numbers of its own
+    off, surely = set(_ALL), set(_ALL)  # the job begins with its own random state
     seeded = found.seeded
     for at, after in pairwise([*(cell.count for cell in cells), count]):
         indexes = by_cell.get(at, [])
         text, state, drew = states.get(at), _parts(states.get(at)), _drew(states.get(at), states.get(after))
         runs = [i for i in indexes if i in kept and steps[i].statement.node is not None]
-        drew = drew.union(*(seeding.of(steps[i]) for i in runs))  # equal states say nothing where a seed was set again
+        drew = drew.union(*(seeding.of(steps[i]) for i in runs))  # after a new seed, equal states prove nothing
         wrong = off & drew & state.keys()
         if text is not None and wrong and _draws_from(wrong, [steps[i] for i in runs], seeding):
             found.restores.append(Restore(runs[0], at, text))
@@ -98,7 +98,7 @@ def follow(
             elif _may_draw(steps[i]):
                 off |= drew
                 surely |= _surely_drawn(steps[i], i, scan) & drew
-        if not indexes:  # a job's cell, or one that nobody can read
+        if not indexes:  # a cell that ran as a job, or cannot be parsed
             off |= drew
     if seeded & off and now is not None:
         found.restores.append(Restore(goal, count, now))
@@ -107,7 +107,7 @@ def follow(
 
 
 def _parts(text: str | None) -> Mapping[str, Any]:
-    """The states of the single streams in what the kernel noted."""
+    """Return the states of the single streams in the kernel's record."""
     if text is None:
         return {}
     try:
@@ -118,7 +118,7 @@ def _parts(text: str | None) -> Mapping[str, Any]:
 
 
 def _drew(before: str | None, after: str | None) -> frozenset[str]:
-    """The streams of which something was drawn in a cell, as far as that is known; else all of them."""
+    """Return the streams of which a cell has drawn, as far as known, else all of them."""
     if before is None or after is None:
         return _ALL
     if before == after:
@@ -128,7 +128,7 @@ def _drew(before: str | None, after: str | None) -> frozenset[str]:
 
 
 def _surely_drawn(step: Step, index: int, scan: Scan) -> frozenset[str]:
-    """The streams from which a step that is left out has drawn, if the cell drew from them at all."""
+    """Return the streams from which an omitted step has drawn, if its cell drew from them at all."""
     if step.trains or step.fits:
         return _ALL
     libraries = frozenset(draw.library for draw in scan.draws.get(index, ()) if draw.kind is Kind.STREAM)
@@ -136,7 +136,7 @@ def _surely_drawn(step: Step, index: int, scan: Scan) -> frozenset[str]:
 
 
 def _goes_over(step: Step, loaders: Collection[str]) -> bool:
-    """`next(iter(loader))`, `for x, y in enumerate(loader): …`."""
+    """Return whether a step iterates over a data loader: `next(iter(loader))`, `for x, y in enumerate(loader): …`."""
     for part in walk(step.statement.node) if step.statement.node is not None else ():
         sources = [part.iter] if isinstance(part, ast.For | ast.comprehension) else []
         if isinstance(part, ast.Call) and verb_of(part.func) in {"iter", "enumerate", "tqdm", "zip", "list"}:
@@ -147,7 +147,7 @@ def _goes_over(step: Step, loaders: Collection[str]) -> bool:
 
 
 def _draws_from(libraries: Collection[str], steps: Sequence[Step], seeding: _Seeding) -> bool:
-    """Some step may draw from one of these streams before another one has seeded it."""
+    """Return whether a step may draw from one of these streams before another step has seeded it."""
     left = set(libraries)
     for step in steps:
         seeded = seeding.of(step)
@@ -158,7 +158,7 @@ def _draws_from(libraries: Collection[str], steps: Sequence[Step], seeding: _See
 
 
 class _Seeding:
-    """Which steps set which global seed, themselves or in an own function that they call."""
+    """Steps that set a global seed, directly or in an own function that they call."""
 
     def __init__(self, steps: Sequence[Step], scan: Scan) -> None:
         self.scan = scan
@@ -166,11 +166,11 @@ class _Seeding:
         self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
 
     def of(self, step: Step) -> frozenset[str]:
-        """The streams that a step seeds."""
+        """Return the streams that a step seeds."""
         return frozenset().union(*(self._libraries(call) for call in self._calls(step)))
 
     def is_steady(self, step: Step) -> bool:
-        """The seed is the same when the step runs again: not `random.seed()`, nor `seed(time.time())`."""
+        """Return whether the seed is the same on each run: not `random.seed()`, nor `seed(time.time())`."""
         return not any(self._is_fresh(call) for call in self._calls(step))
 
     def _calls(self, step: Step) -> list[ast.Call]:
@@ -210,7 +210,7 @@ class _Seeding:
 
 
 def _is_seeding(node: ast.Call) -> bool:
-    """Recognise `manual_seed(0)` and `make_deterministic(seed=0)`; no path, no `Generator().manual_seed(0)`."""
+    """Return whether a call seeds: `manual_seed(0)`, `make_deterministic(seed=0)`, not `Generator().manual_seed(0)`."""
     if not is_seed(verb := verb_of(node.func)) or isinstance(getattr(node.func, "value", None), ast.Call):
         return False
     given = {keyword.arg or "" for keyword in node.keywords} | {
@@ -222,7 +222,9 @@ def _is_seeding(node: ast.Call) -> bool:
 def _may_draw(step: Step) -> bool:
     node = step.statement.node
     if node is None:
-        return True  # a job's cell, whose end the streams of the kernel went on from, or one that nobody can read
+        return (
+            True  # a cell that ran as a job, after which the kernel's streams continued, or one that cannot be parsed
+        )
     if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
         return False
     return any(

@@ -1,4 +1,4 @@
-"""Where a program depends on the order of a set: which differs between processes for strings. Pure."""
+"""Dependence of a program on the order of a set, which differs between processes for strings. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_dlaas.analysis.names import walk
 __all__ = ["Order", "order_seen"]
 
 _ORDERLESS: Final = words("sorted len sum min max any all set frozenset Counter isinstance bool print unique")
-"""Calls whose value does not depend on the order of what they are given."""
+"""Calls whose value does not depend on the order of their argument."""
 _ORDERED: Final = words(
     """list tuple enumerate zip iter map filter join fromkeys array asarray tensor Series Index DataFrame Categorical
     extend deque islice cycle chain"""
@@ -24,20 +24,20 @@ _GROWS: Final = words("append extend insert write")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a look at some statements finds."""
+    """Finding about some statements."""
 
-    place: str = ""  # the expression that takes the order of a set, as code; "": none
+    place: str = ""  # code of the expression that depends on the order of a set; "": none
     is_set: bool = False  # of a single expression: its value is a set
 
 
 def order_seen(nodes: Iterable[ast.AST], names: Collection[str]) -> Order:
-    """Find the first place that takes the order of a set. `names`: variables that are sets."""
+    """Find the first place that depends on the order of a set. `names`: variables that are sets."""
     nodes = list(nodes)
     parts = [part for node in nodes for part in walk(node)]
-    if not any(_is_about_sets(part, names) for part in parts):  # nearly always
+    if not any(_is_about_sets(part, names) for part in parts):  # the usual case
         return Order()
     seen = _Seen(set(names))
-    for part in parts:  # sets of a function's own
+    for part in parts:  # local sets of a function
         if isinstance(part, ast.Assign) and seen.is_set(part.value):
             seen.names |= {target.id for target in part.targets if isinstance(target, ast.Name)}
     for node in nodes:
@@ -79,7 +79,7 @@ class _Seen:
                 return False
 
     def visit(self, node: ast.AST, *, is_orderless: bool = False) -> None:
-        """Look for the order of a set below a node, whose own value somebody takes without its order or with it."""
+        """Search below a node, whose own value is used with or without its order."""
         if self.place:
             return
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -124,7 +124,7 @@ class _Seen:
 
 
 def _grows(node: ast.AST) -> bool:
-    """A loop's body that makes something of the order in which it runs: not `count[word] = 0`."""
+    """Return whether a loop's body builds something in the order of iteration, unlike `count[word] = 0`."""
     if isinstance(node, ast.Call):
         return _verb(node.func) in _GROWS
     return isinstance(node, ast.AugAssign | ast.Yield) and not isinstance(getattr(node, "target", None), ast.Subscript)
@@ -139,7 +139,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_of_numbers(value: ast.expr) -> bool:
-    """`range(10)`, `[1, 2]`: their hashes are the numbers."""
+    """Return whether a value holds only numbers, whose hashes are the numbers: `range(10)`, `[1, 2]`."""
     match value:
         case ast.Call(func=ast.Name(id="range")):
             return True

@@ -1,4 +1,4 @@
-"""The backward slice: which steps the training cell needs, from the last one to the first. Pure."""
+"""Backward slice: the steps that the training cell needs, from the last to the first. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from jupyter_dlaas.analysis.model import ResultRef
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 
 
-SAVED = ("saved", "writes a file, which is there; the job does not write it again")
-SHOWN = ("shown", "shows something and changes nothing")
+SAVED = ("saved", "writes a file, which exists already; the job does not write it again")
+SHOWN = ("shown", "only shows something")
 UNNEEDED = ("unneeded", "the training cell does not need it")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A line that binds names by value or by reference, put before the step `index`.
+    """Line that binds names by value or by reference, inserted before the step `index`.
 
-    A pushed value and a literal are the kernel's present ones, so nothing that bound or changed these names later may
-    run in the job. A result is what a job brought back at that place.
+    A pushed value and a literal are the kernel's current ones, so no later statement that bound or changed these names
+    may run in the job. A result is the value that a job returned at that point.
     """
 
     index: int
     names: tuple[str, ...]
     source: str
     kind: str  # "pushed", "result", "literal"
-    needs: frozenset[str] = frozenset()  # classes and functions that must stand before it
+    needs: frozenset[str] = frozenset()  # classes and functions that must be defined before it
     reason: str = ""
-    cell: str = ""  # the place in the notebook that a traceback names for this line
+    cell: str = ""  # place in the notebook for tracebacks of this line
     line: int = 0
-    late: frozenset[str] = frozenset()  # what its objects read when they are used
-    refs: tuple[ResultRef, ...] = ()  # of a result: where each name comes from
+    late: frozenset[str] = frozenset()  # names that its objects read when used
+    refs: tuple[ResultRef, ...] = ()  # for a result: the source of each name
 
-    into: frozenset[str] = frozenset()  # those that are loaded into the objects that the steps before made
+    into: frozenset[str] = frozenset()  # names that are loaded into objects of earlier steps
 
     def only(self, wanted: Collection[str]) -> Given:
-        """The same line for those of its results that are needed."""
+        """Return the same line restricted to the needed results."""
         pairs = [(n, ref) for n, ref in zip(self.names, self.refs, strict=True) if n in wanted or n in self.into]
         names, refs = tuple(name for name, _ in pairs), tuple(ref for _, ref in pairs)
         arguments = [f'"{one}"' for one in (refs[0].job, *(ref.name for ref in refs))]
@@ -55,7 +55,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is settled before a pass over the steps."""
+    """Decisions made before a pass over the steps."""
 
     goal: int  # index of the training cell's first step
     outputs: tuple[str, ...] = ()
@@ -67,64 +67,64 @@ class Plan:
 
 
 class Need(IntEnum):
-    """How surely a name is read."""
+    """Certainty with which a name is read."""
 
-    PERHAPS = 0  # lazy annotations, names that the reader may have bound itself
+    PERHAPS = 0  # lazy annotations, names that the reader may bind itself
     LATE = 1  # by a function that may be called
     SURE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A name that is needed, and whose value cannot be made again."""
+    """Needed name whose value cannot be recreated."""
 
     name: str
-    index: int | None  # the step that made it; None: no step did
+    index: int | None  # the step that bound it; None: no step did
     reason: str
     readers: frozenset[int]
     need: Need
-    is_rare: bool = False  # no reader surely comes to it
+    is_rare: bool = False  # no reader certainly runs
 
 
 @dataclass(slots=True)
 class Want:
-    """A name that later steps need. Scratch of one pass."""
+    """Name that later steps need. Scratch data of one pass."""
 
     need: Need
     readers: set[int]
     may_be_bound: bool = False
-    is_rare: bool = True  # all reads stand in branches that need not run
-    left_by: int | None = None  # a training that bound it is left out
+    is_rare: bool = True  # all reads are in branches that may not run
+    left_by: int | None = None  # the omitted training that bound it
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """An earlier training that is left out, or kept because its result is needed."""
+    """Earlier training that is omitted, or kept because its result is needed."""
 
     index: int
     names: tuple[str, ...]
-    """What the job would need of it: trained objects; of one that is kept, what it binds."""
+    """Names of it that the job needs: trained objects; for a kept training, the names that it binds."""
     is_kept: bool
     also: tuple[str, ...] = ()
-    """Of one that is left out and trains nothing that is needed: what it changed beside."""
+    """For an omitted training that trains nothing needed: other names that it changed."""
 
 
 @dataclass(slots=True)
 class Slice:
-    """The outcome of one pass."""
+    """Result of one pass."""
 
     kept: dict[int, str] = field(default_factory=dict)  # step -> reason
     left: dict[int, tuple[str, str]] = field(default_factory=dict)  # step -> kind, reason
     lines: list[Given] = field(default_factory=list)
     trained: list[Trained] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
-    unsure: list[int] = field(default_factory=list)  # in a cell that raised: may have changed something that is needed
+    unsure: list[int] = field(default_factory=list)  # in a cell that raised an error: may have changed a needed name
     builtins: set[str] = field(default_factory=set)  # needed, and bound by no kept step
 
 
 def slice_steps(steps: Sequence[Step], plan: Plan) -> Slice:
-    """One pass over the steps, backwards. What is blocked is for the caller to solve, with another plan."""
+    """Run one pass over the steps, backwards. The caller resolves blocked names with another plan."""
     return _Pass(steps, plan).run()
 
 
@@ -134,11 +134,11 @@ class _Pass:
         self.wanted: dict[str, Want] = {}
         self.slice = Slice()
         self.dotted: set[str] = set()  # submodules that kept steps name
-        self.imported: set[str] = set()  # texts of imports that are kept for the names in them
-        self.wants_gradients = False  # a kept step uses those that an earlier one made
-        # no value is given, no cell is asked for: names alone decide
+        self.imported: set[str] = set()  # texts of imports that are kept for their names
+        self.wants_gradients = False  # a kept step uses gradients of an earlier one
+        # no given values, no requested cells: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison
-        # a result has what its job did; what the notebook did to it afterwards is done again
+        # a result includes its job's changes; later changes by the notebook are repeated
         self.given_at = {n: given.index for given in plan.given if given.kind != "result" for n in given.names}
 
     def run(self) -> Slice:
@@ -156,7 +156,7 @@ class _Pass:
         for name, want in sorted(self.wanted.items()):
             if want.left_by is not None and not want.may_be_bound:
                 place = self.steps[want.left_by].statement.label
-                self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are left out")
+                self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are omitted")
             elif name in BUILTINS | GIVEN_IN_JOBS:
                 self.slice.builtins.add(name)
             elif not want.may_be_bound:
@@ -166,7 +166,7 @@ class _Pass:
         return self.slice
 
     def drop_repeats(self) -> None:
-        """A definition that ran again unchanged, with nothing different in between, need not stand there twice."""
+        """Drop definitions that ran again unchanged, with no different definition in between."""
         in_force: dict[str, tuple[str, int]] = {}  # name -> text of its definition, step
         rebound: dict[str, int] = {}
         repeated = [i for i in sorted(self.slice.kept) if i < self.plan.goal and self.steps[i].is_definition]
@@ -182,7 +182,7 @@ class _Pass:
                 is_same = all(text == source and at == first for text, at in again)
                 if is_same and all(rebound.get(name, -1) < first for name in step.flow.reads):
                     del self.slice.kept[index]
-                    self.leave(index, "unneeded", "the same definition stands further up")
+                    self.leave(index, "unneeded", "the same definition appears above")
                     continue
                 in_force.update(dict.fromkeys(names, (source, index)))
             else:
@@ -193,11 +193,11 @@ class _Pass:
                 rebound.update(dict.fromkeys(step.changes & read, index))
 
     def drop_detours(self) -> None:
-        """Where the program would only pass through a directory, it does not go there."""
+        """Drop changes of directory after which no needed statement runs."""
         for index, follower in pairwise(sorted(self.slice.kept)):
             if self._only_goes(index) and self._only_goes(follower):
                 del self.slice.kept[index]
-                self.leave(index, "unneeded", "nothing that is needed ran there")
+                self.leave(index, "unneeded", "no needed statement ran there")
 
     def _only_goes(self, index: int) -> bool:
         statement = self.steps[index].statement
@@ -235,7 +235,7 @@ class _Pass:
             self.want(name, given.index, Need.LATE)
 
     def settled(self, index: int) -> frozenset[str]:
-        """Names whose given value already has what this step did to them. What the job itself does comes after."""
+        """Return names whose given value already includes this step. Changes by the job itself come later."""
         if index >= self.plan.goal:
             return frozenset()
         return frozenset(name for name, at in self.given_at.items() if at <= index)
@@ -251,7 +251,7 @@ class _Pass:
         if (clears and not makes) or (makes and index >= plan.goal):
             self.wants_gradients = False
         if index >= plan.goal or step.is_future:
-            self.keep(index, "the training cell" if index >= plan.goal else "for all of the program")
+            self.keep(index, "the training cell" if index >= plan.goal else "applies to the whole program")
             return
         if statement.node is None:
             self.leave(index, *_magic(step))
@@ -260,20 +260,20 @@ class _Pass:
             self.keep(index, f"--with-cell {statement.cell}")
             return
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
-            self.leave(index, "raised", f"{statement.label} raised an error here or before")
+            self.leave(index, "raised", f"{statement.label} raised an error at or before this line")
             return
         if step.is_star and plan.stars and not step.foreign:
-            self.keep(index, "names come from it")
+            self.keep(index, "provides names")
             return
         if step.is_star and not step.calls:
-            self.leave(index, "unneeded", "every needed name is bound without it")
+            self.leave(index, "unneeded", "other statements bind all required names")
             return
         if step.is_setup and index not in plan.poison and not step.foreign:
-            self.keep(index, "sets up something for all that follows")
+            self.keep(index, "setup for the following statements")
             return
         if makes and self.wants_gradients and not self._why_blocked(index, step):
-            self.keep(index, "makes gradients that are used later")
-            self.wants_gradients = not clears  # it clears those of before
+            self.keep(index, "computes gradients that are used later")
+            self.wants_gradients = not clears  # it clears earlier gradients
             return
         settled = self.settled(index)
         self.deleted(index, step)
@@ -283,7 +283,7 @@ class _Pass:
         if not binds | changes and not step.loads.isdisjoint(self.dotted):
             self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
         elif not binds | changes and self._may_register(step):
-            self.keep(index, "may register something, or switch it on")
+            self.keep(index, "may register or enable something")
         elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
         elif self._trains(step) and not self._gives_result(step, binds):
@@ -299,12 +299,12 @@ class _Pass:
             self.keep(index, _because(binds, changes))
 
     def _may_register(self, step: Step) -> bool:
-        """An import for what it does; one that stands there again, for the names in it, is an ordinary one."""
+        """Return whether an import may matter for its side effects; a repeated import for its names does not."""
         statement = step.statement
         return step.may_register and statement.ran == "yes" and statement.source not in self.imported
 
     def _changes(self, step: Step, wanted: Set[str], settled: frozenset[str]) -> frozenset[str]:
-        """The wanted names that a step changes, but for changes that a given value already has in it."""
+        """Return the needed names that a step changes, except for changes that a given value already includes."""
         if not settled:
             return frozenset(wanted & step.changes)
         found: frozenset[str] = frozenset()
@@ -325,13 +325,11 @@ class _Pass:
         for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
             if name in self.wanted:
                 self.wanted[name].may_be_bound = True
-        rare = (
-            step.flow.conditional if index < self.plan.goal else step.flow.rare
-        )  # an earlier cell has come to its end
+        rare = step.flow.conditional if index < self.plan.goal else step.flow.rare  # an earlier cell has ended
         for name in step.flow.reads:
             self.want(name, index, Need.SURE, is_rare=name in rare)
         perhaps = step.flow.binds | step.flow.soft
-        for name in step.reads_late:  # thousands in a large notebook: the usual case goes first
+        for name in step.reads_late:  # thousands in a large notebook: the usual case first
             known = self.wanted.get(name)
             if known is not None and known.need is not Need.PERHAPS:
                 known.readers.add(index)
@@ -356,23 +354,23 @@ class _Pass:
         return step.trains or not step.fits.isdisjoint(self.plan.goal_trains)
 
     def _gives_result(self, step: Step, binds: frozenset[str]) -> bool:
-        """`history = model.fit(x)` with `history` needed; not `model = train(model)`, which only trains on."""
+        """Return whether a training has a needed result, as `history = model.fit(x)`, not `model = train(model)`."""
         return bool(binds) and not step.is_block and not binds <= (step.flow.reads | step.flow.soft)
 
     def _leave_training(self, index: int, binds: frozenset[str], changes: frozenset[str], wanted: Set[str]) -> None:
-        """Leave a training out; it is told where what it trained is needed, or what it certainly changed beside."""
+        """Omit a training; record it if its trained objects are needed or it certainly changed other needed names."""
         step, statement = self.steps[index], self.steps[index].statement
-        self.leave(index, "trained", "an earlier training: the job starts fresh")
+        self.leave(index, "trained", "an earlier training; the job starts with new weights")
         known = step.trained | step.fits
         names = frozenset(wanted & known) if known else (changes - step.flow.binds or changes | binds) - step.passive
         also = frozenset() if names else changes & step.altered
         if names or also:
-            told, beside = tuple(sorted(names)), tuple(sorted(also))
-            self.slice.trained.append(Trained(index, told, is_kept=False, also=beside))
+            trained, beside = tuple(sorted(names)), tuple(sorted(also))
+            self.slice.trained.append(Trained(index, trained, is_kept=False, also=beside))
         for name in binds:
             if self.wanted[name].left_by is None:
                 self.wanted[name].left_by = index
-                self.wanted[name].reason = f"{statement.label}, line {statement.line} made it while training"
+                self.wanted[name].reason = f"{statement.label}, line {statement.line} created it during training"
 
     def _why_blocked(self, index: int, step: Step) -> str:
         statement = step.statement
@@ -381,7 +379,7 @@ class _Pass:
         if step.foreign:
             return f"{statement.label}, line {statement.line} got it from {step.foreign}"
         if statement.ran == "partly" or (statement.ran == "unknown" and not step.is_definition):
-            return f"{statement.label} raised an error, so what line {statement.line} made of it is not known"
+            return f"{statement.label} raised an error, so the effect of line {statement.line} on it is unknown"
         return ""
 
     def _cannot(self, index: int, step: Step, names: frozenset[str], reason: str) -> None:
@@ -398,7 +396,7 @@ class _Pass:
         if touched:
             kinds = sorted(given.kind for given in self.plan.given if touched & set(given.names))
             reasons = [given.reason for given in self.plan.given if touched & set(given.names) and given.reason]
-            return kinds[0], (reasons or [f"{_list(sorted(touched))} comes with the value that it has now"])[0]
+            return kinds[0], (reasons or [f"{_list(sorted(touched))} is given with its current value"])[0]
         return _idle(step)
 
 
@@ -411,7 +409,7 @@ def _idle(step: Step) -> tuple[str, str]:
 def _magic(step: Step) -> tuple[str, str]:
     if step.statement.kind == "job":
         return "job", "ran as a job, not in this kernel"
-    return "magic", "a notebook command; what it did to files and packages is there"
+    return "magic", "a notebook command; its effects on files and packages persist"
 
 
 def _because(binds: frozenset[str], changes: frozenset[str]) -> str:

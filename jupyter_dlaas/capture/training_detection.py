@@ -1,6 +1,6 @@
-"""Which statements look like training: gradient steps, `fit`, own functions that do either. Pure.
+"""Detection of training statements: gradient steps, `fit`, own functions that contain either. Pure.
 
-Nothing has run, so this goes by names and by what the notebook's own functions say.
+Nothing is executed, so this uses names and the bodies of the notebook's own functions.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _TEXT = re.compile(r"\.backward\(|\.fit\(|\.train_on_batch\(|apply_gradients\(|\
 
 
 def looks_like_training(text: str) -> bool:
-    """The same for a cell that Python cannot read."""
+    """Return whether a cell that Python cannot parse looks like training."""
     return _TEXT.search(text) is not None
 
 
 @deep_trees()
 def training_cells(cells: Sequence[ExecutedCell]) -> list[str]:
-    """For each cell, in the order of execution, what makes it a training; "" for one that trains nothing."""
+    """Return for each cell, in order of execution, what makes it a training; "" if it trains nothing."""
     tracer = Tracer()
     watcher = Watcher(tracer)
     found = []
@@ -62,22 +62,24 @@ def training_cells(cells: Sequence[ExecutedCell]) -> list[str]:
 
 
 class Watcher:
-    """Goes over the steps beside a `Tracer` and tells which cells train, and by what."""
+    """Detector that follows the steps beside a `Tracer` and finds the training cells, with the reasons."""
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
-        self.kinds: dict[str, str] = {}  # name -> what was called to make it: `sc = preprocessing.Scaler()`
+        self.kinds: dict[str, str] = {}  # name -> function that created it: `sc = preprocessing.Scaler()`
         self.places: dict[str, str] = {}  # own function -> "cell [3]"
-        self.gradients: set[str] = set()  # functions that give gradients
-        self.loops: set[str] = set()  # own functions with a loop in them
+        self.gradients: set[str] = set()  # functions that compute gradients
+        self.loops: set[str] = set()  # own functions that contain a loop
         self.imported: set[str] = set()  # names that come from a library
         self.trainers: set[str] = set()  # `fit = partial(ppo.train, …)`
-        self.ready: set[str] = set()  # objects that were compiled or given data: their `train()` is no mode
+        self.ready: set[str] = (
+            set()
+        )  # compiled objects or objects with data: their `train()` trains instead of setting a mode
 
     def why(self, steps: Sequence[Step]) -> str:
-        """What makes a cell a training, as words for people; "" for a cell that trains nothing.
+        """Return a phrase that says what makes a cell a training; "" for a cell that trains nothing.
 
-        To be asked right after the tracer took these steps.
+        Call it directly after the tracer has processed these steps.
         """
         for step in steps:
             self._remember(step)
@@ -134,7 +136,7 @@ class Watcher:
             return f"calls `{call.receiver}.{call.verb}`, which trains"
         for name in sorted(() if only_hands_on(call) else call.args):
             if name in tracer.behaviours and self._trains(name):
-                return f"hands on `{name}`, which trains{self._in(name)}"
+                return f"passes `{name}`, which trains{self._in(name)}"
         if call.receiver is None:
             is_said = call.function in TRAIN_CALLS or call.function in self.trainers or self._is_library(call.verb)
             return f"calls `{call.function}`" if is_said else ""
@@ -161,7 +163,7 @@ class Watcher:
         return not (PREPARES.search(kind) or PREPARES.search(receiver))
 
     def _trains(self, name: str) -> bool:
-        """It, or an own function that it names, takes training steps."""
+        """Return whether a name, or an own function that it refers to, takes training steps."""
         own, late = self.tracer.behaviours, self.tracer.late
         seen, waiting = {name}, [name]
         while waiting:
@@ -175,11 +177,11 @@ class Watcher:
         return False
 
     def _is_library(self, function: str) -> bool:
-        """`fit_to_data` of `from flowjax.train import fit_to_data`."""
+        """Return whether a function is imported: `fit_to_data` of `from flowjax.train import fit_to_data`."""
         return function in self.imported and _says_training(function)
 
     def _is_trainer(self, function: ast.expr) -> bool:
-        """`ppo.train` of a library, or a function that trains."""
+        """Return whether an expression is `ppo.train` of a library, or a function that trains."""
         if isinstance(function, ast.Attribute):
             return root_name(function) in self.tracer.modules and _says_training(function.attr)
         return isinstance(function, ast.Name) and (self._is_library(function.id) or self._trains(function.id))
@@ -189,14 +191,14 @@ class Watcher:
         return kind is None or kind in self.tracer.classes or kind in self.tracer.behaviours
 
     def _why_gradients(self, step: Step, *, has_loop: bool) -> str:
-        """JAX and the like: a loop over something that gives gradients."""
+        """Return why a loop over a function with gradients, as in JAX, is a training."""
         if not self.gradients:
             return ""
         own = {call.function for call in step.calls if call.function} | (step.flow.reads if has_loop else set())
         for name in sorted(own):
             found = reach([name], self.tracer.late) & self.gradients
             if found and (has_loop or name in self.loops):
-                return f"calls `{name}` in a loop, which follows gradients{self._in(name)}"
+                return f"calls `{name}` in a loop, which computes gradients{self._in(name)}"
         return ""
 
     def _in(self, name: str) -> str:
@@ -204,12 +206,12 @@ class Watcher:
 
 
 def _says_training(name: str) -> bool:
-    """`fit_to_data`, `train_and_evaluate`; not `train_test_split`, `fit_transform`."""
+    """Return whether a name denotes training: `fit_to_data`, `train_and_evaluate`; not `train_test_split`."""
     return LIBRARY.fullmatch(name) is not None and not THINGS.match(name)
 
 
 def _chained(node: ast.AST) -> str:
-    """The root of `inference.append(x).train()`: not a mode, which is set on a model, its maker or its `to(device)`."""
+    """Return the root of `inference.append(x).train()`; a mode is set on a model, its constructor or `to(device)`."""
     for part in walk(node):
         match part:
             case ast.Call(
@@ -222,7 +224,7 @@ def _chained(node: ast.AST) -> str:
 
 
 def _given_by_train(node: ast.AST) -> str:
-    """The root of `estimator = inference.train()`; a mode gives the model itself."""
+    """Return the root of `estimator = inference.train()`; setting a mode returns the model itself."""
     match node:
         case ast.Assign(
             targets=[ast.Name(id=name)],

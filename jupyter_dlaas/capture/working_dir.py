@@ -1,7 +1,7 @@
-"""Where cells ran: `%cd` and `os.chdir` in a program that starts in the kernel's last directory. Pure.
+"""Working directories of cells: `%cd` and `os.chdir` in a program that starts in the kernel's last directory. Pure.
 
-A job starts where the kernel is at submit. Where it was elsewhere before, the program goes there first, and then takes
-every step of the way again, so that each relative path means what it meant in its cell.
+A job starts in the kernel's directory at submission. If earlier cells ran elsewhere, the program first changes to their
+directory and then repeats each change, so that every relative path means the same as in its cell.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MAGIC = re.compile(r"^\s*%(?P<verb>cd|pushd|popd)\b(?P<args>.*)$")
 def with_directories(
     cells: Sequence[ExecutedCell], statements: Sequence[list[Statement]], facts: KernelFacts | None, label: str
 ) -> list[Statement]:
-    """The statements of all cells in order, with those that go to a directory where one is needed.
+    """Return the statements of all cells in order, with changes of directory where needed.
 
     `label`: the training cell's.
     """
     starts = _starts(cells, statements, facts)
-    now = facts.directory if facts is not None else None  # where the job begins
+    now = facts.directory if facts is not None else None  # the job's directory
     found: list[Statement] = []
     for position, (cell, own) in enumerate(zip(cells, statements, strict=True)):
         start, after = starts[position : position + 2]
@@ -52,7 +52,7 @@ def with_directories(
 def _starts(
     cells: Sequence[ExecutedCell], statements: Sequence[list[Statement]], facts: KernelFacts | None
 ) -> list[str | None]:
-    """The directory in which each cell began, and the last one ended; None: not known, and to be found by running."""
+    """Return the directory in which each cell began, and the last one ended; None if unknown."""
     if facts is None or facts.directory is None:
         return [None] * (len(cells) + 1)
     found: list[str | None] = [cell.directory for cell in cells]
@@ -67,14 +67,14 @@ def _starts(
 
 
 def _goes(statement: Statement) -> bool:
-    """It may leave the directory."""
+    """Return whether a statement may change the directory."""
     if statement.node is None:
         return MAGIC.match(statement.source) is not None
     return "chdir" in statement.source and changes_directory(statement.node)
 
 
 def _argument(text: str) -> str | None:
-    """The directory that a magic names, as Python; None where only the kernel could tell: `%cd -`, `%popd`."""
+    """Return the directory that a magic names, as Python; None if only the kernel knows: `%cd -`, `%popd`."""
     match = MAGIC.match(text)
     return directory_named(match["verb"], match["args"]) if match is not None else None
 
@@ -86,8 +86,8 @@ def _as_call(statement: Statement, where: str) -> Statement:
 
 
 def _going(directory: str, count: int, label: str, *, is_first: bool) -> list[Statement]:
-    texts = [f'__import__("os").chdir({directory!r})  # where the kernel was']
-    if is_first:  # modules that were imported from there
+    texts = [f'__import__("os").chdir({directory!r})  # directory of the kernel']
+    if is_first:  # modules were imported from there
         texts.append(f'__import__("sys").path.append({directory!r})')
     return [
         Statement(cell=count, label=label, lines=(Line(text, 1),), node=parse(text).body[0], kind="moved")

@@ -1,1 +1,1 @@
-"""Client of an engine: discovery, requests, and the event stream of a job."""
+"""Client of an engine: discovery, requests and the event stream of a job."""

@@ -98,7 +98,9 @@ def pool_directory(pool: str | None = None) -> Path:
     if "/" in pool:
         return Path(pool).expanduser().absolute()
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", pool):
-        raise Invalid(f"pool: {pool!r} is no name of a pool: letters, digits, _ . - (a directory has a slash in it)")
+        raise Invalid(
+            f"pool: {pool!r} is not a valid pool name: use letters, digits, _ . - (or a directory, with a slash)"
+        )
     from jupyter_core.paths import jupyter_data_dir
 
     return Path(jupyter_data_dir()).absolute() / "dlaas" / pool
@@ -192,7 +194,7 @@ def short_path(path: Path) -> Iterator[str]:
         yield str(path)
         return
     if not Path("/proc/self/fd").is_dir():
-        raise Unavailable(f"{path} is too long for a socket here; choose a shorter pool directory (JUPYTER_DLAAS_POOL)")
+        raise Unavailable(f"{path} is too long for a socket path; choose a shorter pool directory (JUPYTER_DLAAS_POOL)")
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -223,9 +225,9 @@ def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
         return connect_unix(path, timeout_s)
     except _ABSENT:
         if not door.may_start:
-            raise Unavailable(f"no engine runs for the pool in {door.directory}") from None
+            raise Unavailable(f"no engine is running for the pool in {door.directory}") from None
     except PermissionError:
-        raise Unavailable(f"{path} belongs to another user; choose your own pool (JUPYTER_DLAAS_POOL)") from None
+        raise Unavailable(f"{path} belongs to another user; use your own pool (JUPYTER_DLAAS_POOL)") from None
     return _start_and_connect(door, timeout_s)
 
 
@@ -243,9 +245,9 @@ def _start_and_connect(door: SocketDoor, timeout_s: float | None) -> socket.sock
             return connect_unix(path, timeout_s)
         except _ABSENT:
             if process.returncode not in (None, 0):
-                raise Unavailable(_why_not(door.directory, f"ended with code {process.returncode}")) from None
+                raise Unavailable(_why_not(door.directory, f"exited with code {process.returncode}")) from None
             if time.monotonic() > deadline_s:
-                raise Unavailable(_why_not(door.directory, f"did not answer in {START_TIMEOUT_S:.0f} s")) from None
+                raise Unavailable(_why_not(door.directory, f"did not answer within {START_TIMEOUT_S:.0f} s")) from None
         if process.returncode == 0:
             time.sleep(again_s)
             process, again_s = _start(door), min(1.0, again_s * 2)
@@ -256,10 +258,10 @@ def _why_not(directory: Path, what: str) -> str:
     host = engine_record(directory).get("host")
     other = ""
     if isinstance(host, str) and host and host != socket.gethostname():
-        other = f" Another engine of this pool runs (or ran) on {host}; name a pool for this host: JUPYTER_DLAAS_POOL."
+        other = f" Another engine of this pool runs (or ran) on {host}; use another pool here (JUPYTER_DLAAS_POOL)."
     last = [line for line in _log_tail(directory / "engine.log").splitlines() if line.strip()][-1:]
-    said = f" Its last words: {last[0].strip()}" if last else ""
-    return f"the engine {what}.{said}{other} All it said: {directory / 'engine.log'}"
+    last_line = f" Last line of its log: {last[0].strip()}" if last else ""
+    return f"the engine {what}.{last_line}{other} Full log: {directory / 'engine.log'}"
 
 
 def _log_tail(path: Path) -> str:
@@ -279,8 +281,8 @@ def _interpreter(directory: Path) -> str:
     if isinstance(named, str) and os.access(named, os.X_OK):
         return named
     raise Unavailable(
-        "no engine runs, and this Python cannot start one, for lack of its server side (dlaas_server). "
-        f"Start it once from the environment that has it (jupyter dlaas pool), or: {sys.executable} -m pip install "
+        "no engine is running, and this Python cannot start one: its server side (dlaas_server) is not installed. "
+        f"Start it from an environment that has it (jupyter dlaas pool), or: {sys.executable} -m pip install "
         "jupyter_dlaas"
     )
 

@@ -60,7 +60,7 @@ class Follower:
                     return
             odd = odd + 1 if self._was_odd else 0
             if odd > _ODD_ANSWERS_MAX:
-                raise DlaasError(f"{self.job}: the stream does not continue where it was left; read it with logs()")
+                raise DlaasError(f"{self.job}: the stream has a gap after the saved cursor; read the log with logs()")
             if is_over and not handed_out and not odd:
                 return
 
@@ -70,12 +70,12 @@ class Follower:
         batch, after = self._ask(self.wait_s if wait_s is None else wait_s)
         for message in batch:
             verdict = self._take(message)
-            if verdict == "refuse":
+            if verdict == "reject":
                 self._was_odd = True
                 return
-            if verdict == "hand out" and message["type"] == "log_skipped" and self.is_lossless:
+            if verdict == "yield" and message["type"] == "log_skipped" and self.is_lossless:
                 yield from self._skipped(message)
-            elif verdict == "hand out":
+            elif verdict == "yield":
                 yield message
         if after.row > self.cursor.row:
             self.cursor = replace(self.cursor, row=after.row)
@@ -114,38 +114,38 @@ class Follower:
     def _take(self, message: dict[str, Any]) -> str:
         """Advance the cursor by a message.
 
-        Return "hand out", "pass over" (seen before), or "refuse" (a gap or an overlap).
+        Return "yield", "skip" (seen before), or "reject" (a gap or an overlap).
         """
         kind = message.get("type")
         if kind == "job":
             view = decode(JobView, message["job"], unknown="ignore")
             if view.row < self.cursor.row or view == self.view:
-                return "pass over"  # views of the same row may differ: a wait reason changes without an event
+                return "skip"  # views of the same row may differ: a wait reason changes without an event
             self.view = view
             self.job = view.id  # a name may mean another job at the next request
             self.cursor = replace(self.cursor, row=view.row)
-            return "hand out"
+            return "yield"
         if kind in ("log", "log_skipped"):
             member = str(message["member"])
             verdict = _continues(message, self.cursor.logs.get(member, 0))
-            if verdict == "hand out":
+            if verdict == "yield":
                 self.cursor = replace(self.cursor, logs={**self.cursor.logs, member: int(message["to"])})
             return verdict
         if kind == "metrics":
             verdict = _continues(message, self.cursor.metrics)
-            if verdict == "hand out":
+            if verdict == "yield":
                 self.cursor = replace(self.cursor, metrics=int(message["to"]))
             return verdict
         if kind == "error":
             raise DlaasError(str(message.get("message", "the stream failed")))
-        return "hand out"
+        return "yield"
 
 
 def _continues(message: dict[str, Any], have: int) -> str:
     start, end = int(message["from"]), int(message["to"])
     if start == have:
-        return "hand out" if end > start else "pass over"
-    return "pass over" if end <= have else "refuse"
+        return "yield" if end > start else "skip"
+    return "skip" if end <= have else "reject"
 
 
 def follow(

@@ -84,7 +84,7 @@ class Client:
         """Choose the pool by name or directory (None: that of this kernel or user), or the endpoints `at` in order."""
         self._doors = tuple(doors.find_doors(pool) if at is None else at)
         if not self._doors:
-            raise ValueError("a client needs a door")
+            raise ValueError("at: at least one endpoint is required")
 
     @property
     def doors(self) -> tuple[Door, ...]:
@@ -113,7 +113,7 @@ class Client:
         try:
             return json.loads(raw) if raw else None
         except ValueError:
-            raise DlaasError(f"{method} {path}: the answer is no JSON: {raw[:60]!r}") from None
+            raise DlaasError(f"{method} {path}: the response is not valid JSON: {raw[:60]!r}") from None
 
     def fetch(self, path: str, *, timeout_s: float = 600.0) -> bytes:
         """Return the raw bytes of a result or an artifact."""
@@ -153,10 +153,10 @@ class Client:
             except Unavailable as error:
                 failure: DlaasError = error
             except TimeoutError:
-                failure = Unavailable(f"no answer within {timeout_s:g} s; the engine may be busy or stopped")
+                failure = Unavailable(f"no answer within {timeout_s:g} s; the engine may be overloaded or stopped")
                 attempt += len(pauses_s) // 2  # a timeout is costly: fewer further attempts
             except _BROKEN as error:
-                failure = Unavailable(f"the connection to the engine broke: {str(error) or type(error).__name__}")
+                failure = Unavailable(f"the connection to the engine was lost: {str(error) or type(error).__name__}")
             if attempt >= len(pauses_s):
                 raise failure
             time.sleep(pauses_s[attempt])
@@ -183,7 +183,7 @@ class Client:
             response = connection.getresponse()
             raw = response.read(REPLY_BYTES_MAX + 1) if media is not None or response.status >= 400 else response.read()
             if media is not None and len(raw) > REPLY_BYTES_MAX:
-                raise DlaasError(f"the answer is longer than {REPLY_BYTES_MAX >> 20} MiB")
+                raise DlaasError(f"the response exceeds {REPLY_BYTES_MAX >> 20} MiB")
             if response.status >= 300:
                 raise _error(door, response.status, raw)
             return raw
@@ -352,7 +352,7 @@ class Client:
         return list(found["messages"]), decode(Cursor, found["cursor"], unknown="ignore")
 
     def without_start(self) -> Client:
-        """Return a client of the same endpoints that starts no engine, for callers that accept "none runs"."""
+        """Return a client of the same endpoints that starts no engine, for callers that can do without one."""
         kept = [replace(one, may_start=False) if isinstance(one, SocketDoor) else one for one in self._doors]
         return Client(at=kept)
 
@@ -393,11 +393,11 @@ def _error(door: Door, status: int, raw: bytes) -> Exception:
         code, message = str(found["code"]), str(found["message"])
     except (ValueError, KeyError, TypeError):
         if status in _TRY_AGAIN:
-            return Unavailable(f"the server answered {status}")
+            return Unavailable(f"the server responded with status {status}")
         if isinstance(door, ServerDoor) and status in (301, 302, 401, 403, 404):
-            return _Wrong(f"the Jupyter server has no dlaas extension, or refuses its own token ({status})")
+            return _Wrong(f"the Jupyter server has no dlaas extension, or rejects its own token ({status})")
         if status == 403:
-            return NotAllowed("the engine does not know you: it belongs to another user")
-        return DlaasError(f"the engine answered {status}: {raw[:200].decode(errors='replace')}")
+            return NotAllowed("access denied: the engine belongs to another user")
+        return DlaasError(f"the engine responded with status {status}: {raw[:200].decode(errors='replace')}")
     kind = ERRORS.get(code, DlaasError)
     return kind(message)

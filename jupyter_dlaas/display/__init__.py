@@ -1,1 +1,1 @@
-"""The display of a job in a notebook: live widget, plain HTML, formatted figures."""
+"""Display of a job in a notebook: live widget, plain HTML, number formatting."""

@@ -1,6 +1,6 @@
-"""Numbers as people read them in a terminal: durations, ranges, clocks, bytes. Standard library only.
+"""Numbers formatted for a terminal: durations, ranges, times, sizes. Standard library only.
 
-The page writes the same numbers with typographic spaces and dashes; here they are plain, so that they can be grepped.
+The page formats the same numbers with typographic spaces and dashes; here they are ASCII, for grep.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "
 
 
 def duration(seconds: float | None) -> str:
-    """ "0.3 s", "38 ms", "41 s", "3 min 20 s", "2 h 05 min", "3 d 4 h": two units at most; "-" for unknown."""
+    """Format a duration in at most two units: "0.3 s", "41 s", "3 min 20 s", "2 h 05 min", "3 d 4 h"; "-": unknown."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "-"
     if seconds < 0.0995:
@@ -30,12 +30,12 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(at_s: float) -> str:
-    """ "14:31", local time."""
+    """Format a local time: "14:31"."""
     return time.strftime("%H:%M", time.localtime(at_s))
 
 
 def day_or_clock(at_s: float, now_s: float) -> str:
-    """ "14:31" today, "12 Mar" on another day, "12 Mar 2024" in another year."""
+    """Format a time as "14:31" today, "12 Mar" on another day, "12 Mar 2024" in another year."""
     then, now = time.localtime(at_s), time.localtime(now_s)
     if then.tm_year != now.tm_year:
         return f"{then.tm_mday} {time.strftime('%b %Y', then)}"
@@ -45,26 +45,26 @@ def day_or_clock(at_s: float, now_s: float) -> str:
 
 
 def span(low_s: float, high_s: float, now_s: float) -> str:
-    """Two points in time as a range: "14:52-14:55"; one when both read the same."""
+    """Format a range of times: "14:52-14:55", or one time if both look the same."""
     low, high = day_or_clock(low_s, now_s), day_or_clock(high_s, now_s)
     return low if low == high else f"{low}-{high}"
 
 
 def percent(fraction: float | None) -> str:
-    """ "24%"; "-" for unknown. Never 100% before the end."""
+    """Format a percentage: "24%"; "-" if unknown. Shows 100% only at the end."""
     if fraction is None:
         return "-"
     return "100%" if fraction >= 1 else f"{min(99, int(fraction * 100))}%"
 
 
 def bar(fraction: float, width: int = 20) -> str:
-    """A bar of block characters; full only at 1."""
+    """Draw a bar of block characters, full only at 1."""
     filled = width if fraction >= 1 else min(width - 1, max(0, int(fraction * width + 0.5)))
     return "█" * filled + "░" * (width - filled)
 
 
 def number(value: float) -> str:
-    """Three significant digits ("0.412", "84.1"), whole numbers with commas ("11,730"), "NaN" and "∞"."""
+    """Format three significant digits ("0.412", "84.1"), integers with commas ("11,730"), "NaN" and "∞"."""
     if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
         return f"{int(value):,}"
     if not math.isfinite(value):
@@ -77,14 +77,14 @@ def number(value: float) -> str:
 
 
 def place(epoch: int, epochs: int | None, step: int) -> str:
-    """ "epoch 3/12", "epoch 3", and "step 1,051" of a loop that says nothing of epochs."""
+    """Format a position in training: "epoch 3/12", "epoch 3", or "step 1,051" if epochs are unknown."""
     if not (epoch or epochs):
         return f"step {number(step)}"
     return f"epoch {epoch}" + (f"/{epochs}" if epochs else "")
 
 
 def bytes_text(count: int, *, binary: bool = False) -> str:
-    """ "44.8 MB" for files; with `binary`, "21.4 GiB" for memory."""
+    """Format a size: "44.8 MB" for files; with `binary`, "21.4 GiB" for memory."""
     base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB")) if binary else (1000, ("B", "kB", "MB", "GB", "TB"))
     size, step = float(count), 0
     while size >= base and step < len(units) - 1:

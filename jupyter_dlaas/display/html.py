@@ -1,6 +1,6 @@
-"""A job as a cell's output: data for the live card, plain HTML for readers without it, one line of text.
+"""Output of a job in a cell: data for the live card, plain HTML for other readers, one line of text.
 
-The HTML is a table without style, class, script, link or image, at most 8 kB; all that a job said is escaped.
+The HTML is a table without styles, classes, scripts, links or images, at most 8 kB; all text of a job is escaped.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def mimebundle(job: Job) -> dict[str, Any]:
-    """What IPython shows for a Job. Never raises: without an engine it is the job as it was last seen."""
+    """Return what IPython shows for a Job. Never raises: without an engine it shows the last known view."""
     return forms(bundle_of(job))
 
 
 def forms(bundle: Bundle) -> dict[str, Any]:
-    """The three forms of one bundle."""
+    """Return the three forms of a bundle."""
     return {MIME: encode(bundle), "text/html": html_of(bundle), "text/plain": plain_of(bundle)}
 
 
 def bundle_of(job: Job, *, is_new: bool = False) -> Bundle:
-    """The job as it is now, with curves and last log lines. `is_new`: just submitted, there is nothing to ask for."""
+    """Return the current job with its curves and last log lines. `is_new`: just submitted, so no request is needed."""
     view = job.last_view
     curves: dict[str, Json] = {}
     log: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ def bundle_of(job: Job, *, is_new: bool = False) -> Bundle:
             view = job.view
             curves = {name: thinned(points) for name, points in client.curves(view.id, points=POINTS_MAX).items()}
             log = tail(client, view)
-    except DlaasError:  # no engine, or the job was deleted: what is known is shown
+    except DlaasError:  # no engine, or the job was deleted: use the last known view
         pool = _pools.get(client.doors, "")
     return Bundle(schema=SCHEMA, pool=pool, job=view, curves=curves, log=log)
 
@@ -67,31 +67,31 @@ _pools: dict[Any, str] = {}
 
 
 def _pool_name(client: Client) -> str:
-    """The pool's name; asked once, since a door leads to one pool."""
+    """Return the pool's name; requested once per client, since an endpoint serves one pool."""
     if client.doors not in _pools:
         _pools[client.doors] = client.pool().name
     return _pools[client.doors]
 
 
 def tail(client: Client, view: JobView, *, lines_max: int = LINES_MAX) -> tuple[str, ...]:
-    """The last lines of the log, cleaned of terminal codes."""
+    """Return the last lines of the log without terminal codes."""
     if view.started_s is None:
         return ()
     part = client.log(view.id, offset=-_TAIL_BYTES)
     lines = str(part["text"]).removesuffix("\n").split("\n")
     if int(part["from"]) > 0 and len(lines) > 1:
-        lines = lines[1:]  # it was cut in the middle
+        lines = lines[1:]  # the first line may be incomplete
     return tuple(cleaned(line)[:_LINE_MAX] for line in lines[-lines_max:]) if lines != [""] else ()
 
 
 def cleaned(line: str) -> str:
-    """A line as a terminal shows it, without colours: the last drawing of a progress bar."""
+    """Return a line as a terminal shows it, without colours: the last state of a progress bar."""
     shown = _ESCAPES.sub("", line.removesuffix("\r")).rpartition("\r")[2]
     return _CONTROL.sub("", shown)
 
 
 def thinned(points: Json) -> list[Json]:
-    """At most 200 points of a curve, the first and the last among them."""
+    """Return at most 200 points of a curve, including the first and the last."""
     found = points if isinstance(points, list) else []
     if len(found) <= POINTS_MAX:
         return found
@@ -103,13 +103,13 @@ def thinned(points: Json) -> list[Json]:
 
 
 def plain_of(bundle: Bundle) -> str:
-    """One line, as `resnet-48  PROCESSING  epoch 8/30, 24%  loss 0.412  4 GPUs (1-8)`."""
+    """Format one line, such as `resnet-48  PROCESSING  epoch 8/30, 24%  loss 0.412  4 GPUs (1-8)`."""
     view = bundle.job
     return "  ".join(_one_line(part) for part in (view.id, str(view.state), *_gist(view, bundle.curves)) if part)
 
 
 def _gist(view: JobView, curves: Mapping[str, Json]) -> list[str]:
-    """What there is to say about a job beside its name and state, most telling first."""
+    """Return details of a job beside its name and state, the most informative first."""
     if view.state is State.FAILED and view.failure is not None:
         where = f"{view.failure.where.text}: " if view.failure.where else ""
         return [f"{view.failure.cause}, {where}{view.failure.what}"]
@@ -148,7 +148,7 @@ def _took(view: JobView) -> list[str]:
 
 
 def _values(points: Json) -> list[float]:
-    """The values of a curve, in order, NaN and infinite ones among them."""
+    """Return the values of a curve in order, including NaN and infinity."""
     rows = points if isinstance(points, list) else []
     return [decode_float(point[2]) for point in rows if isinstance(point, list) and len(point) > 2]
 
@@ -161,7 +161,7 @@ def _last_values(curves: Mapping[str, Json]) -> list[tuple[str, float]]:
 
 
 def blocks(values: Sequence[float]) -> str:
-    """A curve in block characters; "×" stands where a value is NaN or infinite."""
+    """Draw a curve in block characters, with "×" for NaN and infinity."""
     wide = min(_BLOCKS_WIDE, len(values))
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low = min(finite)
@@ -171,7 +171,7 @@ def blocks(values: Sequence[float]) -> str:
 
 
 def html_of(bundle: Bundle) -> str:
-    """A plain table for readers that have none of our code. Shortened, least telling first, to fit into 8 kB."""
+    """Format a plain table for readers without the extension, shortened to 8 kB, the least informative rows first."""
     log = bundle.log[-10:]
     for lines, width in ((10, 400), (10, 200), (5, 120), (2, 80), (0, 60), (0, 20)):
         log = log[-lines:] if lines else ()
@@ -204,7 +204,7 @@ def _head(view: JobView) -> list[str]:
 
 
 def _rows(bundle: Bundle, width: int) -> list[tuple[str, str]]:
-    """Name (raw) and value (escaped) of each row."""
+    """Return the name (raw) and value (escaped) of each row."""
     view = bundle.job
     rows: list[tuple[str, str]] = []
     if view.reason and not view.state.is_final:

@@ -1,6 +1,6 @@
-"""A job as core ipywidgets, for front ends that cannot load our extension (VS Code, Colab), and for those who ask.
+"""A job as core ipywidgets, for front ends without the JupyterLab extension (VS Code, Colab) or on request.
 
-One background thread follows the job and sets the widgets' values, which reaches the page even while a cell runs.
+A background thread follows the job and sets the widgets' values, which reach the page even while a cell runs.
 Buttons only call the REST API.
 """
 
@@ -33,25 +33,25 @@ _LABELS: Final = ((ActionId.HALT, "Halt"), (ActionId.RESUME, "Resume"), (ActionI
 
 
 def is_wanted(space: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> bool:
-    """True where no extension of ours can run: a kernel of VS Code or Colab. `space`: the user's namespace."""
+    """Return whether no extension can run here: a kernel of VS Code or Colab. `space`: the user's namespace."""
     said = os.environ if environ is None else environ
     if "COLAB_RELEASE_TAG" in said or "COLAB_JUPYTER_IP" in said or "google.colab" in sys.modules:
         return True
     if space is not None and "__vsc_ipynb_file__" in space:
         return True
-    # A Jupyter server that was started in a terminal of VS Code hands these on too, but names its notebook.
+    # A Jupyter server that was started in a terminal of VS Code passes these on too, but names its notebook.
     return "JPY_SESSION_NAME" not in said and ("VSCODE_PID" in said or "VSCODE_CWD" in said)
 
 
 def widget(job: Job) -> VBox:
-    """A view of the job that lives as long as the kernel; closing it ends its thread."""
+    """Return a view of the job that lives as long as the kernel; closing it ends its thread."""
     made = JobWidget(job)
     made.start()
     return made.box
 
 
 class JobWidget:
-    """The widgets of one job, and the thread that feeds them."""
+    """Widgets of one job and the thread that updates them."""
 
     def __init__(self, job: Job) -> None:
         import ipywidgets
@@ -60,16 +60,16 @@ class JobWidget:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._values: dict[str, float] = {}
         self._is_closed = threading.Event()
-        self._asked: ActionId | None = None
+        self._unconfirmed: ActionId | None = None
         self.head = ipywidgets.HTML()
         self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0, layout=ipywidgets.Layout(width="100%"))
-        self.less = ipywidgets.Button(description="−", tooltip="One learner less", layout={"width": "2.5em"})
+        self.less = ipywidgets.Button(description="−", tooltip="Remove one learner", layout={"width": "2.5em"})
         self.size = ipywidgets.Label()
-        self.more = ipywidgets.Button(description="+", tooltip="One learner more", layout={"width": "2.5em"})
+        self.more = ipywidgets.Button(description="+", tooltip="Add one learner", layout={"width": "2.5em"})
         self.buttons = {one: ipywidgets.Button(description=label, tooltip=label) for one, label in _LABELS}
-        self.said = ipywidgets.Label()
+        self.message = ipywidgets.Label()
         self.log = ipywidgets.HTML()
-        controls = ipywidgets.HBox([self.less, self.size, self.more, *self.buttons.values(), self.said])
+        controls = ipywidgets.HBox([self.less, self.size, self.more, *self.buttons.values(), self.message])
         self.box = ipywidgets.VBox([self.head, self.progress, controls, self.log])
         self.less.on_click(lambda _: self._scale(-1))
         self.more.on_click(lambda _: self._scale(+1))
@@ -79,7 +79,7 @@ class JobWidget:
         self._draw(self._job.last_view)
 
     def start(self) -> threading.Thread:
-        """Follow the job until it is over, or the widget is closed."""
+        """Follow the job until it ends or the widget is closed."""
         thread = threading.Thread(target=self._follow, name=f"dlaas-widget-{self._job.id}", daemon=True)
         thread.start()
         return thread
@@ -95,22 +95,22 @@ class JobWidget:
         self._ask(lambda: self._job.follow().client.change(self._job.id, learners=max(1, wish)))
 
     def _press(self, action: ActionId) -> None:
-        """Do it; where something is lost by it, say so first, and do it at the second press."""
-        lost = next((one.confirm for one in self._view.actions if one.id is action), None)
-        if lost is not None and self._asked is not action:
-            self._asked = action
-            self.said.value = f"{lost} Press {dict(_LABELS)[action]} again to do it."
+        """Perform an action. If it loses work, ask for a second press first."""
+        loss = next((offered.confirm for offered in self._view.actions if offered.id is action), None)
+        if loss is not None and self._unconfirmed is not action:
+            self._unconfirmed = action
+            self.message.value = f"{loss} Press {dict(_LABELS)[action]} again to confirm."
             return
-        self._asked = None
+        self._unconfirmed = None
         self._ask(lambda: self._job.follow().client.act(self._job.id, str(action)))
 
     def _ask(self, request: Any) -> None:
-        """Send what a button asks for; what the pool says to it stands beside the buttons."""
+        """Send a button's request and show the pool's answer beside the buttons."""
         try:
             self._draw(request())
-            self.said.value = ""
+            self.message.value = ""
         except DlaasError as error:
-            self.said.value = str(error)
+            self.message.value = str(error)
 
     # ------------------------------------------------------------------------------------------------ from the pool
 
@@ -126,7 +126,7 @@ class JobWidget:
                     handed_out += message["type"] != "progress"
                     self._take(message, reader.view, lines)
             except DlaasError as error:
-                self.said.value = f"not connected: {error}"
+                self.message.value = f"not connected: {error}"
                 if self._is_closed.wait(5.0):
                     return
                 continue

@@ -30,8 +30,8 @@ _EXIT: Final = Row(code="exit_code", cause=Cause.YOUR_CODE, advice="See the end 
 _UNSEEN: Final = Row(
     code="killed",
     cause=Cause.UNKNOWN,
-    advice="Nobody saw it end. It is tried again from the last checkpoint.",
-    what="gone without a word",
+    advice="The process disappeared without an exit status. The job restarts from the last checkpoint.",
+    what="the process disappeared",
 )
 
 
@@ -51,11 +51,11 @@ def from_exception(
     rows = (row for row in ROWS if not (is_alone and row.is_collateral) and row.has_gpus in (None, has_gpus))
     row = next((row for row in rows if _fits_exception(row, names, message, traceback)), None)
     first = _headline(message)
-    said = f"{names[0]}: {first}" if first else names[0]
+    text = f"{names[0]}: {first}" if first else names[0]
     if row is None:  # neither an Exception nor known: for example pytest.Exit or a user's own BaseException
         row = replace(_EXIT, code="your_code", advice="See the line and the log.")
     return Failure(
-        cause=row.cause, code=row.code, what=row.what or said, advice=row.advice, where=where, traceback=traceback
+        cause=row.cause, code=row.code, what=row.what or text, advice=row.advice, where=where, traceback=traceback
     )
 
 

@@ -14,21 +14,21 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="module_missing",
         cause=Cause.YOUR_CODE,
         raised=("ModuleNotFoundError",),
-        advice="Install the package into the kernel's environment, or ship your own module with --include.",
+        advice="Install the package into the kernel's environment, or send your own module with --include.",
     ),
     Row(
         code="name_missing",
         cause=Cause.YOUR_CODE,
         raised=("NameError",),
-        advice="Run the cell that binds the name before the training cell, or bind it there.",
+        advice="Run the cell that defines the name before the training cell, or define it there.",
     ),
     Row(
         code="import_name",
         cause=Cause.YOUR_CODE,
         raised=("ImportError",),
         says=r"cannot import name",
-        advice="The package has no such name: it is another version than the code expects, or a file of your own "
-        "has the package's name.",
+        advice="The package has no such name: its version differs from what the code expects, or one of your files "
+        "has the same name as the package.",
     ),
     Row(
         code="not_a_number",
@@ -49,7 +49,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "KeyError"),
         says=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
-        advice="The stored weights belong to another model: build it with the same layers and sizes, or load with "
+        advice="The stored weights belong to a different model: build it with the same layers and sizes, or load with "
         "strict=False and look at what is missing.",
     ),
     Row(
@@ -57,7 +57,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("UnpicklingError",),
         says=r"Weights only load failed",
-        advice="The file holds more than weights: store a state_dict, or, if you trust the file, "
+        advice="The file contains more than weights: save a state_dict, or, if you trust the file, "
         "torch.load(…, weights_only=False).",
     ),
     Row(
@@ -65,14 +65,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
         says=r"allow_pickle",
-        advice="The file is not a plain numeric array: it holds Python objects or has another format. Look at its "
+        advice="The file is not a plain numeric array: it contains Python objects or has another format. Look at its "
         "first bytes; if you trust it, np.load(…, allow_pickle=True).",
     ),
     Row(
         code="syntax",
         cause=Cause.YOUR_CODE,
         raised=("SyntaxError",),
-        advice="Python cannot read this line: look at its brackets, quotes and colons, and at those just before it.",
+        advice="Python cannot parse this line: check its brackets, quotes and colons, and those just before it.",
     ),
     Row(
         code="label_range",
@@ -80,7 +80,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         says=r"Target \S+ is out of bounds|[Aa]ll elements of (target|input) should be between|"
         r"label value of \S+ which is outside the valid range|(label|class)e?s? .*(out of range|out of bounds)"
         r"|Class values must be|Invalid classes inferred",
-        advice="A label is beyond the number of classes: labels run from 0 to classes - 1. Compare labels.max() with "
+        advice="A label exceeds the number of classes: labels range from 0 to classes - 1. Compare labels.max() with "
         "the size of the last layer.",
     ),
     Row(
@@ -88,22 +88,22 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("IndexError", "InvalidArgumentError"),
         says=r"index out of range in self|indices\[.*\] = .* is not in \[",
-        advice="An index is beyond the size of the embedding: compare tokens.max() with num_embeddings.",
+        advice="An index exceeds the size of the embedding: compare tokens.max() with num_embeddings.",
     ),
     Row(
         code="second_backward",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"backward through the graph a second time",
-        advice="The graph of an earlier step is used again: detach() what is carried over from step to step, or call "
-        "backward(retain_graph=True) where two losses share one forward pass.",
+        advice="The graph of an earlier step is used again: detach() tensors kept from step to step, or call "
+        "backward(retain_graph=True) if two losses share one forward pass.",
     ),
     Row(
         code="changed_in_place",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
-        advice="A tensor that backward() needs was changed in place: write x = x + y in place of x += y, or use "
+        advice="A tensor that backward() needs was changed in place: write x = x + y instead of x += y, or use "
         "torch.no_grad() around changes of parameters.",
     ),
     Row(
@@ -111,7 +111,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"does not require grad and does not have a grad_fn",
-        advice="The loss depends on nothing that can be trained: look for no_grad(), detach(), .item() or "
+        advice="The loss does not depend on trainable parameters: look for no_grad(), detach(), .item() or "
         "requires_grad=False between model and loss.",
     ),
     Row(
@@ -119,21 +119,21 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"grad can be implicitly created only for scalar outputs",
-        advice="backward() needs one number: reduce the loss first, as by loss.mean().",
+        advice="backward() needs a scalar: reduce the loss first, for example with loss.mean().",
     ),
     Row(
         code="loss_not_scalar",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
         says=r"Gradient only defined for scalar-output functions",
-        advice="The gradient needs one number: reduce the loss first, as by jnp.mean(loss).",
+        advice="The gradient needs a scalar: reduce the loss first, for example with jnp.mean(loss).",
     ),
     Row(
         code="no_parameters",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
         says=r"optimizer got an empty parameter list",
-        advice="The optimizer has nothing to train: assign the layers to attributes of the module, lists of them as "
+        advice="The optimizer has no parameters: assign the layers to attributes of the module, lists of layers as "
         "nn.ModuleList, before model.parameters() is called.",
     ),
     Row(
@@ -141,7 +141,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"view size is not compatible",
-        advice="The tensor does not lie in one piece, as after transpose() or permute(): use .reshape(…) in place of "
+        advice="The tensor is not contiguous, for example after transpose() or permute(): use .reshape(…) instead of "
         ".view(…).",
     ),
     Row(
@@ -149,14 +149,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"support the deepcopy protocol",
-        advice="The result of a model cannot be copied with its graph: keep tensor.detach() in place of it.",
+        advice="A model's output cannot be copied with its graph: keep tensor.detach() instead.",
     ),
     Row(
         code="no_process_group",
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError"),
         says=r"[Dd]efault process group has not been initialized",
-        advice="The program talks to other learners before they are connected, or has none: ask "
+        advice="The process group of torch.distributed is not initialised (yet), or there is only one learner: check "
         "torch.distributed.is_initialized() first.",
     ),
     Row(
@@ -166,7 +166,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
             *("ConcretizationTypeError", "TracerArrayConversionError", "TracerIntegerConversionError"),
             "OperatorNotAllowedInGraphError",
         ),
-        advice="Inside a compiled function values are not known yet: use jnp.where, lax.cond or tf.cond in place of "
+        advice="Values are not yet known inside a compiled function: use jnp.where, lax.cond or tf.cond instead of "
         "`if`, or mark the argument as static.",
     ),
     Row(
@@ -182,7 +182,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "TypeError"),
         says=r"Can't call numpy\(\) on Tensor that requires grad|can't convert .* device type tensor to numpy",
-        advice="Write tensor.detach().cpu().numpy().",
+        advice="Use tensor.detach().cpu().numpy().",
     ),
     Row(
         code="dtype",
@@ -193,7 +193,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
         r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
         r"|Input dtype must be|expected target dtype|real- or complex-valued inputs|Invalid dtype: object",
-        advice="Two tensors have different types, or one the operation does not take: convert with .float() or "
+        advice="Two tensors have different types, or a type that the operation does not support: use .float() or "
         ".long() just before this line. Class labels are .long(), inputs .float().",
     ),
     Row(
@@ -217,7 +217,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         says=r"multi-target not supported|1D target must have size|`?target`? and `?output`? must have the same rank"
         r"|[Uu]sing a target size",
         advice="Labels and output differ in shape. Class numbers have one dimension: labels.squeeze(1), or "
-        "labels.argmax(1) where they are one-hot. Otherwise give both the same shape.",
+        "labels.argmax(1) if they are one-hot. Otherwise use the same shape for both.",
     ),
     Row(
         code="not_scalar",
@@ -225,7 +225,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("RuntimeError", "ValueError", "TypeError"),
         says=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
         r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays",
-        advice="One number or truth value is needed here, and this is an array: reduce it first, as by .mean(), .any() "
+        advice="This line needs a single number or truth value, not an array: reduce it, such as by .mean(), .any() "
         "or an index.",
     ),
     Row(
@@ -240,21 +240,20 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         r"|[Kk]ernel size can't be greater|Output size is too small|must match (exactly|the existing size)"
         r"|must be equal to input_size|Matrix size-incompatible|same number of samples|cardinality|too many indices"
         r"|expected sequence of length|dimension mismatch|must have size \d|expected dim",
-        advice="Two tensors do not fit. Print their shapes just before this line.",
+        advice="The shapes of two tensors do not match. Print them just before this line.",
     ),
     Row(
         code="not_picklable",
         cause=Cause.YOUR_CODE,
         says=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
-        advice="Worker processes need what can be pickled: define functions and classes at the top level of a cell, "
-        "not as lambda or inside a function; or use num_workers=0.",
+        advice="Worker processes need picklable objects: define functions and classes at the top level of a cell, "
+        "not as a lambda or inside a function; or use num_workers=0.",
     ),
     Row(
         code="command_failed",
         cause=Cause.YOUR_CODE,
         raised=("CalledProcessError",),
-        advice="A command that the program calls ended with an error: run it by itself in a cell. What it said stands "
-        "in the log.",
+        advice="A command that the program calls failed: run it separately in a cell. Its output is in the log.",
     ),
     Row(
         code="empty_data",
@@ -262,27 +261,26 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("ValueError", "RuntimeError", "IndexError", "TypeError"),
         says=r"num_samples should be a positive integer|No objects to concatenate|need at least one array|with 0 sample"
         r"|empty (sequence|iterable|data ?set|list of)|zero-size array|non-empty TensorList|n_samples=0|is empty$",
-        advice="There is nothing to work on: a data set, filter or split is empty. Print its length just before this "
-        "line.",
+        advice="A data set, filter or split is empty. Print its length just before this line.",
     ),
     Row(
         code="port_in_use",
         cause=Cause.YOUR_CODE,
         raised=("OSError", "RuntimeError"),
         says=r"Address already in use|EADDRINUSE",
-        advice="Another process listens on this port: let the system choose one (port 0).",
+        advice="Another process uses this port: let the system choose one (port 0).",
     ),
     Row(
         code="unused_parameters",
         cause=Cause.YOUR_CODE,
         says=r"Expected to have finished reduction in the prior iteration",
-        advice='Some parameters took no part in the loss: run.prepare(…, ddp={"find_unused_parameters": True}).',
+        advice='Some parameters did not contribute to the loss: run.prepare(…, ddp={"find_unused_parameters": True}).',
     ),
     Row(
         code="interrupted",
         cause=Cause.EVICTED,
         raised=("KeyboardInterrupt",),
-        advice="Somebody interrupted the learner's process. Retry.",
+        advice="A user interrupted the learner's process. Resubmit the job.",
         what="the learner's process was interrupted",
     ),
     Row(
@@ -290,7 +288,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("AttributeError", "TypeError"),
         says=r"'?NoneType'?",
-        advice="A value is None here: often a function without `return`, or a gradient before backward().",
+        advice="A value is None here, often from a function without `return`, or a gradient before backward().",
     ),
     Row(
         code="not_ready",
@@ -309,14 +307,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="trainer_setup",
         cause=Cause.YOUR_CODE,
         raised=("MisconfigurationException",),
-        advice="The trainer and the module do not fit together: the message names the method or option that is missing "
+        advice="The trainer and the module are incompatible: the message names the method or option that is missing "
         "or wrong.",
     ),
     Row(
         code="attribute_missing",
         cause=Cause.YOUR_CODE,
         raised=("AttributeError",),
-        advice="The object has no such attribute: check the spelling, and that the package has the version that the "
+        advice="The object has no such attribute: check the spelling and the version of the package that the "
         "code was written for.",
     ),
     Row(
@@ -324,7 +322,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
         says=r"positional argument|keyword argument|multiple values for|not callable",
-        advice="The call does not fit the function: compare its arguments with the definition.",
+        advice="The arguments do not match the function: compare them with its definition.",
     ),
     Row(
         code="value_type",
@@ -332,7 +330,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("TypeError", "ValueError"),
         says=r"can only concatenate|unsupported operand|not supported between instances|bad operand type|must be str"
         r"|must be real number|too many dimensions 'str'|can't multiply sequence",
-        advice="Two values of different kinds meet in this line: print type(…) of both. Text becomes a number by "
+        advice="The operands have incompatible types: print type(…) of both. Convert text to a number with "
         "int(…) or float(…).",
     ),
     Row(
@@ -341,14 +339,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("TypeError",),
         says=r"object is not (iterable|subscriptable|an iterator)|does not support item|has no len\(\)|indices must be"
         r"|unhashable type|cannot unpack|object cannot be interpreted as an integer",
-        advice="The value is of another kind than this line takes it for: print type(…) of it.",
+        advice="The value does not have the type that this line expects: print its type(…).",
     ),
     Row(
         code="unpacking",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
         says=r"values to unpack",
-        advice="The right side gives more or fewer values than there are names: print its length, for a loader "
+        advice="The number of values does not match the number of names: print the length, for a loader "
         "len(next(iter(loader))).",
     ),
     Row(
@@ -357,7 +355,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("OverflowError", "ValueError"),
         says=r"math (domain|range) error|[Rr]esult too large|too large to convert|out of bounds for u?int\d"
         r"|expected a (positive|nonnegative) input",
-        advice="A number is beyond what the function takes, such as log(0) or exp(1000): print it just before this "
+        advice="A number is outside the function's domain, such as log(0) or exp(1000): print it just before this "
         "line.",
     ),
     Row(
@@ -365,13 +363,13 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"changed size during iteration|mutated during iteration",
-        advice="A collection changes while a loop goes over it: loop over list(…) of it.",
+        advice="A collection changes during iteration: iterate over a copy, list(…).",
     ),
     Row(
         code="exhausted",
         cause=Cause.YOUR_CODE,
         raised=("StopIteration",),
-        advice="The iterator has no more items: make a new one for each epoch, or loop with `for`.",
+        advice="The iterator has no more items: create a new one for each epoch, or loop with `for`.",
     ),
     Row(
         code="linear_algebra",
@@ -385,70 +383,69 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("KeyError",),
         traced=r"<frozen os>|/os\.py",
-        advice="The job has no such environment variable: hand it over with --env NAME=VALUE, a secret with "
+        advice="The job has no such environment variable: set it with --env NAME=VALUE, or a secret with "
         "--secret NAME.",
     ),
     Row(
         code="key_missing",
         cause=Cause.YOUR_CODE,
         raised=("KeyError",),
-        advice="The key is not there: print the keys, or the columns, just before this line.",
+        advice="The key does not exist: print the keys or columns just before this line.",
     ),
     Row(
         code="index_range",
         cause=Cause.YOUR_CODE,
         raised=("IndexError",),
-        advice="The index is beyond the end: print the length or shape just before this line.",
+        advice="The index is out of range: print the length or shape just before this line.",
     ),
     Row(
         code="index_range",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
         says=r"index -?\d+ is out of bounds",
-        advice="The index is beyond the end: print the length or shape just before this line.",
+        advice="The index is out of range: print the length or shape just before this line.",
     ),
     Row(
         code="division_by_zero",
         cause=Cause.YOUR_CODE,
         raised=("ZeroDivisionError",),
-        advice="Often an empty data set or loader: print its length just before this line.",
+        advice="A frequent cause is an empty data set or loader: print its length just before this line.",
     ),
     Row(
         code="recursion",
         cause=Cause.YOUR_CODE,
         raised=("RecursionError",),
-        advice="A function calls itself without end: look for the lines that repeat in the traceback.",
+        advice="A function calls itself endlessly: look for the lines that repeat in the traceback.",
     ),
     Row(
         code="assertion",
         cause=Cause.YOUR_CODE,
         raised=("AssertionError",),
-        advice="A condition that the code takes for granted does not hold: print the values in it just before this "
-        "line.",
+        advice="A condition that the code requires is false: print its values just before this line.",
     ),
     Row(
         code="out_of_time",
         cause=Cause.YOUR_CODE,
         raised=("TimeoutError",),
-        advice="Something that the program waits for did not come in time: a server, a lock, or another process.",
+        advice="The program waited too long for a server, a lock or another process.",
     ),
     Row(
         code="not_implemented",
         cause=Cause.YOUR_CODE,
         raised=("NotImplementedError",),
-        advice="The class does not define this method, or the operation does not exist on this device.",
+        advice="The class does not implement this method, or the device does not support the operation.",
     ),
     Row(
         code="your_code",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
-        advice="The call does not accept one of these values: the message says which. Print the values in this line.",
+        advice="The call does not accept one of these values; see the message. Print the values in this line.",
     ),
     Row(
         code="your_code",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
-        advice="A value has another type than this call takes: print type(…) of the values in this line.",
+        advice="A value has a type that this call does not accept: print type(…) of the values in this line.",
     ),
     Row(code="your_code", cause=Cause.YOUR_CODE, raised=("Exception",), advice="See the line and the log."),
 )

@@ -1,1 +1,1 @@
-"""Objects of a program: what they hold, and whether it changed."""
+"""Objects of a program: their parts, and whether they changed."""

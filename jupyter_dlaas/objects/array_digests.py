@@ -1,4 +1,4 @@
-"""Digests of arrays and tensors, by which a checkpoint finds those that have changed."""
+"""Digests of arrays and tensors, by which a checkpoint detects changes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Final
 __all__ = ["Budget", "as_bytes", "digest", "is_lazy", "own_memory"]
 
 _FULL_BYTES: Final = 1 << 26
-"""A larger array is compared by a part of each memory page."""
+"""Size above which an array is compared by a part of each memory page."""
 _PAGE: Final = 4096
 _SAMPLE: Final = 32
 
 
 @dataclass(slots=True)
 class Budget:
-    """Bytes of arrays that are still compared in full."""
+    """Remaining bytes of arrays that are compared in full."""
 
     full_bytes: int = 1 << 29
 
 
 def own_memory(tensor: Any) -> Any:
-    """Return a copy of a view: it would bring all of the larger tensor along."""
+    """Return a copy of a view, which would otherwise store all of the larger tensor."""
     is_view = tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size()
     return tensor.clone() if is_view else tensor
 
 
 def is_lazy(value: Any) -> bool:
-    """Tell whether a parameter has no shape before the first batch."""
+    """Return whether a parameter has no shape before the first batch."""
     return hasattr(type(value), "materialize")
 
 
@@ -40,7 +40,7 @@ def as_bytes(tensor: Any) -> Any:
 
 
 def digest(array: Any, budget: Budget) -> bytes:
-    """Return a checksum of an array: of all of it, or of a part of each memory page where it is large."""
+    """Return a checksum of an array: of all of it, or of a part of each memory page if it is large."""
     numpy: Any = sys.modules["numpy"]
     data = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
     if len(data) > min(_FULL_BYTES, budget.full_bytes):

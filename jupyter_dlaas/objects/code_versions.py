@@ -1,6 +1,6 @@
-"""Versions of classes and functions by their code: is what this process has imported what another one had, or the file?
+"""Versions of classes and functions by their code, to compare this process with another one or with a file.
 
-Comments, blank lines and places in a file do not count. Standard library only; runs nothing of the user's.
+Comments, blank lines and positions in a file do not count. Standard library only; runs none of the user's code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 __all__ = ["changed", "code_of", "constants_in", "digests", "functions_in", "is_own_module", "table"]
 
 PYTHON: Final = sys.implementation.cache_tag
-"""Code of other versions of Python is not compared."""
+"""Version of Python; code of other versions is not compared."""
 _OURS: Final = "jupyter_dlaas"
 _MODULES_MAX: Final = 500
 _WRAPPERS: Final = (types.FunctionType, type(lru_cache(lambda: None)))
@@ -26,9 +26,9 @@ _PLAIN: Final = (int, float, str, bytes, bool, type(None), tuple, list)
 
 
 def code_of(value: Any, *, has_values: bool = False) -> Any:
-    """Return the code of a function, or of what a class defines itself; None for others.
+    """Return the code of a function, or of the members that a class defines itself; None for others.
 
-    `has_values`: with the plain values of a class, which may change while a program runs.
+    `has_values`: include the plain values of a class, which may change while a program runs.
     """
     if isinstance(value, type):
         found: dict[str, Any] = {"": [base.__qualname__ for base in value.__bases__]}
@@ -55,7 +55,7 @@ def _plain(code: types.CodeType) -> Any:
 
 
 def _text(constant: object) -> str:
-    """The text of a constant; that of a set is the same in all processes."""
+    """Return the text of a constant; for a set it is the same in all processes."""
     return repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
 
 
@@ -75,7 +75,7 @@ def functions_in(code: types.CodeType) -> dict[str, Any]:
 
 
 def constants_in(text: str) -> dict[str, Any]:
-    """Return the plain values that a module's text binds at its top, and nowhere else, by their names."""
+    """Return the plain values that a module's text binds once, at its top level, by name."""
     import ast
 
     bound: dict[str, list[Any]] = {}
@@ -99,9 +99,11 @@ def constants_in(text: str) -> dict[str, Any]:
 
 
 def is_own_module(module: object) -> bool:
-    """Tell whether a module is the user's own: neither of the standard library nor installed, nor ours."""
+    """Return whether a module is the user's: neither standard library nor installed, nor part of this package."""
     is_module = issubclass(type(module), types.ModuleType)
-    fields = object.__getattribute__(module, "__dict__") if is_module else {}  # past a lazy module's import
+    fields = (
+        object.__getattribute__(module, "__dict__") if is_module else {}
+    )  # without triggering a lazy module's import
     name, file = fields.get("__name__"), fields.get("__file__")
     if type(name) is not str or type(file) is not str or not file.endswith(".py") or name == "__main__":
         return False
@@ -120,7 +122,7 @@ def _is_installed(file: str) -> bool:
 
 
 def digests(module: types.ModuleType) -> dict[str, str]:
-    """Return a digest of each class and function that a module defines: code and bases, without values that change."""
+    """Return a digest of each class and function that a module defines: code and bases, without mutable values."""
     found = {}
     for name, value in vars(module).copy().items():
         if issubclass(type(value), type | types.FunctionType) and value.__module__ == module.__name__:
@@ -139,13 +141,13 @@ def _is_own(value: Any) -> bool:
 
 
 def table() -> dict[str, Any]:
-    """Return what this process has of the user's modules, for another process to compare with."""
+    """Return the versions of the user's modules in this process, for comparison in another one."""
     own = [one for one in list(sys.modules.values()) if type(one) is types.ModuleType and is_own_module(one)]
     return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[:_MODULES_MAX]}}
 
 
 def changed(theirs: Mapping[str, Any], asked: Collection[tuple[str, str]]) -> frozenset[str]:
-    """Return those of the classes and functions, as `module.name`, that this process has in another version."""
+    """Return the classes and functions, as `module.name`, whose version differs in this process."""
     return frozenset(_changed(theirs, asked))
 
 
@@ -161,7 +163,7 @@ def _changed(theirs: Mapping[str, Any], asked: Collection[tuple[str, str]]) -> I
 
 
 def source_of(file: Path) -> tuple[str, types.CodeType] | None:
-    """Return a module's text and its compiled code; None where it cannot be read or compiled."""
+    """Return a module's text and compiled code, or None if it cannot be read or compiled."""
     try:
         text = file.read_text(encoding="utf-8-sig")
         return text, compile(text, str(file), "exec", dont_inherit=True)

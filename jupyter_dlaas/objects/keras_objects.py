@@ -1,7 +1,7 @@
-"""Objects of Keras and TensorFlow: variables, and layers and optimisers that make theirs only at the first step.
+"""Objects of Keras and TensorFlow: variables, and layers and optimisers that create theirs only at the first step.
 
-A model without an input shape and the moments of an optimiser do not exist at the head of a loop; they are built again
-before their values are put back.
+A model without an input shape and the moments of an optimiser do not exist before a loop; they are built before their
+values are restored.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jupyter_dlaas.objects.object_aspects import Aspect
 __all__ = ["aspect_of", "fits", "is_stateful", "load_state", "made_again", "reduce_state", "variables_of"]
 
 _seen: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""Layers of this program: whose variables an optimiser trains."""
+"""Layers of this program, whose variables an optimiser trains."""
 
 
 def aspect_of(value: Any) -> Aspect | None:
-    """Return in which way an object of Keras or TensorFlow can change; None for others."""
+    """Return the way in which an object of Keras or TensorFlow can change; None for others."""
     kind: Any = type(value)
     package = kind.__module__.partition(".")[0]
     if package in ("keras", "tensorflow") and hasattr(kind, "assign") and hasattr(value, "shape"):
@@ -73,7 +73,7 @@ class _Variable(Aspect):
 
 
 class _Metric(Aspect):
-    """Metrics and losses: their variables are all there is."""
+    """Metrics and losses, which consist of their variables."""
 
     can_revert = False
 
@@ -85,11 +85,11 @@ class _Metric(Aspect):
         return None
 
     def put(self, value: Any, carried: Any) -> None:
-        """Nothing of its own."""
+        """Do nothing: there is no state beside the parts."""
 
 
 class _Layer(_Metric):
-    """Layers and models: which are trained, and variables that are made later."""
+    """Layers and models: their trainable flags, and variables that are created later."""
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         yield from super().parts(value)
@@ -116,7 +116,7 @@ class _Layer(_Metric):
 
 
 class _Optimizer(_Metric):
-    """Optimisers: moments are made at the first step, for the variables that it trains."""
+    """Optimisers: moments are created at the first step for the trained variables."""
 
     def read(self, value: Any, budget: Budget) -> Any:
         return len(value.variables)
@@ -137,7 +137,7 @@ class _Optimizer(_Metric):
 
 
 def _layers_in(layer: Any) -> list[Any]:
-    """Return a layer and all layers below it, each once, in the order in which the program made or named them."""
+    """Return a layer and all layers below it, each once, in the order of creation or naming."""
     found = {id(layer): layer}
     queue = deque(_layers_below(layer))
     while queue:
@@ -160,7 +160,7 @@ def _layers_below(layer: Any) -> Iterator[Any]:
 
 
 def _layers_of_earlier_version(layer: Any) -> list[Any]:
-    """Return the layers in the order of checkpoints whose flags are a list: that of a walk of Keras' own."""
+    """Return the layers in the order of checkpoints whose flags are a list: the order of Keras' own traversal."""
     walk = getattr(layer, "_flatten_layers", None)
     return [*walk()] if walk is not None else []
 
@@ -185,21 +185,21 @@ _VARIABLE, _METRIC, _LAYER, _OPTIMIZER = _Variable(), _Metric(), _Layer(), _Opti
 
 
 def is_stateful(value: Any) -> bool:
-    """Tell whether it is an optimiser or a metric of Keras."""
+    """Return whether a value is a Keras optimiser or metric."""
     return _is(value, "optimizers", "Optimizer") or _is(value, "metrics", "Metric")
 
 
 def variables_of(value: Any) -> Sequence[Any]:
-    """Return the variables by which objects of Keras belong together: a model's, and those that an optimiser trains."""
+    """Return the variables that connect Keras objects: those of a model, and those that an optimiser trains."""
     if _is(value, "optimizers", "Optimizer"):
         return _trained_by(value)
     return list(value.variables) if _is(value, "layers", "Layer") else []
 
 
 def reduce_state(value: Any) -> Any:
-    """Return how an optimiser or a metric of Keras is pickled with its state; NotImplemented for other objects.
+    """Return the reduction of a Keras optimiser or metric with its state; NotImplemented for other objects.
 
-    Keras itself leaves out what its configuration does not make again.
+    Keras itself omits what its configuration does not recreate.
     """
     if not is_stateful(value) or type(value).from_config.__module__.partition(".")[0] != "keras":
         return NotImplemented
@@ -208,7 +208,7 @@ def reduce_state(value: Any) -> Any:
 
 
 def made_again(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: Sequence[Any]) -> Any:
-    """Make an optimiser or a metric again; an optimiser over variables of its own until it is given a model's."""
+    """Create an optimiser or metric; an optimiser uses variables of its own until it is connected to a model."""
     keras: Any = importlib.import_module("keras")
     made = kind.from_config(config)
     if shapes:
@@ -219,14 +219,14 @@ def made_again(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values
 
 
 def fits(old: Any, new: Any, models: Sequence[Any]) -> bool:
-    """Tell whether `load_state` can load one into the other."""
+    """Return whether `load_state` can load one into the other."""
     if _is(new, "optimizers", "Optimizer") and not old.built and new.built:
         return _model_of(new, models) is not None
     return [tuple(one.shape) for one in old.variables] == [tuple(one.shape) for one in new.variables]
 
 
 def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
-    """Load the state of an optimiser or a metric; an optimiser that was not used yet is built over its model first."""
+    """Load the state of an optimiser or metric; an unused optimiser is first built for its model."""
     if _is(new, "optimizers", "Optimizer") and not old.built and new.built:
         model = _model_of(new, models)
         old.build(model.trainable_variables)
@@ -234,7 +234,7 @@ def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
 
 
 def _model_of(optimizer: Any, models: Sequence[Any]) -> Any:
-    """Return the model that an optimiser was made for, by the shapes of the variables that it trains."""
+    """Return the model of an optimiser, by the shapes of the variables that it trains."""
     shapes = [tuple(one.shape) for one in _trained_by(optimizer)]
     found = (one for one in models if [tuple(part.shape) for part in one.trainable_variables] == shapes)
     return next(found, None)

@@ -1,4 +1,4 @@
-"""Aspect of an object: one way in which it can change, as a checkpoint reads, compares and puts it back."""
+"""Aspect of an object: one way in which it can change, as a checkpoint reads, compares and restores it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Aspect:
     """One way in which an object can change."""
 
     is_whole = False
-    """It is stored as an object, and whatever holds it gets another one."""
+    """True if it is stored as an object and its holder receives a new one."""
     can_revert = True
-    """True where the value before the loop is known, not only its checksum."""
+    """True if the value before the loop is known, not only its checksum."""
 
     def read(self, value: Any, budget: Budget) -> Any:
-        """Return what to compare with later."""
+        """Return the state to compare with later."""
         raise NotImplementedError
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
@@ -27,25 +27,25 @@ class Aspect:
         return iter(())
 
     def differs(self, base: Any, now: Any) -> bool:
-        """Compare what `read` returned at two times."""
+        """Return whether two results of `read` differ."""
         return bool(base != now)
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
-        """Return what a checkpoint stores of a change."""
+        """Return the data that a checkpoint stores for a change."""
         return now
 
     def put(self, value: Any, carried: Any) -> None:
-        """Apply what was stored."""
+        """Apply stored data to the object."""
         raise NotImplementedError
 
     def copy(self, value: Any) -> Any:
-        """Return what `put` makes the object again, where `read` only gives a checksum; None where nothing does."""
+        """Return data from which `put` restores the object if `read` gives only a checksum, else None."""
         return None
 
     def size(self, value: Any) -> int:
-        """Return how many bytes `copy` takes."""
+        """Return the size of `copy` in bytes."""
         return 0
 
     def revert(self, value: Any, base: Any, now: Any) -> None:
-        """Make it again what it was."""
+        """Restore the former state."""
         self.put(value, self.carry(value, now, base))

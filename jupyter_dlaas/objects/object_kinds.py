@@ -1,7 +1,7 @@
-"""Kinds of objects as a checkpoint sees them: what an object holds, whether that changed, and how it is put back.
+"""Kinds of objects from a checkpoint's view: their parts, whether they changed, and how they are restored.
 
-Reads what the interpreter itself keeps of an object (its dict, its slots, the contents of containers), so that no
-property or `__getattr__` of the user's runs. Objects of a class that says how it is pickled are stored as wholes.
+Reads what the interpreter itself stores (dict, slots, contents of containers), so that no property or `__getattr__` of
+the user runs. Objects of a class that defines its own pickling are stored whole.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 _LARGE: Final = 10_000
-"""A longer container of values is not looked through for objects."""
+"""Length above which a container of values is not searched for objects."""
 _HEAP_TYPE: Final = 1 << 9
 _LEFT_ALONE: Final = frozenset({"_iterator", "_opt_called", "_dlaas_ddp"})
-"""Fields of library objects that are made anew when they are needed."""
+"""Fields of library objects that are recreated on demand."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """What became of the items of an object: new values, and those that are gone."""
+    """Changes of an object's items: new values, and removed items."""
 
     values: dict[Any, Any] = field(default_factory=dict)
     gone: list[Any] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Changes:
 
 
 class Skipped:
-    """Stands where an object that cannot be stored was: what is there keeps its place."""
+    """Placeholder for an object that could not be stored; the existing object stays in place."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return stored.skipped, ()
@@ -69,7 +69,7 @@ class Skipped:
 
 
 class Items(Aspect):
-    """Objects that hold others by name or key: only the items that changed are stored."""
+    """Objects that hold others by name or key: only changed items are stored."""
 
     def items(self, value: Any) -> dict[Any, Any]:
         raise NotImplementedError
@@ -109,7 +109,7 @@ class Items(Aspect):
 
 
 def changed_items(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> Changes:
-    """Return the items that are new or another object; those that belong to the machinery are no change."""
+    """Return the new or replaced items; changes of infrastructure objects do not count."""
     return Changes(
         {
             key: item
@@ -156,7 +156,7 @@ class _Fields(Items):
         for name, member in _slots_of(value).items():
             try:
                 found[name] = member.__get__(value)
-            except AttributeError:  # a slot that was never filled
+            except AttributeError:  # a slot that was never set
                 continue
         return {name: part for name, part in found.items() if name not in _LEFT_ALONE}
 
@@ -176,7 +176,7 @@ class _Fields(Items):
 
 
 class _Function(_Fields):
-    """Attributes of a function; its closure and its defaults are only looked through."""
+    """Attributes of a function; its closure and defaults are only searched."""
 
     def items(self, value: Any) -> dict[Any, Any]:
         return {name: part for name, part in vars(value).items() if name != "__wrapped__"}
@@ -190,7 +190,7 @@ class _Function(_Fields):
 
 
 class _Class(Items):
-    """Values that a class of the notebook holds."""
+    """Values of a class of the notebook."""
 
     def items(self, value: Any) -> dict[Any, Any]:
         kept: tuple[type, ...] = (
@@ -210,7 +210,7 @@ class _Class(Items):
 
 
 class _Module(_Fields):
-    """The values of a module of the user's own."""
+    """Values of a module of the user."""
 
     def items(self, value: Any) -> dict[Any, Any]:
         found = vars(value).items()
@@ -218,7 +218,7 @@ class _Module(_Fields):
 
 
 class Cell(Items):
-    """A variable that functions share."""
+    """Variable shared by functions."""
 
     def items(self, value: Any) -> dict[Any, Any]:
         try:
@@ -283,7 +283,7 @@ class _Bytes(Aspect):
 
 
 class _Array(Aspect):
-    """NumPy's arrays of numbers."""
+    """NumPy arrays of numbers."""
 
     can_revert = False
 
@@ -306,7 +306,7 @@ class _Array(Aspect):
 
 
 class _Tensor(Aspect):
-    """torch's tensors: their numbers, and whether they are trained."""
+    """Tensors of torch: their numbers, and whether they require gradients."""
 
     can_revert = False
 
@@ -348,7 +348,7 @@ class _Tensor(Aspect):
 
 
 class Generator(Aspect):
-    """A random generator: its state."""
+    """State of a random generator."""
 
     def __init__(
         self, get: Callable[[Any], Any], put: Callable[[Any, Any], object], seed: Callable[[Any, int], object]
@@ -388,7 +388,7 @@ _TORCH: Final = Generator(
 
 
 class _Position(Aspect):
-    """Where a file is read; it may be closed by now."""
+    """Position in a file that is being read; the file may be closed by now."""
 
     def read(self, value: Any, budget: Budget) -> int:
         return -1 if value.closed else int(value.tell())
@@ -399,14 +399,14 @@ class _Position(Aspect):
 
 
 class Whole(Aspect):
-    """An object of a class that says itself how it is stored."""
+    """Object of a class that defines its own pickling."""
 
     is_whole = True
     can_revert = False
 
 
 def generator_of(value: Any) -> Generator | None:
-    """Return how the state of a random generator is read and put back; None for other objects."""
+    """Return the methods to read and restore a random generator's state; None for other objects."""
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return _PYTHON
     numpy: Any = sys.modules.get("numpy.random")
@@ -422,7 +422,7 @@ def generator_of(value: Any) -> Generator | None:
 
 
 def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
-    """Return in which ways an object can change; none: it is known by its path alone."""
+    """Return the ways in which an object can change; none if it is known by its path alone."""
     kind: Any = type(value)
     if isinstance(value, types.FunctionType):
         return () if is_infrastructure(value) else (_FUNCTION,)
@@ -482,7 +482,7 @@ def _slots(kind: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def has_plain_fields(kind: Any) -> bool:
-    """Tell whether a class is Python's, keeps nothing beside dict and slots, and leaves pickling to its base."""
+    """Return whether a class is written in Python, has no state beside dict and slots, and inherits its pickling."""
     torch: Any = sys.modules.get("torch")
     known = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler) if torch is not None else ()
     if issubclass(kind, (*known, types.SimpleNamespace)):

@@ -1,4 +1,4 @@
-"""Values and identities: which objects cannot change, which belong to the machinery, and which are the same."""
+"""Values and identities: objects that cannot change, infrastructure objects, and equality of items."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VALUES: Final = frozenset(
         *(dt.date, dt.datetime, dt.time, dt.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID, re.Pattern),
     }
 )
-"""Types whose objects cannot change, and are compared by value."""
+"""Immutable types, whose objects are compared by value."""
 _NAMED: Final = (types.BuiltinFunctionType, types.CodeType, types.GetSetDescriptorType, enum.Enum, PurePath, dt.tzinfo)
 _CONSTANTS: Final = frozenset({"dtype", "device", "layout", "memory_format", "Size"})
 _INFRASTRUCTURE: Final = frozenset(
@@ -32,7 +32,7 @@ _INFRASTRUCTURE: Final = frozenset(
         *("ipywidgets", "matplotlib", "wandb", "mlflow", "tensorboard", "tensorboardX", "rich", "pyarrow", "datasets"),
     }
 )
-"""Packages whose objects the program makes again, and that hold nothing of a training."""
+"""Packages whose objects the program recreates and that hold no training state."""
 _INFRASTRUCTURE_PARTS: Final = (
     *("torch.distributed.", "torch.nn.parallel.", "torch.utils.tensorboard.", "torch._dynamo."),
     *("torch.cuda.", "torch.utils.data._utils.", "torch.profiler."),
@@ -40,7 +40,7 @@ _INFRASTRUCTURE_PARTS: Final = (
 
 
 def is_atom(value: object) -> bool:
-    """Tell whether an object cannot change, and needs no identity."""
+    """Return whether an object is immutable and needs no identity."""
     kind = type(value)
     if kind in _VALUES or isinstance(value, _NAMED):
         return True
@@ -60,7 +60,7 @@ def is_tensor(value: object) -> bool:
 
 
 def is_infrastructure(value: object) -> bool:
-    """Tell whether an object belongs to the machinery around a training, which the program builds again."""
+    """Return whether an object belongs to the infrastructure around a training, which the program recreates."""
     kind = type(value)
     module = value.__globals__.get("__name__", "") if isinstance(value, types.FunctionType) else kind.__module__
     if isinstance(value, types.MethodType):
@@ -75,7 +75,7 @@ def is_infrastructure(value: object) -> bool:
 
 
 def _is_own_module(value: types.ModuleType) -> bool:
-    """Tell whether a module came with the job."""
+    """Return whether a module was sent with the job."""
     file = getattr(value, "__file__", None)
     running: Any = sys.modules.get("jupyter_dlaas.learner.control.context")
     context = running.current() if running is not None else None
@@ -90,7 +90,7 @@ def are_values(values: Any) -> bool:
 
 
 def is_same(old: Any, new: Any) -> bool:
-    """Tell whether two items are one object, or equal values that cannot change."""
+    """Return whether two items are the same object, or equal immutable values."""
     if old is new:
         return True
     kind = type(old)

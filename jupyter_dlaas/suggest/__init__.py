@@ -1,1 +1,1 @@
-"""Suggestion of changes to a notebook: training loops rewritten to run as elastic jobs. Pure."""
+"""Suggestion of changes to a notebook: training loops rewritten as elastic jobs. Pure."""

@@ -1,4 +1,4 @@
-"""What `suggest` found, as a card, a cell's output and a terminal tell it. Pure."""
+"""Presentation of a suggestion on the card, in a cell's output and in a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GANG: Final = frozenset(
 )
 _LIGHTNING: Final = frozenset({"lightning", "pytorch_lightning"})
 _STRATEGIES: Final = ("ddp", "fsdp", "deepspeed", "modelparallel")
-"""Parts of the names by which Lightning's trainers share one model; without one each trains its own."""
+"""Parts of the names of strategies with which Lightning trains one model; without one each learner trains its own."""
 _NOTE_MAX: Final = 4000
 _WHOLE: Final = 10**6
 _NEW: Final = "background-color: rgba(46, 160, 67, 0.25); text-decoration: none"
@@ -36,15 +36,15 @@ _OLD: Final = "background-color: rgba(248, 81, 73, 0.25); text-decoration: none"
 
 
 def notes_of(suggestion: Suggestion) -> Iterator[Note]:
-    """For the card: the lines that are new, what they do not do, and each cell's diff to be shown on demand.
+    """Yield notes for the card: the new lines, their limits, and each cell's diff to show on demand.
 
-    `suggest` holds a whole cell, from which the page makes the new cell; `suggest_part` only what changes.
+    A `suggest` note holds a whole cell, from which the page builds the new cell; `suggest_part` holds only the changes.
     """
     if not suggestion.cells:
         return
     lines = [textwrap.indent(textwrap.dedent("\n".join(cell.added)), "    ") for cell in suggestion.cells]
-    said = "a plain loop: these lines would let it grow, shrink and resume at the step:"
-    yield Note(code="elastic_hint", text="\n".join([said, *lines])[:_NOTE_MAX])
+    text = "a plain loop: with these lines it can grow, shrink and resume at the step:"
+    yield Note(code="elastic_hint", text="\n".join([text, *lines])[:_NOTE_MAX])
     for hint in suggestion.hints:
         yield Note(code="suggest_hint", text=hint[:_NOTE_MAX])
     for cell in suggestion.cells:
@@ -56,19 +56,19 @@ def notes_of(suggestion: Suggestion) -> Iterator[Note]:
 
 
 def is_for_page(note: Note) -> bool:
-    """Too long for a terminal's few lines: what was left out, and diffs."""
+    """Return whether a note is too long for a terminal: omitted statements and diffs."""
     return note.code.startswith("left_out_") or note.code in ("suggest", "suggest_part")
 
 
 def suggestion_text(suggestion: Suggestion) -> str:
-    """For people: what would change, or why nothing can."""
+    """Format the changes, or the reason why there are none."""
     if not suggestion.cells:
         return f"Nothing to suggest: {suggestion.why}"
     return "\n".join([_head(suggestion), suggestion.diff(), *suggestion.hints])
 
 
 def suggestion_html(suggestion: Suggestion) -> str:
-    """The same in colour; the user's text is only ever text."""
+    """Format the suggestion as HTML with colours; the user's text is escaped."""
     if not suggestion.cells:
         return f"<p>{html.escape(suggestion_text(suggestion))}</p>"
     parts = [f"<p>{html.escape(_head(suggestion))}</p>", *(_cell_html(cell) for cell in suggestion.cells)]
@@ -93,13 +93,13 @@ def _cell_html(cell: Rewritten) -> str:
 
 
 def trains_alone(source: str) -> bool:
-    """True for a program that knows nothing of other learners."""
+    """Return whether a program contains nothing that connects several learners."""
     tree = _tree(source)
     return tree is not None and not shares_work(tree)
 
 
 def shares_work(tree: ast.AST) -> bool:
-    """Several learners of this program would train one model together."""
+    """Return whether several learners of this program would train one model together."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
@@ -110,7 +110,7 @@ def shares_work(tree: ast.AST) -> bool:
 
 
 def uses_lightning(source: str) -> bool:
-    """The program imports Lightning."""
+    """Return whether the program imports Lightning."""
     tree = _tree(source)
     return tree is not None and not _modules(tree).isdisjoint(_LIGHTNING)
 
@@ -123,7 +123,7 @@ def _tree(source: str) -> ast.Module | None:
 
 
 def _modules(tree: ast.AST) -> frozenset[str]:
-    """The parts of the names of all modules that a program imports."""
+    """Return the parts of the names of all modules that a program imports."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -139,7 +139,7 @@ def _is_strategy(name: str) -> bool:
 
 
 def _is_run(node: ast.AST) -> bool:
-    """`dlaas.run`, however it is called; `dlaas.pushed` and the like say nothing of other learners."""
+    """Return whether a node refers to `dlaas.run`; other functions such as `dlaas.pushed` do not connect learners."""
     match node:
         case ast.Attribute(value=ast.Name(id="dlaas" | "jupyter_dlaas"), attr="run"):
             return True

@@ -1,4 +1,4 @@
-"""Changes of one cell: pieces of lines and new lines, put in without touching anything else. Pure."""
+"""Edits of one cell: replaced parts of lines and new lines; everything else stays unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Edits", "Rewritten", "end_of", "start_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """One cell before and after, as the page shows it: with the line of `%%train` where that is known."""
+    """One cell before and after, as the page shows it: with the line of `%%train` if known."""
 
     label: str
     count: int
@@ -25,7 +25,7 @@ class Rewritten:
     after: str
 
     def diff(self, context: int) -> str:
-        """A unified diff with the line numbers of the page."""
+        """Return a unified diff with the line numbers of the page."""
         found = list(
             difflib.unified_diff(
                 lines_of(self.before),
@@ -40,21 +40,21 @@ class Rewritten:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The lines that are new or changed, with their indentation."""
+        """Return the new or changed lines with their indentation."""
         rows = difflib.ndiff(lines_of(self.before), lines_of(self.after))
         return tuple(row[2:] for row in rows if row.startswith("+ "))
 
 
 @dataclass(slots=True)
 class Edits:
-    """Changes of one cell: pieces of lines by their place in the cleaned text, and new lines before a line."""
+    """Edits of one cell: parts of lines by their position in the cleaned text, and new lines before a line."""
 
     sheet: Sheet
     pieces: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     lines: list[tuple[int, str]] = field(default_factory=list)
 
     def replace(self, node: ast.AST, text: str) -> None:
-        """`node` becomes `text`."""
+        """Replace the source of `node` by `text`."""
         start, end = start_of(self.sheet, node), end_of(self.sheet, node)
         self.pieces.append((*start, *end, text))
 
@@ -65,19 +65,19 @@ class Edits:
         self.lines.append((before, text))
 
     def rewritten(self) -> Rewritten:
-        """Raises NoLoop where a line that changes is not the page's own, as behind a magic."""
+        """Apply the edits. Raises NoLoop if a changed line is not the page's own, such as behind a magic."""
         sheet = self.sheet
         raw, clean = lines_of(sheet.raw), lines_of(sheet.clean.source)
         for line, _, end, _, _ in self.pieces:
             for one in range(line, end + 1):
                 if raw[sheet.clean.lines[one - 1] - 1] != clean[one - 1]:
-                    raise NoLoop(f"{sheet.label}: the loop stands behind a magic. Take the magic away and ask again.")
+                    raise NoLoop(f"{sheet.label}: the loop is part of a magic. Remove the magic, then retry.")
         page = {n: sheet.clean.lines[n - 1] - 1 for n in range(1, len(clean) + 1)}
         for line, column, end, end_column, text in sorted(self.pieces, reverse=True):
             first, last = page[line], page[end]
             whole = raw[first][:column] + text + raw[last][end_column:]
             raw[first : last + 1] = [whole] + [""] * (last - first)
-            for blank in range(last, first, -1):  # an expression over several lines became one
+            for blank in range(last, first, -1):  # an expression of several lines became one line
                 del raw[blank]
                 page = {n: at - 1 if at >= blank else at for n, at in page.items()}
         added: dict[int, list[str]] = {}
@@ -106,13 +106,13 @@ def end_of(sheet: Sheet, node: ast.AST) -> tuple[int, int]:
 
 
 def _characters(sheet: Sheet, line: int, column: int) -> int:
-    """`ast` counts bytes."""
+    """Convert a column of `ast`, which counts bytes, to characters."""
     text = lines_of(sheet.clean.source)[line - 1]
     return len(text.encode()[:column].decode())
 
 
 def _shifted(row: str, by: int) -> str:
-    """A hunk's head with the line numbers of the page, where a line of %%train stands above."""
+    """Shift a hunk's head to the line numbers of the page if there is a line of %%train above."""
     head = re.match(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@", row)
     if head is None or not by:
         return row

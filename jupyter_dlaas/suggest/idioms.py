@@ -1,4 +1,4 @@
-"""How people write training loops: by which names and calls an optimiser, a progress bar or a model is known. Pure."""
+"""Idioms of training loops: names and calls that identify an optimiser, a progress bar or a model. Pure."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ BATCHES: Final = frozenset({"list", "tuple", "zip", "split", "chunk", "array_spl
 ITERATORS: Final = re.compile(
     r"Iterator\b|(^|\.)(iter|map|filter|cycle|chain|reader|DictReader|iterrows|itertuples|as_numpy|batched)$"
 )
-"""Makers of what gives one batch after the other: torchtext's `BucketIterator.splits(…)`, `map(…)`."""
+"""Constructors of iterators over batches: torchtext's `BucketIterator.splits(…)`, `map(…)`."""
 DATASETS: Final = re.compile(r"Dataset$|^MNIST$|^FashionMNIST$|^CIFAR\d+$|^ImageFolder$|^Subset$")
 
 
 def unwrapped(node: ast.expr) -> ast.expr:
-    """What a progress bar, `enumerate` and the like go over."""
+    """Return the expression that a progress bar, `enumerate` and the like iterate over."""
     while isinstance(node, ast.Call) and node.args:
         name = last_name(node.func)
         if name == "master_bar" or name in ("enumerate", "iter", "islice") or (BARS.search(name)):
@@ -55,7 +55,7 @@ def unwrapped(node: ast.expr) -> ast.expr:
 
 
 def range_in(node: ast.expr) -> ast.Call | None:
-    """The `range(…)` or `trange(…)` that a loop goes over, also inside of a progress bar."""
+    """Return the `range(…)` or `trange(…)` of a loop, also inside a progress bar."""
     inner = unwrapped(node)
     if isinstance(inner, ast.Call) and last_name(inner.func) in ("range", "trange", "tnrange") and inner.args:
         return inner
@@ -63,7 +63,7 @@ def range_in(node: ast.expr) -> ast.Call | None:
 
 
 def is_phases(loop: ast.AST) -> bool:
-    """`for phase in ["train", "val"]`."""
+    """Return whether a loop is `for phase in ["train", "val"]`."""
     return (
         isinstance(loop, ast.For)
         and isinstance(loop.iter, ast.List | ast.Tuple)
@@ -76,7 +76,7 @@ def is_loss(receiver: ast.expr) -> bool:
 
 
 def kind_of(made: ast.expr | None, text: str, call: ast.Call) -> str:
-    """ "optimizer", "scheduler", "scaler", or "" for something else that has a method of this name."""
+    """Return "optimizer", "scheduler", "scaler", or "" for another object with a method of this name."""
     name = last_name(made.func) if isinstance(made, ast.Call) else ""
     shown = ast.unparse(made.func) if isinstance(made, ast.Call) else ""
     if name == "GradScaler" or (not name and "scaler" in text.lower()):
@@ -92,7 +92,7 @@ def kind_of(made: ast.expr | None, text: str, call: ast.Call) -> str:
 
 
 def whose_parameters(made: ast.Call, home: Scope) -> Iterator[str]:
-    """`model` in `Adam(model.parameters())`, also by way of a list that was made above."""
+    """Yield `model` of `Adam(model.parameters())`, also through a list that was created above."""
     waiting: list[tuple[ast.AST, int]] = [(made, 0)]
     while waiting:
         node, depth = waiting.pop(0)
@@ -105,7 +105,7 @@ def whose_parameters(made: ast.Call, home: Scope) -> Iterator[str]:
 
 
 def _whole_module(node: ast.expr) -> ast.expr:
-    """`model` of `model.fc`: the head alone is trained, and the model is what is called."""
+    """Return `model` for `model.fc`: only the head is trained, but the model is called."""
     while isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
         if isinstance(node.value, ast.Name) and node.value.id in ("trainer", "self"):
             break

@@ -1,4 +1,4 @@
-"""How to log from a training loop that shows nothing by itself, told with the loop's own names. Pure."""
+"""Hint about logging for a training loop without any metrics, with the loop's own names. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_dlaas.analysis.cells import clean_cell
 __all__ = ["CODE", "how_to_log"]
 
 CODE: Final = "how_to_log"
-"""Of the note; the server shows it only while a job trains and no metric has come."""
+"""Code of the note, which the server shows only while a job trains without any metrics."""
 
 _WATCHED: Final = re.compile(
     r"(?:^|_)(?:loss|losses|acc|accuracy|error|err|mse|mae|rmse|f1|auc|iou|dice|reward|score|cost|perplexity|ppl|elbo|nll)"
@@ -28,19 +28,19 @@ _Loop = ast.For | ast.While | ast.AsyncFor
 
 
 def how_to_log(source: str) -> str:
-    """A sentence and the lines to add to a program; "" where it logs already."""
+    """Return a sentence and the lines to add to a program, or "" if it already logs."""
     tree = _parsed(source)
     if tree is None or not tree.body or _logs(tree):
         return ""
     loop = next(_training_loops(tree), None)
-    said = "no numbers have come so far. Print them (loss: 0.52), or log them"
+    text = "no metrics so far. Print them (loss: 0.52), or log them"
     if loop is None:
-        return f"{said}:\n    run = dlaas.run()\n    run.log(loss=…)"
+        return f"{text}:\n    run = dlaas.run()\n    run.log(loss=…)"
     head = ast.unparse(loop).partition("\n")[0]
     names = _names(loop)
     given = ", ".join(f"{name}={name}" for name in names) or "loss=…"
     lines = ["run = dlaas.run()", head, "    …", f"    run.log({given})"]
-    return "\n    ".join([f"{said} at the end of each round of this loop:", *lines])
+    return "\n    ".join([f"{text} at the end of each iteration of this loop:", *lines])
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -51,7 +51,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def _logs(tree: ast.AST) -> bool:
-    """Whether `run.log(…)` stands anywhere, by whatever name the run goes."""
+    """Return whether a program calls `run.log(…)`, whatever the name of the run."""
     runs = {
         target.id
         for node in ast.walk(tree)
@@ -78,7 +78,7 @@ def _is_run(node: ast.expr) -> bool:
 
 
 def _training_loops(tree: ast.AST) -> Iterator[_Loop]:
-    """Outermost loops that train, first those that go backward, then those that bind something to watch."""
+    """Return the outermost training loops, those with a backward pass first, then those that bind a metric."""
     loops = list(_outermost(tree))
     yield from (loop for loop in loops if _TRAINS & {call.attr for call in _methods(loop)} and _names(loop))
     yield from (loop for loop in loops if _TRAINS & {call.attr for call in _methods(loop)})
@@ -100,7 +100,7 @@ def _methods(loop: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def _names(loop: ast.AST) -> list[str]:
-    """What the loop binds that looks like something to watch: a loss first; sums before single steps."""
+    """Return the names bound by the loop that look like metrics: a loss first, sums before single steps."""
     found: dict[str, bool] = {}
     for node in ast.walk(loop):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _WATCHED.search(node.id):

@@ -1,7 +1,7 @@
-"""`jupyter dlaas check`: what each training cell of a notebook would take along, without running anything. Pure.
+"""Analysis for `jupyter dlaas check`: what each training cell of a notebook requires. Executes nothing. Pure.
 
-A notebook's bytes in, a `Report` out. The cells count as if they had run once each, from the top of the page. Never
-raises for anything that may stand in a file: what cannot be read is told in `error` or with the cell.
+Takes a notebook's bytes and returns a `Report`, as if all cells had run once from the top of the page. Never raises
+for the contents of a file: what cannot be read is reported in `error` or with the cell.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OUTPUTS: Final = re.compile(r"(?:^|\s)(?:-o|--outputs)[\s=]+(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A statement that goes along."""
+    """Statement that is included."""
 
     cell: int
     line: int
@@ -55,19 +55,19 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Omitted:
-    """A statement, or a notebook command, that stays behind."""
+    """Statement or notebook command that is omitted."""
 
     cell: int
     line: int
     source: str
     kind: str
     reason: str
-    option: str  # what to type to bring it in; "" where nothing can
+    option: str  # option that includes it; "" if none does
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is wrong, or to be known: what, where, what to do."""
+    """Error or warning: the thing, its place and the fix."""
 
     code: str
     cell: int
@@ -77,7 +77,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellReport:
-    """One cell that looks like training, or that was asked for. Cells are the code cells, counted from 1."""
+    """Cell that looks like training, or that was requested. Code cells are counted from 1."""
 
     cell: int
     is_training: bool
@@ -87,32 +87,32 @@ class CellReport:
     unbound: tuple[str, ...] = ()
     errors: tuple[Said, ...] = ()
     warnings: tuple[Said, ...] = ()
-    type: str = ""  # the line to put on top of the cell
-    suggestion: Suggestion | None = None  # what would make it elastic, where that was asked
+    type: str = ""  # line to add at the top of the cell
+    suggestion: Suggestion | None = None  # changes that would make it elastic, if requested
 
     @property
     def is_fine(self) -> bool:
-        """Nothing stands against making it a job."""
+        """Return whether nothing prevents the cell from becoming a job."""
         return not self.unbound and not self.errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What `check` found in one notebook."""
+    """Findings of `check` about one notebook."""
 
     path: str
     cells: tuple[CellReport, ...] = ()
-    notes: tuple[Said, ...] = ()  # cells that Python cannot read, and the like
-    error: str | None = None  # why the notebook cannot be read at all
+    notes: tuple[Said, ...] = ()  # cells that Python cannot parse, and the like
+    error: str | None = None  # why the notebook cannot be read
 
     @property
     def is_fine(self) -> bool:
-        """It could be read, and each of its training cells can become a job."""
+        """Return whether the notebook could be read and each of its training cells can become a job."""
         return self.error is None and all(cell.is_fine for cell in self.cells)
 
 
 def run_by(content: bytes) -> tuple[str, ...]:
-    """The files that a notebook's cells `%run`, as written there; `check` takes their text."""
+    """Return the files that a notebook's cells `%run`, as written there; `check` needs their text."""
     if b"%run" not in content:
         return ()
     return files_run(ExecutedCell(count=n, source=source) for n, source in enumerate(_sources(content)[0], 1))
@@ -126,20 +126,22 @@ def check(
     suggests: bool = False,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """Look at a notebook file's bytes. `cell`: only this code cell, whether it looks like training or not.
+    """Analyse the bytes of a notebook file. `cell`: only this code cell, whether it looks like training or not.
 
-    `suggests`: say of each cell found what would make it elastic. `files`: the text of what `%run` names.
+    `suggests`: include the changes that would make each found cell elastic. `files`: the text of files of `%run`.
     """
     sources, error, notes = _sources(content)
     if error:
         return Report(path=path, error=error)
     if cell is not None and not 1 <= cell <= len(sources):
-        return Report(path=path, error=f"there is no code cell {cell}: it has {len(sources)}, counted from 1")
+        return Report(path=path, error=f"no code cell {cell}: the notebook has {len(sources)}, counted from 1")
     try:
         with deep_trees():
             found = _Checker(sources, path, cell, notes, files).report()
     except RecursionError:
-        return Report(path=path, error="a cell is nested too deeply to be read; write the expression in several lines")
+        return Report(
+            path=path, error="a cell is nested too deeply to be parsed; split its expression into several statements"
+        )
     if not suggests:
         return found
     return replace(found, cells=tuple(replace(one, suggestion=_suggestion(sources, one.cell)) for one in found.cells))
@@ -155,20 +157,20 @@ def _suggestion(sources: Sequence[str], number: int) -> Suggestion:
 
 
 def _executed(sources: Sequence[str]) -> list[ExecutedCell]:
-    """Cells that have run once each, from the top of the page."""
+    """Return the cells as if each had run once, from the top of the page."""
     return [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
 
 
 def _below_magic(source: str) -> tuple[str, int]:
-    """What stands below the line of %%train, and the line at which that begins."""
+    """Return the text below the line of %%train, and its first line number."""
     blank = len(source) - len(source.lstrip())
     return source[blank:].partition("\n")[2], source[:blank].count("\n") + 2
 
 
 def _sources(content: bytes) -> tuple[list[str], str, tuple[Said, ...]]:
-    """The text of each code cell, or why there is none."""
+    """Return the text of each code cell, or the reason why there is none."""
     if len(content) > LARGEST_BYTES:
-        return [], f"larger than {LARGEST_BYTES // 2**20} MB; clear its outputs first", ()
+        return [], f"larger than {LARGEST_BYTES // 2**20} MB; clear the outputs first", ()
     text = content.decode("utf-8-sig", errors="replace")
     if not text.strip():
         return [], "the file is empty", ()
@@ -178,21 +180,21 @@ def _sources(content: bytes) -> tuple[list[str], str, tuple[Said, ...]]:
         return [], "not a notebook: nested too deeply", ()
     except ValueError as error:
         at = getattr(error, "lineno", None)
-        return [], f"not a notebook: no JSON{f' at line {at}' if at else ''}; is it stored whole?", ()
+        return [], f"not a notebook: invalid JSON{f' at line {at}' if at else ''}; the file may be incomplete", ()
     if not isinstance(document, dict):
-        return [], "not a notebook: JSON, but without cells", ()
+        return [], "not a notebook: valid JSON, but without cells", ()
     if language := _language(document.get("metadata")):
-        return [], f"the kernel is {language}; only Python notebooks can train", ()
+        return [], f"the kernel's language is {language}; only Python notebooks are supported", ()
     notes: tuple[Said, ...] = ()
     cells = document.get("cells")
     sheets = document.get("worksheets")
     if not isinstance(cells, list) and isinstance(sheets, list):
         cells = [c for sheet in sheets if isinstance(sheet, dict) for c in _list(sheet.get("cells"))]
-        notes = (Said("old_format", 0, 0, "an old format (nbformat 3): open it and save it in JupyterLab first"),)
+        notes = (Said("old_format", 0, 0, "old notebook format (nbformat 3): open and save it in JupyterLab first"),)
     if not isinstance(cells, list):
-        return [], "not a notebook: JSON, but without cells", ()
+        return [], "not a notebook: valid JSON, but without cells", ()
     found = [_text(c) for c in cells if isinstance(c, dict) and c.get("cell_type") == "code"]
-    return (found, "", notes) if found else ([], "it has no code cell", ())
+    return (found, "", notes) if found else ([], "the notebook has no code cells", ())
 
 
 def _list(value: object) -> list[Any]:
@@ -202,12 +204,12 @@ def _list(value: object) -> list[Any]:
 def _text(cell: Mapping[str, Any]) -> str:
     source = cell.get("source", cell.get("input", ""))
     text = source if isinstance(source, str) else "".join(part for part in _list(source) if isinstance(part, str))
-    # half a surrogate pair is no text for Python; it may only stand in a string or a comment
+    # a lone surrogate is not valid text for Python; it may only occur in a string or a comment
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _language(metadata: object) -> str:
-    """The kernel's language where it is known and not Python."""
+    """Return the kernel's language if it is known and not Python."""
     if not isinstance(metadata, dict):
         return ""
     said = []
@@ -220,7 +222,7 @@ def _language(metadata: object) -> str:
 
 
 def _shown(text: str, width: int = 40) -> str:
-    """Text out of a file on one line of a terminal."""
+    """Format text from a file for one line of a terminal."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     return plain if len(plain) <= width else f"{plain[: width - 1]}…"
 
@@ -237,10 +239,10 @@ class _Checker:
         self.tracer = Tracer()
         self.watcher = Watcher(self.tracer)
         self.steps: list[Step] = []
-        self.results: set[str] = set()  # brought back by a %%train cell with -o
+        self.results: set[str] = set()  # returned by a %%train cell with -o
         self.lines: dict[int, Line] = {}
         self.omitted: dict[tuple[int, str], Omitted] = {}
-        self.may_bind = ""  # a cell or file that may bind names, and could not be read
+        self.may_bind = ""  # a cell or file that may bind names but could not be parsed
 
     def report(self) -> Report:
         found = []
@@ -275,7 +277,7 @@ class _Checker:
         return replace(found, errors=(*found.errors, *(_said(problem, number) for problem in refused)))
 
     def _job_cell(self, number: int, label: str, source: str) -> CellReport:
-        """A cell that is a job already: judged as one; later cells see nothing of it but what -o brings back."""
+        """Check a cell that is already a job; later cells only see the variables that -o returns."""
         body, first_line = _below_magic(source)
         head = source.lstrip().partition("\n")[0]
         outputs = tuple(name for names in _OUTPUTS.findall(head) for name in names.split(",") if name.isidentifier())
@@ -309,7 +311,7 @@ class _Checker:
         _, clean = training_statements(training, label)
         errors = tuple(_said(p, number) for p in check_source(clean, training, label))
         if not errors:
-            errors = (Said("empty_cell", number, training.first_line, f"{label} has nothing to run."),)
+            errors = (Said("empty_cell", number, training.first_line, f"{label} is empty."),)
         return CellReport(cell=number, is_training=bool(why), why=why, errors=errors)
 
     def _note_files(self, steps: Sequence[Step], label: str) -> None:
@@ -340,13 +342,13 @@ class _Checker:
             name = problem.names[0] if problem.names else ""
             comes_from_a_job = problem.code in {"undefined_name", "output_unbound"} and name in self.results
             may_be_bound = problem.code == "output_unbound" and bool(self.may_bind)
-            if problem.code == "not_reproducible":  # a kernel would tell whether its value is small and plain
+            if problem.code == "not_reproducible":  # only a kernel knows whether its value is small and plain
                 pushes += [name]
                 warnings.append(said)
             elif comes_from_a_job or may_be_bound:
                 continue
             elif problem.code == "undefined_name" and self.may_bind:
-                text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can bind."
+                text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can define."
                 warnings.append(replace(said, code="perhaps_bound", text=text))
             elif problem.code == "undefined_name":
                 unbound.append(name)
@@ -355,7 +357,7 @@ class _Checker:
                 (warnings if problem.code in WARNINGS else errors).append(said)
         kept = [self._line(index, traced) for index in sorted(solved.slice.kept) if index < goal]
         left = [self._omitted(index, traced, *solved.slice.left[index]) for index in sorted(solved.slice.left)]
-        options = f" --gpus 1:{LEARNERS_MAX}" if shares else ""  # others would each train the same
+        options = f" --gpus 1:{LEARNERS_MAX}" if shares else ""  # otherwise each learner would train the same
         options += f" --push {','.join(dict.fromkeys(pushes))}" if pushes else ""
         return CellReport(
             cell=number,
@@ -370,7 +372,7 @@ class _Checker:
         )
 
     def _line(self, index: int, traced: Trace) -> Line:
-        """Kept by one training cell after another: made once."""
+        """Return the record of a kept statement, shared by several training cells."""
         if index not in self.lines:
             statement = traced.steps[index].statement
             self.lines[index] = Line(statement.cell, statement.line, statement.source)
@@ -388,7 +390,7 @@ class _Checker:
 
 def _said(problem: Problem, number: int) -> Said:
     place = re.match(r"cell \[(\d+)\]", problem.cell)
-    text = problem.message.replace("no cell that ran has defined", "no cell above defines")  # nothing ran
+    text = problem.message.replace("no executed cell defines", "no cell above defines")  # nothing was executed
     text = re.sub(r"Run the cell that defines (`[^`]*`), or define it here\.", r"Define \1 in a cell above.", text)
-    text = re.sub(r"Correct the line and run the cell again\.", "Correct the line.", text)
+    text = re.sub(r"Fix the line and run the cell again\.", "Fix the line.", text)
     return Said(problem.code, int(place[1]) if place else number, problem.line, _shown(text, 2000))

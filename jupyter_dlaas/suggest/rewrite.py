@@ -1,6 +1,6 @@
-"""From plain to elastic: the notebook's own cells with the few lines put in that let a job grow, shrink and resume.
+"""Rewriting of a plain loop as an elastic one: adds the few lines that let a job grow, shrink and resume. Pure.
 
-Cells in, a `Suggestion` out. Pure. Only lines that change are touched: formatting and comments stay as they are.
+Takes cells and returns a `Suggestion`. Only changed lines are touched: formatting and comments stay unchanged.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ WORKS: Final = (
     (frozenset({"lightning", "pytorch_lightning"}), frozenset({"fit"}), "Lightning"),
     (frozenset({"transformers", "trl", "setfit"}), frozenset({"train"}), "the Hugging Face Trainer"),
 )
-"""Modules of a framework, and the methods that train with it."""
+"""Modules of a framework, the methods that train with it, and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """What to change, or one sentence that says why there is nothing to."""
+    """Changes to the cells, or a sentence that explains why there are none."""
 
     cells: tuple[Rewritten, ...] = ()
     why: str = ""
     hints: tuple[str, ...] = ()
-    """Beside a diff: what these lines do not do."""
+    """Limits of the changes, shown beside the diff."""
 
     def diff(self, context: int = 2) -> str:
-        """All cells' diffs."""
+        """Return the diffs of all cells."""
         return "\n".join(cell.diff(context) for cell in self.cells)
 
 
 @deep_trees()
 def suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestion:
-    """What would make the training cell elastic. `cells`: those that ran, in order. Never raises for what was typed."""
+    """Suggest changes that make the training cell elastic. `cells`: the executed ones. Never raises for user input."""
     if too_long := check_size(cells, training):
         return Suggestion(why=too_long[0].message)
     try:
@@ -60,7 +60,9 @@ def suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestion
     except NoLoop as no:
         return Suggestion(why=str(no))
     except RecursionError:
-        return Suggestion(why="the cell is nested too deeply to be read; write the expression in several lines.")
+        return Suggestion(
+            why="the cell is nested too deeply to be parsed; split its expression into several statements."
+        )
 
 
 def _suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestion:
@@ -68,9 +70,9 @@ def _suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestio
     if notebook is None:
         said = clean_cell(training.source)
         what = f" ({said.error}, line {said.error_line + training.first_line - 1})" if said.error else ""
-        return Suggestion(why=f"cell [{training.count}] is no Python{what}. Correct it and ask again.")
+        return Suggestion(why=f"cell [{training.count}] is not valid Python{what}. Fix it, then retry.")
     if _uses_run(notebook):
-        return Suggestion(why="it uses dlaas.run() already: nothing to change.")
+        return Suggestion(why="it already uses dlaas.run(): nothing to change.")
     try:
         found = find(notebook)
     except NoLoop as no:
@@ -79,7 +81,7 @@ def _suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestio
 
 
 def _uses_run(notebook: Notebook) -> bool:
-    """The training cell, or a function that it leads to, talks to the service."""
+    """Return whether the training cell, or a function that it calls, already uses `dlaas.run()`."""
     calls = notebook.calls(frozenset({"run", "epochs", "batches"}))
     return any(
         ast.unparse(call[-1].call.func) in ("dlaas.run", "jupyter_dlaas.run", "run.epochs", "run.batches")
@@ -88,7 +90,7 @@ def _uses_run(notebook: Notebook) -> bool:
 
 
 def _other_framework(notebook: Notebook) -> str:
-    """There is no backward pass: whose loop is it?"""
+    """Explain what applies to a training without a backward pass, by its framework."""
     used = modules_used(notebook.sheets)
     methods = {
         node.func.attr
@@ -97,23 +99,23 @@ def _other_framework(notebook: Notebook) -> str:
     }
     for modules, verbs, name in WORKS:
         if used & modules and methods & verbs:
-            return f"{name} keeps its own position: the job halts at a step and resumes without a changed line."
+            return f"{name} keeps its own position: the job can halt at a step and resume without any changes."
     if "jax" in used or any(_has_tape(sheet.tree) for sheet in notebook.sheets):
         return (
-            "only loops of PyTorch can be rewritten. In this one, `for epoch in run.epochs(N):` with "
-            "`run = dlaas.run()` above it, and what must be kept in `run.state`, lets it resume at an epoch."
+            "only PyTorch loops can be rewritten. Here, `for epoch in run.epochs(N):` with "
+            "`run = dlaas.run()` above it, and the values to keep in `run.state`, allow a resume at an epoch."
         )
     for node in ast.walk(notebook.training.tree):
         if isinstance(node, ast.Call) and re.match(r"(train|fit)(_|$)", last_name(node.func)):
             return (
-                f"no loop of PyTorch is seen behind `{ast.unparse(node.func)}(…)`: it stands in a module, or in a "
-                "library. Where the file is yours, put the function into a cell and ask again."
+                f"no PyTorch loop found in `{ast.unparse(node.func)}(…)`: it is defined in a module or a "
+                "library. If the file is yours, move the function to a cell, then retry."
             )
-    return "there is no PyTorch loop with `loss.backward()` in this cell or in what it calls: nothing to rewrite."
+    return "no PyTorch loop with `loss.backward()` in this cell or in the functions that it calls: nothing to rewrite."
 
 
 def _has_tape(tree: ast.AST) -> bool:
-    """TensorFlow's `GradientTape`."""
+    """Return whether the code uses TensorFlow's `GradientTape`."""
     return any(
         "GradientTape" in (getattr(node, "id", None), getattr(node, "attr", None), getattr(node, "name", None))
         for node in ast.walk(tree)
@@ -136,7 +138,7 @@ class _Writer:
         self.is_global = len(scopes) > 1 or found.scope.is_module
 
     def suggestion(self) -> Suggestion:
-        """Raises NoLoop."""
+        """Return the suggestion. Raises NoLoop."""
         found = self.found
         shared = [one for one in found.batches if not one.why_not]
         if found.epochs is None and not shared:
@@ -155,7 +157,7 @@ class _Writer:
         )
         for cell in cells:
             if not _parses(cell.after, cell.before):
-                raise NoLoop(f"{cell.label} cannot be changed line by line: write the loop on lines of its own.")
+                raise NoLoop(f"{cell.label} cannot be edited line by line: write the loop on separate lines.")
         return Suggestion(cells=cells, hints=tuple(self.hints))
 
     def _of(self, scope: Scope) -> Edits:
@@ -176,7 +178,7 @@ class _Writer:
             self._new_line(scope, outer.lineno, begin, f"{self.run} = dlaas.run()", is_last=False)
 
     def _new_line(self, scope: Scope, like: int, before: int, text: str, *, is_last: bool) -> None:
-        """Above a line, and above the comments that belong to it, with its indentation."""
+        """Insert a line above another one and its comments, with the same indentation."""
         lines = lines_of(scope.sheet.clean.source)
         indent = lines[like - 1][: len(lines[like - 1]) - len(lines[like - 1].lstrip())]
         at = before
@@ -189,7 +191,7 @@ class _Writer:
             edits.lines.insert(0, (at, indent + text))
 
     def _top_statement(self) -> ast.stmt:
-        """The training cell's own statement that leads to the loop."""
+        """Return the training cell's own statement that leads to the loop."""
         frame = self.found.way[0]
         for node in self.notebook.training.tree.body:
             if any(one is frame.call for one in ast.walk(node)):
@@ -210,12 +212,12 @@ class _Writer:
         call = f"{self.run}.prepare({', '.join([*objects, *named])})"
         own = found.scope.bound() | found.scope.all_parameters
         is_own = found.scope.is_module or all(one.partition(".")[0].partition("[")[0] in own for one in back)
-        return f"{', '.join(back)} = {call}" if is_own else call  # a function's assignment would hide the global
+        return f"{', '.join(back)} = {call}" if is_own else call  # an assignment in a function would hide the global
 
     # -- loops --------------------------------------------------------------------------------------------------------
 
     def _bar_line(self, outer: ast.For) -> int | None:
-        """The line of `bar = tqdm(range(n))` above the loop."""
+        """Return the line of `bar = tqdm(range(n))` above the loop."""
         bar = self._bar(outer)
         return bar.lineno if bar is not None else None
 
@@ -251,13 +253,13 @@ class _Writer:
             self._offset(edits, loop, start)
 
     def _counts(self, counted: ast.Call, loop: ast.For) -> tuple[str, str]:
-        """From which number on, and how many."""
+        """Return the first number and the count of a counted loop."""
         args = counted.args
         texts = [self._text(one) for one in args]
         if any(isinstance(one, ast.Starred) for one in args) or (len(args) == 3 and texts[2] != "1"):
             shown = self._text(counted)
             raise NoLoop(
-                f"{self._where(loop)}: `{shown}` does not count epochs one by one. Write `range(N)`, and ask again."
+                f"{self._where(loop)}: `{shown}` does not count epochs one by one. Use `range(N)`, then retry."
             )
         if len(args) == 1:
             return "0", texts[0]
@@ -276,15 +278,14 @@ class _Writer:
         return texts[0], f"{ending} - {shown}"
 
     def _epochs_of_list(self, loop: ast.For) -> None:
-        """`for epoch in epochs`, where that is a range or a list which was made above."""
+        """Rewrite `for epoch in epochs` over a range or a list that was created above."""
         scope = self.found.scope
         name = ast.unparse(loop.iter)
         made = self.notebook.made_by(name, scope, self.found.way) if isinstance(loop.iter, ast.Name) else None
         inner = made.args[0] if isinstance(made, ast.Call) and last_name(made.func) == "list" and made.args else made
         if made is None or (range_in(inner) is None and not isinstance(inner, ast.List)):  # type: ignore[arg-type]
             raise NoLoop(
-                f"{self._where(loop)}: it cannot be seen how many rounds `{name}` has. Write "
-                "`for epoch in range(N):`, and ask again."
+                f"{self._where(loop)}: the length of `{name}` is unknown. Use `for epoch in range(N):`, then retry."
             )
         edits = self._of(scope)
         edits.replace(loop.iter, f"{self.run}.epochs(len({name}))")
@@ -292,7 +293,7 @@ class _Writer:
             self._first_in_body(edits, loop, f"{loop.target.id} = {name}[{loop.target.id}]")
 
     def _bar_of(self, counted: ast.Call, epochs: str, count: str, scope: Scope) -> str:
-        """`trange(n, desc="…")` with the bar kept, where `tqdm` has a name here."""
+        """Return the loop's iterable with the progress bar of `trange(n, desc="…")` kept, if `tqdm` has a name here."""
         name = ast.unparse(counted.func)
         options = [f"{one.arg}={self._text(one.value)}" for one in counted.keywords if one.arg]
         if isinstance(counted.func, ast.Attribute):
@@ -301,7 +302,7 @@ class _Writer:
             bar = "tqdm"
         else:
             if self._bar(self.found.outer) is not None:
-                raise NoLoop(f"{self._where(counted)}: write `tqdm(range(N))` for `{name}`, and ask again.")
+                raise NoLoop(f"{self._where(counted)}: use `tqdm(range(N))` instead of `{name}`, then retry.")
             return epochs
         return f"{bar}({', '.join([epochs, f'total={count}', *options])})"
 
@@ -318,7 +319,7 @@ class _Writer:
     def _first_in_body(self, edits: Edits, loop: ast.For, text: str) -> None:
         first = loop.body[0]
         if first.lineno == loop.lineno:
-            raise NoLoop(f"{self._where(loop)}: write the loop's body on lines of its own, and ask again.")
+            raise NoLoop(f"{self._where(loop)}: write the loop's body on separate lines, then retry.")
         lines = lines_of(edits.sheet.clean.source)
         at = first.lineno
         decorators = getattr(first, "decorator_list", [])
@@ -340,13 +341,13 @@ class _Writer:
     # -- log and save -------------------------------------------------------------------------------------------------
 
     def _log(self) -> None:
-        """One `run.log(…)` per epoch, with what the loop computes; else with the last batch's loss."""
+        """Add one `run.log(…)` per epoch, with the loop's metrics, else with the last batch's loss."""
         found = self.found
         if found.epochs is not None:
             names, after = self._epoch_metrics(found.epochs)
             if names and after is not None and after.lineno != found.epochs.lineno:
-                said = ", ".join(f"{name}={value}" for name, value in names.items())
-                self._after(found.scope, after, f"{self.run}.log({said})")
+                logged = ", ".join(f"{name}={value}" for name, value in names.items())
+                self._after(found.scope, after, f"{self.run}.log({logged})")
                 return
         shared = [one for one in found.batches if not one.why_not]
         one = shared[0] if shared else None
@@ -355,10 +356,10 @@ class _Writer:
         losses = [name for end in found.ends if (name := _loss_of(end[-1].call)) is not None]
         bound = scope.bound()
         named = {name if METRICS.search(name) else "loss": name for name in losses if name in bound}
-        said = ", ".join(f"{name}={value}" for name, value in named.items())
-        if not said or loop.orelse or loop.body[-1].lineno == loop.lineno:
+        logged = ", ".join(f"{name}={value}" for name, value in named.items())
+        if not logged or loop.orelse or loop.body[-1].lineno == loop.lineno:
             return
-        text = f"{self.run}.log({said})"
+        text = f"{self.run}.log({logged})"
         if one is None:
             self._after(scope, loop.body[-1], text)
         elif one.only_if is None:
@@ -367,7 +368,7 @@ class _Writer:
             self._after(scope, loop, f"if {self._text(one.only_if, scope.sheet)}: {text}")
 
     def _epoch_metrics(self, loop: ast.For) -> tuple[dict[str, str], ast.stmt | None]:
-        """Names that look like metrics and that each round binds, with the statement after which all are bound."""
+        """Return names that look like metrics and are bound in each epoch, and the statement that binds the last."""
         found: dict[str, str] = {}
         after: ast.stmt | None = None
         sums: dict[str, str] = {}
@@ -397,7 +398,7 @@ class _Writer:
         return chosen, after
 
     def _is_number(self, value: ast.expr, one: ast.Name, target: ast.expr) -> bool:
-        """It may be a number: no list, no string, no object of a class, not the zero that a sum begins with."""
+        """Return whether a value may be a number: no list, string or object, and not the initial zero of a sum."""
         place_in = target.elts.index(one) if isinstance(target, ast.Tuple) else None
         if isinstance(value, ast.Call):
             name = last_name(value.func)
@@ -409,7 +410,7 @@ class _Writer:
         return place_in is None and isinstance(value, ast.BinOp | ast.Attribute | ast.Subscript | ast.Name | ast.IfExp)
 
     def _means(self, loop: ast.For, sums: dict[str, str]) -> Iterator[tuple[str, str]]:
-        """What is summed over the batches, as the loop divides it itself: `running_loss / len(loader)`."""
+        """Yield sums over the batches as the loop itself divides them: `running_loss / len(loader)`."""
         inner = [one.loop for one in self.found.batches]
         for node in loop.body:
             if any(node is one for one in inner):
@@ -424,13 +425,13 @@ class _Writer:
             yield name, name
 
     def _after(self, scope: Scope, node: ast.stmt, text: str) -> None:
-        """A new line right below a statement, with its indentation."""
+        """Insert a line directly below a statement, with its indentation."""
         lines = lines_of(scope.sheet.clean.source)
         indent = lines[node.lineno - 1][: len(lines[node.lineno - 1]) - len(lines[node.lineno - 1].lstrip())]
         self._of(scope).insert((node.end_lineno or node.lineno) + 1, indent + text)
 
     def _save(self) -> None:
-        """Files that each learner would write: only one should."""
+        """Restrict files that each learner would write to the main learner."""
         found = self.found
         frames = [found.scope, *(one.way[-1].scope for one in found.batches if not one.why_not)]
         scopes = {id(one.node): one for one in frames}
@@ -449,7 +450,7 @@ class _Writer:
                 text = f"if {self.run}.is_main: " if is_alone else f"{self.run}.is_main and "
                 self._of(scope).put(line, column, text)
 
-    # -- words --------------------------------------------------------------------------------------------------------
+    # -- hints --------------------------------------------------------------------------------------------------------
 
     def _tell(self, shared: Sequence[Batches]) -> None:
         found = self.found
@@ -458,31 +459,31 @@ class _Writer:
                 self.hints.append(one.why_not)
         if not found.batches:
             self.hints.append(
-                "There are no batches to share out: the job resumes at the epoch, and each learner computes the same. "
-                "A loop over run.batches(…) would let more learners train faster."
+                "There are no batches to divide: the job resumes at the epoch, and each learner computes the same. "
+                "With a loop over run.batches(…), more learners would train faster."
             )
         for one in shared:
             for node in ast.walk(one.loop):
                 if isinstance(node, ast.Break):
                     self.hints.append(
-                        f"{place(one.way[-1], node)}: all learners must `break` at the same step: let it depend on "
-                        "the number of steps, or on what is the same in all of them: "
+                        f"{place(one.way[-1], node)}: all learners must `break` at the same step: make it depend on "
+                        "the number of steps, or on a value that is the same in all of them: "
                         f'{self.run}.log(reduce="mean", loss=loss)["loss"].'
                     )
                     break
             if self.loss is Kind.MIXED:
                 self.hints.append(
                     f"{place(found.ends[0][-1])}: the loss adds a sum over samples to a mean. Averaged over learners, "
-                    "the sum counts less than with one: divide it by the number of samples."
+                    "the sum weighs less than with one: divide it by the number of samples."
                 )
             if _sums_samples(one.loop):
                 self.hints.append(
-                    f"{place(one.way[-1], one.loop)}: with several learners each sums up its own samples only; divide "
-                    "by the samples that it saw, not by the length of the dataset."
+                    f"{place(one.way[-1], one.loop)}: with several learners, each sums only its own samples; divide "
+                    "by the number of samples it processed, not by the length of the dataset."
                 )
 
     def _text(self, node: ast.expr, sheet: Sheet | None = None) -> str:
-        """As the user wrote it."""
+        """Return the source of an expression as the user wrote it."""
         source = (sheet or self.outer_sheet).clean.source
         found = ast.get_source_segment(source, node)
         return found if found is not None and "\n" not in found else ast.unparse(node)
@@ -493,7 +494,7 @@ class _Writer:
 
 
 def _parses(after: str, before: str) -> bool:
-    """Still Python below the line of its magic."""
+    """Return whether the rewritten cell is valid Python below the line of its magic."""
     head = before.partition("\n")[0]
     if clean_cell(before).kind == "job":
         after = after[after.index(head) + len(head) + 1 :]
@@ -512,7 +513,7 @@ def _reads(loop: ast.For, name: str) -> bool:
 
 
 def _loss_of(backward: ast.Call) -> str | None:
-    """`loss` of `loss.backward()`, `(loss / 4).backward()` and `scaler.scale(loss).backward()`."""
+    """Return `loss` of `loss.backward()`, `(loss / 4).backward()` or `scaler.scale(loss).backward()`."""
     assert isinstance(backward.func, ast.Attribute)
     node = backward.func.value
     while not isinstance(node, ast.Name):
@@ -526,7 +527,7 @@ def _loss_of(backward: ast.Call) -> str | None:
 
 
 def _lists(scope: Scope) -> set[str]:
-    """Names that hold lists, or functions that compute a loss."""
+    """Return the names that hold lists, or functions that compute a loss."""
     found = {text for text, value in scope.assigned() if isinstance(value, ast.List | ast.Dict | ast.ListComp)}
     for node in scope.nodes():
         if (
@@ -541,7 +542,7 @@ def _lists(scope: Scope) -> set[str]:
 
 
 def _summed(loop: ast.AST) -> list[str]:
-    """What a loop adds up, in the order of the page."""
+    """Return the names to which a loop adds, in the order of the page."""
     found = [
         node.target.id
         for node in ast.walk(loop)
@@ -551,7 +552,7 @@ def _summed(loop: ast.AST) -> list[str]:
 
 
 def _returns_number(function: Scope, at: int | None) -> bool:
-    """What a function gives back, or the part of it at this place, is no list."""
+    """Return whether a function's result, or its part at an index, is not a list."""
     lists = _lists(function)
     for node in function.nodes():
         if isinstance(node, ast.Return) and node.value is not None:
@@ -566,7 +567,7 @@ def _returns_number(function: Scope, at: int | None) -> bool:
 
 
 def _sums_samples(loop: ast.For) -> bool:
-    """`running_loss += loss.item() * x.size(0)`."""
+    """Return whether a loop sums over samples: `running_loss += loss.item() * x.size(0)`."""
     for node in ast.walk(loop):
         if (
             isinstance(node, ast.AugAssign)

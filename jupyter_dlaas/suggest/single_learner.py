@@ -1,4 +1,4 @@
-"""Programs of which several learners would all do the same: they start with one, on one device. Pure."""
+"""Programs whose learners would all do the same. Such a job starts with one learner on one device. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MAY_SHARE: Final = re.compile(
     r"|Trainer\b|\blaunch|process_(index|count)|(local|world|global)_?(rank|size)|DLAAS_|\bray\b|\bdask\b",
     re.IGNORECASE,
 )
-"""Words of a program that may bring its learners together, or give each a part of the work."""
+"""Words of a program that may connect its learners or divide the work among them."""
 
 
 def trains_alone(texts: Iterable[str]) -> bool:
-    """Whether nothing in a program and its own modules may know of other learners."""
+    """Return whether nothing in a program and its own modules refers to other learners."""
     return all(advice_text.trains_alone(text) and _MAY_SHARE.search(text) is None for text in texts)
 
 
 def options(given: Mapping[str, Any], learners_max: int) -> dict[str, Any]:
-    """The options of such a program: from one learner on, which it starts with. A schedule stays as it is."""
+    """Return the options of such a program: a minimum of one learner, with which it starts. A schedule is kept."""
     if given.get("schedule"):
         return dict(given)
     found = {name: value for name, value in given.items() if name not in ("gpus", "learners")}
@@ -35,10 +35,10 @@ def options(given: Mapping[str, Any], learners_max: int) -> dict[str, Any]:
 
 
 def note(learners_max: int) -> Note:
-    """The first line of the job's notes."""
+    """Return the first note of the job."""
     text = (
-        f"starts with 1 learner, not {learners_max}: nothing in this program brings learners together, so each would "
-        "train the same on all of the data. Let dlaas.run() share the work (%%train --suggest shows the lines), or "
-        f"type --learners {learners_max} for all of them."
+        f"starts with 1 learner, not {learners_max}: nothing in this program connects learners, so each would "
+        "train the same on all of the data. Use dlaas.run() to share the work (see %%train --suggest), or "
+        f"--learners {learners_max} to start all of them."
     )
     return Note(code=STARTS_WITH_ONE, text=text)

@@ -1,6 +1,6 @@
-"""The training loop of a notebook: where it stands, over what it goes, and what it trains. Pure.
+"""Detection of a notebook's training loop: its position, its data and the objects that it trains. Pure.
 
-`find` follows the calls from the training cell to `backward()` and `step()`, wherever in the notebook these stand.
+`find` follows the calls from the training cell to `backward()` and `step()` throughout the notebook.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ LAUNCHERS: Final = {
 
 
 class NoLoop(Exception):
-    """There is no loop that could be rewritten: one sentence with what to type."""
+    """Error that no loop can be rewritten. The message is one sentence with the fix."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """A loop over the training data, and the backward pass in it."""
+    """Loop over the training data with its backward pass."""
 
     way: Call
     loop: ast.For
     data: ast.expr
     only_if: ast.expr | None
-    """The loop also validates: it trains only where this holds."""
+    """Condition of the backward pass in a loop that also validates."""
     why_not: str
-    """Why its data cannot be shared out; "" where it can."""
+    """Reason why its data cannot be divided among learners, or ""."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Training:
-    """One training: names are in the words of the scope in which the epoch loop stands."""
+    """One training. Names are valid in the scope of the epoch loop."""
 
     scope: Scope
     way: tuple[Frame, ...]
-    """The calls that lead from the training cell into that scope."""
+    """Calls that lead from the training cell into that scope."""
     epochs: ast.For | None
     batches: tuple[Batches, ...]
     ends: tuple[Call, ...]
-    """The ways to the backward passes."""
+    """Call chains to the backward passes."""
     models: tuple[str, ...]
     optimizers: tuple[str, ...]
     schedulers: tuple[str, ...]
@@ -73,26 +73,24 @@ class Training:
 
     @property
     def outer(self) -> ast.For:
-        """The loop in front of which the objects are handed over."""
+        """Return the loop before which the objects are prepared."""
         return self.epochs if self.epochs is not None else self.batches[0].loop
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """What `run.prepare` takes first."""
+        """Return the positional arguments of `run.prepare`."""
         return (*self.models, *self.optimizers)
 
 
 def find(notebook: Notebook) -> Training:
-    """The one training of the training cell. Raises NoLoop."""
+    """Find the only training of the training cell. Raises NoLoop."""
     ends = notebook.calls(frozenset({"backward"}))
     if not ends:
         raise NoLoop("")
     _refuse_launchers(notebook, ends)
     looped = [(end, loops) for end in ends if (loops := list(_loops(end)))]
     if not looped:
-        raise NoLoop(
-            f"{place(ends[0][-1])} goes backward once, not in a loop. Write `for epoch in range(N):` around the steps."
-        )
+        raise NoLoop(f"{place(ends[0][-1])} runs one backward pass outside of any loop. Use `for epoch in range(N):`.")
     steps = notebook.calls(frozenset({"step", "minimize"}))
     finder = _Finder(notebook, looped, steps)
     return finder.training()
@@ -104,8 +102,8 @@ def _refuse_launchers(notebook: Notebook, ends: Sequence[Call]) -> None:
         for node in ast.walk(sheet.tree):
             if isinstance(node, ast.Call) and (said := LAUNCHERS.get(last_name(node.func), "")):
                 raise NoLoop(
-                    f"{sheet.label} uses {said}, which shares out the work by itself: it trains unchanged with a fixed "
-                    "number of learners. For one that grows and shrinks, take it out and ask again."
+                    f"{sheet.label} uses {said}, which divides the work itself: it trains unchanged with a fixed "
+                    "number of learners. For an elastic job, remove it, then retry."
                 )
     for end in ends:
         call = end[-1].call
@@ -114,13 +112,13 @@ def _refuse_launchers(notebook: Notebook, ends: Sequence[Call]) -> None:
             if isinstance(first, ast.Name) and "loss" in first.id.lower() and not is_loss(call.func.value):
                 shown = ast.unparse(call.func)
                 raise NoLoop(
-                    f"{place(end[-1])}: `{shown}(…)` goes backward through a library of its own. "
-                    "Write `loss.backward()` for a loop that can grow and shrink."
+                    f"{place(end[-1])}: `{shown}(…)` runs the backward pass inside a library. "
+                    "Use `loss.backward()` for a loop that can grow and shrink."
                 )
 
 
 def place(frame: Frame, node: ast.AST | None = None) -> str:
-    """ "cell [7], line 3", as the page shows it."""
+    """Return a place as shown on the page: "cell [7], line 3"."""
     sheet = frame.scope.sheet
     at = getattr(node if node is not None else frame.call, "lineno", 1)
     line = sheet.clean.lines[at - 1] if at <= len(sheet.clean.lines) else at
@@ -128,7 +126,7 @@ def place(frame: Frame, node: ast.AST | None = None) -> str:
 
 
 def _loops(way: Call) -> Iterator[tuple[int, ast.For | ast.AsyncFor | ast.While]]:
-    """The loops around a call, outermost first, each with its frame."""
+    """Yield the loops around a call, outermost first, each with its frame."""
     for number, frame in enumerate(way):
         for node in frame.around:
             if isinstance(node, ast.For | ast.AsyncFor | ast.While):
@@ -145,15 +143,15 @@ class _Finder:
         self.steps = steps
 
     def training(self) -> Training:
-        """Raises NoLoop."""
+        """Return the training. Raises NoLoop."""
         end, loops = self.looped[0]
         number, outer = self._outermost(end, loops)
         key = _key(end, number, outer)
         others = [one for one, chain in self.looped if not any(_key(one, n, loop) == key for n, loop in chain)]
         if others:
             raise NoLoop(
-                f"this cell trains twice, at {place(end[number], outer)} and at {_start(others[0])}: one job keeps one "
-                "position. Put each training under a %%train of its own."
+                f"this cell trains twice, at {place(end[number], outer)} and at {_start(others[0])}, but a job has one "
+                "position. Put each training into a separate %%train cell."
             )
         ends = tuple(one for one, _ in self.looped)
         scope, way = end[number].scope, end[:number]
@@ -163,8 +161,8 @@ class _Finder:
         if not isinstance(outer, ast.For):
             raise NoLoop(
                 f"{place(end[number], outer)}: a `{'while' if isinstance(outer, ast.While) else 'async for'}` loop "
-                "does not say how long it goes on, so nothing could be resumed or shown as progress. Write "
-                "`for epoch in range(N):` with the most that you want, and `break` where it should end."
+                "has no known length, so it cannot be resumed or show progress. Use "
+                "`for epoch in range(N):` with the maximum number of epochs, and `break` to stop earlier."
             )
         return Training(
             scope=scope,
@@ -181,20 +179,20 @@ class _Finder:
     # -- which loop is which ------------------------------------------------------------------------------------------
 
     def _outermost(self, end: Call, loops: list[Loop]) -> Loop:
-        """The outermost loop that trains. Raises NoLoop for one that makes a new model or optimiser each time."""
+        """Return the outermost training loop. Raises NoLoop if each iteration creates a new model or optimiser."""
         for number, loop in loops:
             if is_phases(loop):
                 continue
             if made := self._made_inside(end, number, loop):
                 raise NoLoop(
-                    f"{place(end[number], loop)} makes `{made}` anew in each round: these are several trainings, and "
-                    "one job keeps one position. Put one round under a %%train, and start a job for each."
+                    f"{place(end[number], loop)} creates a new `{made}` in each iteration: these are several "
+                    "trainings, but a job has one position. Put one iteration into a %%train cell, one job for each."
                 )
             return number, loop
         return loops[0]
 
     def _made_inside(self, end: Call, number: int, loop: ast.AST) -> str:
-        """An optimiser that each round of the loop makes, here or in a function that it calls; "" for none."""
+        """Return an optimiser that each iteration creates, directly or in a function that it calls; "" for none."""
         for step in self.steps:
             if _key_until(step, number) != _key_until(end, number) or len(step) <= number:
                 continue
@@ -223,13 +221,13 @@ class _Finder:
             why_not = self._why_not(bar or data, end[: at + 1], loop)
             if bar is not None and not (outer.lineno < bar.lineno <= loop.lineno or at > number):  # type: ignore[attr-defined]
                 why_not = (
-                    f"{place(end[at], loop)}: the bar `{ast.unparse(data)}` is made once, outside of the loop. Write "
-                    f"`for … in tqdm({ast.unparse(bar)}):` inside of it, and ask again to have its data shared out."
+                    f"{place(end[at], loop)}: the bar `{ast.unparse(data)}` is created once, outside the loop. "
+                    f"Use `for … in tqdm({ast.unparse(bar)}):` inside it, then retry to divide its data."
                 )
             yield Batches(end[: at + 1], loop, bar or data, _condition(end, at, loop), why_not)
 
     def _bar(self, data: ast.expr, scope: Scope) -> ast.expr | None:
-        """What `bar` goes over, where `bar = tqdm(loader)` stands in the same scope."""
+        """Return the iterable of `bar` if `bar = tqdm(loader)` is in the same scope."""
         values = scope.values(data.id) if isinstance(data, ast.Name) else []
         inner = unwrapped(values[-1]) if values else None
         return inner if values and inner is not values[-1] else None
@@ -248,7 +246,7 @@ class _Finder:
         return not (isinstance(node, ast.Call) and last_name(node.func) in ("count", "arange", "linspace", "reversed"))
 
     def _why_not(self, data: ast.expr, way: Call, loop: ast.For) -> str:
-        """Why `run.batches` cannot take this."""
+        """Return why `run.batches` cannot use this iterable, or ""."""
         shown = ast.unparse(data)
         shown = shown if len(shown) <= 60 else f"{shown[:57]}…"
         where = place(way[-1], loop)
@@ -260,25 +258,25 @@ class _Finder:
         call = made.value if isinstance(made, ast.Subscript) else made
         name = last_name(call.func) if isinstance(call, ast.Call) else ""
         whole = (
-            f"{where} goes over `{shown}`, {{}}: each learner would go over all of it. To share it out, "
-            "make it a DataLoader over a dataset, or give `run.batches((x, y), 64)` the arrays."
+            f"{where} iterates over `{shown}`, {{}}: each learner would process all of it. To divide it, "
+            "use a DataLoader over a dataset, or pass the arrays to `run.batches((x, y), 64)`."
         )
         if isinstance(made, ast.List | ast.ListComp | ast.GeneratorExp | ast.Tuple) or name in BATCHES:
-            return whole.format("several loaders at once" if name == "zip" else "batches that are made already")
+            return whole.format("several loaders at once" if name == "zip" else "ready-made batches")
         own = self.notebook.functions.get(name)
         if own is not None:
             is_generator = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own.nodes())
-            return whole.format("which a function of yours makes one by one") if is_generator else ""
+            return whole.format("a generator") if is_generator else ""
         if isinstance(call, ast.Call) and (ITERATORS.search(ast.unparse(call.func)) or self._is_stream(name)):
-            return whole.format("which cannot be asked for its n-th sample")
+            return whole.format("which does not support access by index")
         if DATASETS.search(name) and data is not made:
             return whole.format("a dataset without a batch size")
         if isinstance(data, ast.Call) and "loader" not in name.lower() and name not in self.notebook.classes:
-            return whole.format("which cannot be asked for its n-th sample")
+            return whole.format("which does not support access by index")
         return ""
 
     def _is_stream(self, kind: str) -> bool:
-        """A class of the notebook whose objects only give one batch after the other."""
+        """Return whether a class of the notebook only yields one batch after the other."""
         methods, bases = self.notebook.classes.get(kind), self.notebook.bases.get(kind, ())
         if methods is None or not set(bases) <= {"object", *self.notebook.classes}:
             return False
@@ -293,7 +291,7 @@ class _Finder:
         schedulers: list[str] = []
         scalers: list[str] = []
         models: list[str] = []
-        blind: list[str] = []  # optimisers whose making cannot be seen
+        blind: list[str] = []  # optimisers whose construction was not found
         home = self.looped[0][0]
         scope, way = home[number].scope, home[:number]
         for step in self.steps:
@@ -325,45 +323,45 @@ class _Finder:
                 blind.append(text)
         if not optimizers:
             raise NoLoop(
-                f"{_start(home)} goes backward, but no optimiser takes a step there. With `opt.step()` of a torch "
-                "optimiser it could be rewritten."
+                f"{_start(home)} runs a backward pass, but no optimiser step was found. Use `opt.step()` of a torch "
+                "optimiser, then retry."
             )
         if blind or not models:
             for text in self._called(number, outer):
                 _add(models, text)
         if not models:
             raise NoLoop(
-                f"it cannot be seen which module `{optimizers[0]}` trains. With parameters of a torch.nn.Module, as "
-                f"in `torch.optim.SGD(model.parameters(), lr=0.1)`, type `model, {optimizers[0]} = "
+                f"the module that `{optimizers[0]}` trains was not found. If it is a torch.nn.Module, as "
+                f"in `torch.optim.SGD(model.parameters(), lr=0.1)`, write `model, {optimizers[0]} = "
                 f"run.prepare(model, {optimizers[0]})` above the loop."
             )
         return tuple(models), tuple(optimizers), tuple(schedulers), tuple(scalers)
 
     def _lifted(self, way: Call, text: str, number: int, outer: ast.AST) -> str:
-        """A name of the place where a step is taken, in the words of the scope of the outer loop. Raises NoLoop."""
+        """Translate a name at the optimiser's step to the scope of the outer loop. Raises NoLoop."""
         for shown, at in _lifts(way, text):
             if at == number:
                 if _binds_inside(outer, shown):
                     raise NoLoop(
-                        f"`{shown}` is bound anew inside of the loop of {place(way[at], outer)}. Bind it once, above "
-                        "the loop, and ask again."
+                        f"`{shown}` is rebound inside the loop of {place(way[at], outer)}. Create it once, above "
+                        "the loop, then retry."
                     )
                 return shown
             scope = way[at].scope
             if at > number and not scope.is_module and root_of(shown) in scope.bound():
                 raise NoLoop(
-                    f"{place(way[-1])}: `{shown}` is made anew whenever `{getattr(scope.node, 'name', '')}` is "
-                    "called. Make it once, above the loop, and hand it on."
+                    f"{place(way[-1])}: `{shown}` is created in each call of `{getattr(scope.node, 'name', '')}`. "
+                    "Create it once, above the loop, and pass it on."
                 )
         if root_of(text) in {one for frame in way[number + 1 :] for one in frame.scope.all_parameters}:
             raise NoLoop(
-                f"{place(way[number])}: it cannot be seen what `{text}` is outside of this call. Give it by its name, "
-                "and ask again."
+                f"{place(way[number])}: the argument for `{text}` of this call was not found. Pass it by keyword, "
+                "then retry."
             )
         return text  # a global
 
     def _wraps_optimizer(self, made: ast.expr | None) -> bool:
-        """An object of a class of the notebook whose `step` takes an optimiser's step."""
+        """Return whether `step` of a class of the notebook calls an optimiser's step."""
         name = last_name(made.func) if isinstance(made, ast.Call) else ""
         method = self.notebook.classes.get(name, {}).get("step")
         return method is not None and any(
@@ -381,18 +379,18 @@ class _Finder:
             seen.add(name)
             others = [base for base in self.notebook.bases[name] if base not in self.notebook.classes]
             if others:
-                return  # torch's own Optimizer, and the like
+                return  # torch's own Optimizer and similar classes
             name = next(iter(self.notebook.bases[name]), "")
         kind = last_name(made.func) if isinstance(made, ast.Call) else ""
         raise NoLoop(
-            f"{place(way[-1])}: `{text}` is a {kind}, which has no `state_dict`, so it could not be resumed. Give the "
-            "class `state_dict` and `load_state_dict`, and ask again."
+            f"{place(way[-1])}: `{text}` is a {kind}, which has no `state_dict`, so it cannot be resumed. Add "
+            "`state_dict` and `load_state_dict` to the class, then retry."
         )
 
     def _models_of(
         self, optimizer: str, scope: Scope, way: Sequence[Frame], made: ast.expr | None, step: Call
     ) -> Iterator[str]:
-        """The modules whose `.parameters()` an optimiser was made with, in the words of the loop's scope."""
+        """Yield the modules whose `.parameters()` the optimiser was created with, as named in the loop's scope."""
         found = self.notebook.home(optimizer, scope, way)
         if found is None or not isinstance(found[1], ast.Call):
             return
@@ -403,7 +401,7 @@ class _Finder:
                 yield text
 
     def _in_scope(self, text: str, home: Scope, scope: Scope, way: Sequence[Frame]) -> str | None:
-        """A name of the scope where the optimiser was made, in the words of the loop's scope."""
+        """Translate a name from the scope in which the optimiser was created to the loop's scope."""
         for target, value in home.assigned():  # self.model = model
             if not home.is_module and target.startswith("self.") and ast.unparse(value) == text:
                 text = target
@@ -430,7 +428,7 @@ class _Finder:
         return text if home.is_module else None
 
     def _given(self, name: str, scope: Scope, way: Sequence[Frame]) -> str:
-        """What the outermost caller gave for a parameter."""
+        """Return the argument that the outermost caller passed for a parameter."""
         while way and root_of(name) in scope.all_parameters:
             given = argument(way[-1].call, scope, name)
             if given is None:
@@ -439,7 +437,7 @@ class _Finder:
         return name
 
     def _called(self, number: int, outer: ast.AST) -> Iterator[str]:
-        """Names that are called like a model on the way to the backward pass."""
+        """Yield names that are called like a model on the way to the backward pass."""
         for end, _ in self.looped:
             for at in range(len(end) - 1, number - 1, -1):
                 scope = end[at].scope
@@ -449,7 +447,7 @@ class _Finder:
                     text = ast.unparse(node.func)
                     if not isinstance(node.func, ast.Name | ast.Attribute) or not self._is_model(text, scope, end[:at]):
                         continue
-                    with contextlib.suppress(NoLoop):  # a name of that function alone
+                    with contextlib.suppress(NoLoop):  # a local name of that function
                         yield self._lifted(end[: at + 1], text, number, outer)
 
     def _is_model(self, text: str, scope: Scope, way: Sequence[Frame]) -> bool:
@@ -469,7 +467,7 @@ class _Finder:
 
 
 def _holders(scope: Scope, notebook: Notebook, owner: str) -> Iterator[str]:
-    """Names of the scope that are objects of a class."""
+    """Yield names of the scope that are objects of a class."""
     for text, value in scope.assigned():
         if isinstance(value, ast.Call) and last_name(value.func) == owner:
             yield text
@@ -485,7 +483,7 @@ def _add(to: list[str], text: str) -> None:
 
 
 def _key(way: Call, number: int, loop: ast.AST) -> tuple[int, ...]:
-    """A loop as it is reached: the same loop in a function that is called twice is two."""
+    """Return an identity of a loop as reached: in a function that is called twice, there are two loops."""
     return (*_key_until(way, number), id(loop))
 
 
@@ -499,7 +497,7 @@ def _start(way: Call) -> str:
 
 
 def _is_loop_target(way: Call, at: int, text: str) -> bool:
-    """`for opt in optimizers: opt.step()`: nothing is made there."""
+    """Return whether a name is a loop target, as in `for opt in optimizers: opt.step()`: nothing is created there."""
     return any(
         isinstance(node, ast.For) and any(isinstance(n, ast.Name) and n.id == text for n in ast.walk(node.target))
         for node in way[at].around
@@ -511,7 +509,7 @@ def _holds(outer: ast.AST, inner: ast.AST) -> bool:
 
 
 def _binds_inside(loop: ast.AST, text: str) -> bool:
-    """The loop binds this name itself."""
+    """Return whether the loop itself binds this name."""
     for node in ast.walk(loop):
         is_target = isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
         if is_target and ast.unparse(node) in (text, root_of(text)):
@@ -520,7 +518,7 @@ def _binds_inside(loop: ast.AST, text: str) -> bool:
 
 
 def _stepped(step: Call) -> str:
-    """What takes the step: the optimiser also in `scaler.step(opt)`."""
+    """Return the object that takes the step: the optimiser also in `scaler.step(opt)`."""
     call = step[-1].call
     assert isinstance(call.func, ast.Attribute)
     receiver = ast.unparse(call.func.value)
@@ -530,7 +528,7 @@ def _stepped(step: Call) -> str:
 
 
 def _lifts(way: Call, text: str) -> Iterator[tuple[str, int]]:
-    """A name, in the words of each frame above in which it is given on by parameters."""
+    """Yield a name as it is called in each outer frame, as far as parameters pass it on."""
     at = len(way) - 1
     yield text, at
     while at > 0:
@@ -547,7 +545,7 @@ def _lifts(way: Call, text: str) -> Iterator[tuple[str, int]]:
 
 
 def _condition(end: Call, at: int, loop: ast.For) -> ast.expr | None:
-    """The test under which alone the loop goes backward, where it is settled before the loop begins."""
+    """Return the condition of the backward pass if it is decided before the loop begins."""
     bound = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     around = end[at].around
     for node in around[around.index(loop) + 1 :]:

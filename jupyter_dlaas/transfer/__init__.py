@@ -1,1 +1,1 @@
-"""Transfer of objects between kernel and job, by value."""
+"""Transfer of objects between kernel and job by value."""

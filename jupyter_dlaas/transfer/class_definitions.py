@@ -1,6 +1,6 @@
-"""What a program defines, made again without running the program: for results whose class stands in a training cell.
+"""Definitions of a program, recreated without running it, for results whose class is defined in a training cell.
 
-That cell ran in the job and not in the kernel, so the kernel has none of its classes; the text is with the job.
+That cell ran in the job and not in the kernel, so the kernel lacks its classes; the job keeps the text.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jupyter_dlaas.objects.code_versions import code_of
 __all__ = ["bound_anew", "changed_names", "classes", "edited", "find"]
 
 _TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
-"""Calls that make a type."""
+"""Calls that create a type."""
 _COROUTINES = ("_training_cell", "_cell_")
-"""How a cell with `await` begins in the program."""
+"""First line of a cell with `await` in the program."""
 
 
 def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
-    """Those of the names that a program's training cell does not bind: it can only change their objects."""
+    """Return the names that a program's training cell does not bind: it can only change their objects."""
     _, _, text = source.rpartition(", the training cell ---\n")
     try:
         tree = ast.parse(text)
@@ -43,7 +43,7 @@ def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
 
 
 def bound_anew(source: str, names: Collection[str]) -> frozenset[str]:
-    """Those of the names that a program's training cell binds to what is not made of their old objects.
+    """Return the names that a program's training cell binds to something not derived from their old objects.
 
     `model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor `model = model.to(device)`.
     """
@@ -77,10 +77,10 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def find(source: str, qualname: str, own: frozenset[str] = frozenset()) -> Any:
-    """A class or function by its qualified name: this process' own `__main__` goes first, then the program.
+    """Find a class or function by its qualified name: first in this process' `__main__`, then in the program.
 
-    `own`: names that the program is asked for first. Runs only the imports, definitions and constants that it is made
-    of. Raises AttributeError where neither has it.
+    `own`: names that are looked up in the program first. Runs only the imports, definitions and constants that the
+    result depends on. Raises AttributeError if neither has it.
     """
     root, *parts = qualname.split(".")
     main = sys.modules["__main__"]
@@ -88,23 +88,22 @@ def find(source: str, qualname: str, own: frozenset[str] = frozenset()) -> Any:
     for part in parts:
         found = getattr(found, part, None)
     if found is None:
-        raise AttributeError(f"Can't get attribute {root!r} on {main!r}")  # as pickle says it
+        raise AttributeError(f"Can't get attribute {root!r} on {main!r}")  # the message of pickle
     return found
 
 
 def classes(source: str) -> dict[str, Any]:
-    """All classes of a program that can be made, and are not in this process' `__main__`."""
+    """Return all classes of a program that can be created and are not in this process' `__main__`."""
     program, main = _program(source), vars(sys.modules["__main__"])
     names = [name for name, node in program.nodes.items() if isinstance(node, ast.ClassDef) and name not in main]
     return {name: found for name in names if (found := program.value(name)) is not None}
 
 
 def edited(source: str, names: Collection[str]) -> frozenset[str]:
-    """Those of a program's classes that this process' notebook or program defines in another way, or a base of them.
+    """Return the program's classes whose definition, or that of a base, differs in this process' notebook or program.
 
-    Of the names themselves also functions, and types that a call makes (`Point = namedtuple(…)`). The newest cell that
-    defines a name counts; where no cell does (`%run`), what the class or function is made of. What is not known counts
-    as the same.
+    Also functions and types created by a call (`Point = namedtuple(…)`) if named directly. The newest cell that defines
+    a name counts; if no cell does (`%run`), the code of the class or function. Unknown definitions count as equal.
     """
     program = _program(source)
     theirs: dict[str, ast.stmt] = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
@@ -129,7 +128,7 @@ def edited(source: str, names: Collection[str]) -> frozenset[str]:
 
 
 def _definition_here(name: str) -> ast.stmt | None:
-    """The newest definition of a name in this process: in a cell that ran, or in the program."""
+    """Return the newest definition of a name in this process: in an executed cell, or in the program."""
     for text in _texts_here():
         if name not in text:
             continue
@@ -144,7 +143,7 @@ def _definition_here(name: str) -> ast.stmt | None:
 
 
 def _definers(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Definitions of classes and functions, and assignments of what a call makes, outside of functions and classes."""
+    """Yield definitions of classes and functions and assignments of a call's result, outside functions and classes."""
     found = [
         node
         for node in _outside_functions(tree)
@@ -155,7 +154,7 @@ def _definers(tree: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _is_known_otherwise(name: str, source: str) -> bool:
-    """Compare what a class or function of this process and the program's are made of, where no cell has its text."""
+    """Return whether the code of a class or function, whose text no cell has, differs from the program's."""
     if not isinstance(vars(sys.modules["__main__"]).get("In"), list):
         return False
     here, there = vars(sys.modules["__main__"])[name], _program(source, frozenset({name})).value(name)
@@ -186,7 +185,7 @@ class _Program:
         self.space: dict[str, Any] = {"__name__": "__main__"}
 
     def value(self, name: str) -> Any:
-        """None where the program does not define it, or the definition raises here."""
+        """Return the value of a name, or None if the program does not define it or its definition raises here."""
         try:
             self._define(name, set())
         except Exception:  # noqa: BLE001 - the user's own lines, which need not work without what ran before them
@@ -194,7 +193,7 @@ class _Program:
         return self.space.get(name)
 
     def _define(self, name: str, begun: set[str]) -> None:
-        """Bind a name and, before it, what its definition reads; what nobody has stays open, as in a program."""
+        """Bind a name and, before it, the names that its definition reads; unknown names stay undefined."""
         main = vars(sys.modules["__main__"])
         if name in self.space or name in begun:
             return
@@ -210,7 +209,7 @@ class _Program:
 
 
 def _definitions(nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that define something and do nothing else, in the order of the page."""
+    """Yield the statements that only define something, in the order of the page."""
     for node in nodes:
         match node:
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=body):

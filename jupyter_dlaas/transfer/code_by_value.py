@@ -1,4 +1,4 @@
-"""Functions that no name leads to (lambdas, closures) as code, for the same Python: what pickle cannot do alone."""
+"""Functions without an importable name (lambdas, closures) as code, for the same Python: pickle cannot store them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 
 
 def is_found(obj: Any) -> bool:
-    """Does the object's own name, looked up in its module, lead to it?"""
+    """Return whether the object's qualified name, looked up in its module, leads to it."""
     found: Any = sys.modules.get(obj.__module__ or "")
     for name in obj.__qualname__.split("."):
         found = vars(found).get(name) if found is not None and hasattr(found, "__dict__") else None
@@ -28,7 +28,7 @@ def is_found(obj: Any) -> bool:
 
 
 def reads(function: types.FunctionType) -> set[str]:
-    """The names of the notebook that a function of it reads when it is called."""
+    """Return the notebook's names that a function reads when it is called."""
     if function.__module__ != "__main__":
         return set()
     return {name for name in _globals_in(function.__code__) if name in function.__globals__}
@@ -44,7 +44,7 @@ def _globals_in(code: types.CodeType) -> Iterator[str]:
 
 
 def reduce(function: types.FunctionType) -> tuple[Any, ...]:
-    """What `__reduce__` would give, if functions had one: first the empty function, so that it may hold itself."""
+    """Return what `__reduce__` would: first the empty function, so that it may refer to itself."""
     cells = []
     for cell in function.__closure__ or ():
         try:
@@ -64,9 +64,9 @@ def reduce(function: types.FunctionType) -> tuple[Any, ...]:
 
 
 def make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
-    """Make a function of which `fill` makes the rest."""
+    """Create a function that `fill` completes."""
     if python != sys.implementation.cache_tag:
-        raise TypeError(f"the function {qualname} was sent by {python}; this is {sys.implementation.cache_tag}")
+        raise TypeError(f"the function {qualname} was pickled by {python}, but this is {sys.implementation.cache_tag}")
     space = vars(importlib.import_module(module or "builtins"))
     made = types.FunctionType(
         marshal.loads(code),  # noqa: S302 - the user's own code, in the user's own process
@@ -81,7 +81,7 @@ def make(python: str, code: bytes, module: str | None, name: str, qualname: str,
 
 
 def fill(function: types.FunctionType, state: Any) -> None:
-    """Give a function its defaults, its attributes and what its closure holds."""
+    """Set a function's defaults, attributes and closure."""
     function.__defaults__, function.__kwdefaults__, fields, cells = state
     function.__dict__.update(fields)
     for cell, (is_bound, content) in zip(function.__closure__ or (), cells, strict=True):

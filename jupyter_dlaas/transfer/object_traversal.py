@@ -1,7 +1,7 @@
-"""Looks into objects without calling anything of theirs: what they are, their parts, and the way to a part.
+"""Traversal of objects without running their code: their kinds, their parts, and the path to a part.
 
-A property, a `__class__`, a `__getattr__`, a metaclass may run code of the user's; so only what the interpreter itself
-keeps of an object is read here: its type, its dict, its slots, the contents of the usual containers.
+A property, `__class__`, `__getattr__` or metaclass may run the user's code, so only what the interpreter itself stores
+is read: type, dict, slots, and the contents of the usual containers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _QUALNAME: Final = type.__dict__["__qualname__"].__get__
 _OWN: Final = type.__dict__["__dict__"].__get__
 _SUBMODULE: Final = re.compile(r"\._modules\['(\w+)'\]")
 _PARTS_MAX: Final = 1000
-"""Of one container: what the others are like, the first ones tell."""
+"""Maximum number of elements of a container; the first ones stand for the others."""
 _LEAVES: Final = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType)
 _CONTAINERS: Final = (
     *(dict, list, tuple, deque, set, frozenset),
@@ -36,15 +36,15 @@ _CONTAINERS: Final = (
 _STAYS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), "an open file"),
     ((type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore), "a lock"),
-    ((threading.Event, threading.Barrier), "a signal between threads"),
+    ((threading.Event, threading.Barrier), "a synchronisation object of threads"),
     ((threading.Thread,), "a thread"),
     ((socket.socket,), "a network connection"),
-    ((types.GeneratorType,), "a generator that has begun"),
+    ((types.GeneratorType,), "a running generator"),
     ((types.CoroutineType, types.AsyncGeneratorType), "a coroutine"),
     ((types.ModuleType,), "a module"),
     ((weakref.ref, weakref.ProxyType, weakref.CallableProxyType), "a weak reference"),
-    ((types.FrameType, types.TracebackType), "a frame of a running program"),
-    ((memoryview,), "a view into memory"),
+    ((types.FrameType, types.TracebackType), "a stack frame"),
+    ((memoryview,), "a memory view"),
 )
 _TRAINED: Final = frozenset(
     {
@@ -57,35 +57,35 @@ _TRAINED: Final = frozenset(
     }
 )
 _HANDLES: Final[Mapping[tuple[str, str], str]] = {
-    ("torch.cuda.streams", "Stream"): "a handle of the GPU",
-    ("torch.cuda.streams", "Event"): "a handle of the GPU",
-    ("torch.cuda.graphs", "CUDAGraph"): "a handle of the GPU",
-    ("sqlite3", "Connection"): "a connection to a database",
-    ("subprocess", "Popen"): "a running program",
-    ("concurrent.futures.thread", "ThreadPoolExecutor"): "a pool of threads",
-    ("concurrent.futures.process", "ProcessPoolExecutor"): "a pool of processes",
-    ("multiprocessing.pool", "Pool"): "a pool of processes",
+    ("torch.cuda.streams", "Stream"): "a GPU handle",
+    ("torch.cuda.streams", "Event"): "a GPU handle",
+    ("torch.cuda.graphs", "CUDAGraph"): "a GPU handle",
+    ("sqlite3", "Connection"): "a database connection",
+    ("subprocess", "Popen"): "a running process",
+    ("concurrent.futures.thread", "ThreadPoolExecutor"): "a thread pool",
+    ("concurrent.futures.process", "ProcessPoolExecutor"): "a process pool",
+    ("multiprocessing.pool", "Pool"): "a process pool",
 }
 
 
 def is_a(value: object, *kinds: object) -> bool:
-    """`isinstance`, without asking the object's `__class__`."""
+    """Return the result of `isinstance` without using the object's `__class__`."""
     return any(base is kind for base in _MRO(type(value)) for kind in kinds)
 
 
 def title(kind: type) -> tuple[str, str]:
-    """Module and qualified name of a class."""
+    """Return the module and qualified name of a class."""
     module = _MODULE(kind)
     return module if type(module) is str else "", _QUALNAME(kind)
 
 
 def is_from(value: object, module: str, name: str) -> bool:
-    """Is the object of a class with this title, or of one that is made from it?"""
+    """Return whether the object's class or a base of it has this module and name."""
     return any(title(base) == (module, name) for base in _MRO(type(value)))
 
 
 def why_it_stays(value: object) -> str | None:
-    """What an object is that exists only inside this process; None for all others."""
+    """Return the kind of an object that exists only inside this process; None for all others."""
     for kinds, what in _STAYS:
         if is_a(value, *kinds):
             return what
@@ -93,14 +93,14 @@ def why_it_stays(value: object) -> str | None:
 
 
 def fields_of(value: object) -> Mapping[str, object]:
-    """What stands in an object's own dict; empty where it has none."""
+    """Return an object's own dict; empty if it has none."""
     get = _dict_of(type(value))
     fields = get(value) if get is not None else None
     return fields if type(fields) is dict else {}
 
 
 def _dict_of(kind: type) -> Callable[[object], object] | None:
-    """What reads the dict of a class' objects."""
+    """Return the function that reads the dict of a class' objects."""
     for base in _MRO(kind):
         found = _OWN(base).get("__dict__")
         if type(found) is types.GetSetDescriptorType or type(found) is types.MemberDescriptorType:
@@ -111,7 +111,7 @@ def _dict_of(kind: type) -> Callable[[object], object] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How to look into the objects of one class."""
+    """Method of reading the objects of one class."""
 
     kind: type
     is_leaf: bool
@@ -141,7 +141,7 @@ def _kind(kind: type) -> _Kind:
 
 
 def _parts(value: object, kind: _Kind) -> Iterator[tuple[str, object]]:
-    """The objects that an object holds, each with what to write behind its name to get there."""
+    """Yield the objects that an object holds, each with the text to append to its path."""
     if kind.is_leaf:
         return
     if kind.is_container:
@@ -153,7 +153,7 @@ def _parts(value: object, kind: _Kind) -> Iterator[tuple[str, object]]:
     for step, member in kind.slots:
         try:
             yield step, member.__get__(value)
-        except AttributeError:  # a slot that was never filled
+        except AttributeError:  # a slot that was never set
             continue
 
 
@@ -188,14 +188,14 @@ def _content(cell: types.CellType) -> Iterator[object]:
 
 
 def walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object]]:
-    """Objects and what they are made of, nearest first, each once, with the way to it."""
+    """Yield objects and their parts, nearest first, each once, with the path to it."""
     return ((path, value) for path, value, _ in _walk(roots, objects_max))
 
 
 def _walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object, _Kind]]:
     queue = deque(roots.items())
     seen = {id(value) for value in roots.values()}
-    kinds: dict[int, _Kind] = {}  # by identity: a metaclass may have a hash of the user's
+    kinds: dict[int, _Kind] = {}  # by identity: a metaclass may define its own hash
     while queue:
         path, value = queue.popleft()
         number = id(type(value))
@@ -208,7 +208,7 @@ def _walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, 
 
 
 def path_to(roots: Mapping[str, object], wanted: object, objects_max: int = 200_000) -> str | None:
-    """How to get from one of the named objects to one that it holds: "model.cache['lock']"."""
+    """Return the path from a named object to one that it holds: "model.cache['lock']"."""
     path = next((path for path, value in walk(roots, objects_max) if value is wanted), None)
     return (
         None
@@ -218,19 +218,19 @@ def path_to(roots: Mapping[str, object], wanted: object, objects_max: int = 200_
 
 
 def trained_in(value: object, objects_max: int) -> frozenset[int]:
-    """The identities of the weights, layers and optimisers that an object holds: a second copy of them trains alone."""
+    """Return the ids of the weights, layers and optimisers in an object; a second copy would train separately."""
     return frozenset(id(part) for _, part, kind in _walk({"": value}, objects_max) if kind.is_trained)
 
 
 def made_of(value: object, objects_max: int = 20_000) -> frozenset[str]:
-    """The classes and functions of the notebook that an object is made of."""
+    """Return the classes and functions of the notebook that an object consists of."""
     found: set[str] = set()
     for _, part in walk({"": value}, objects_max):
         kind = part if is_a(part, type) else type(part)
         if is_a(part, types.FunctionType):
-            module, name = part.__module__, part.__qualname__  # type: ignore[attr-defined]  # a function's
+            module, name = part.__module__, part.__qualname__  # type: ignore[attr-defined]   # of a function
         else:
-            module, name = title(kind)  # type: ignore[arg-type]  # a class, as was looked up
-        if module == "__main__" and "<" not in name:  # what is inside a function travels by value
+            module, name = title(kind)  # type: ignore[arg-type]  # a class, as checked above
+        if module == "__main__" and "<" not in name:  # local classes and functions are sent by value
             found.add(name.partition(".")[0])
     return frozenset(found)

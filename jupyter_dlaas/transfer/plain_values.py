@@ -1,4 +1,4 @@
-"""Plain values: numbers, texts, and containers of them."""
+"""Plain values: numbers, strings, and containers of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
 
 
 def is_plain(value: object) -> bool:
-    """Numbers, texts, and lists, tuples, sets and dicts of these; nothing that needs code to come back."""
+    """Return whether a value consists of numbers, strings, lists, tuples, sets and dicts, which load without code."""
     todo, seen = [value], 0
     while todo:
         one = todo.pop()
@@ -23,7 +23,7 @@ def is_plain(value: object) -> bool:
             return False
         kind = type(one)
         if kind in (list, tuple, set, frozenset):
-            todo.extend(one)  # type: ignore[arg-type]  # checked by its exact type
+            todo.extend(one)  # type: ignore[arg-type]  # its exact type was checked
         elif kind is dict:
             todo.extend(one)  # type: ignore[arg-type]
             todo.extend(one.values())  # type: ignore[attr-defined]
@@ -33,5 +33,5 @@ def is_plain(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Also NumPy's numbers; not an array or tensor of one element, which may live on a device."""
+    """Return whether a value is a number, including NumPy's, but not an array or tensor, which may be on a device."""
     return isinstance(value, numbers.Number) and not hasattr(value, "requires_grad")

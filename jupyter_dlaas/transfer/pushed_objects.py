@@ -1,8 +1,8 @@
 """Objects sent by value: written in the kernel as one graph, loaded in the job by `dlaas.pushed("model", "optimizer")`.
 
-One graph, because an optimiser written apart from its model comes back pointing at other weights, and then trains
-nothing, in silence. Works without torch; where the kernel has torch, tensors of any device go through the CPU and come
-back on the job's device of the same kind, or stay on the CPU where it has none.
+One graph, because an optimiser stored separately from its model refers to other weights afterwards, and silently trains
+nothing. Works without torch. If the kernel has torch, tensors of any device go through the CPU and return to the job's
+device of the same kind, or stay on the CPU if there is none.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ __all__ = [
 BYTES_MAX: Final = 2**30
 PROTOCOL: Final = 5
 FORMAT: Final = 2
-"""Format of the files that this release writes; those of format 1 have no header."""
+"""Format of the files that this release writes; files of format 1 have no header."""
 _ARCHIVE: Final = b"PK\3\4"
-"""What torch writes begins like this."""
-_LOOKED_AT: Final = 200_000
-"""So many objects are looked through for the one that cannot go."""
-_INSTEAD: Final = "Make it in the training cell, or push what it was made from."
+"""First bytes of files written by torch."""
+_OBJECTS_MAX: Final = 200_000
+"""Maximum number of objects to search for the one that cannot be sent."""
+_INSTEAD: Final = "Create it in the training cell, or push the data it was created from."
 
 
 class CannotTravel(DlaasError):
-    """An object that exists only inside the kernel's process."""
+    """Error of an object that exists only inside the kernel's process."""
 
     code = "cannot_travel"
     http_status = 422
 
 
 class TooLarge(DlaasError):
-    """More than one job may be sent."""
+    """Error of a push that exceeds the maximum size."""
 
     code = "push_too_big"
     http_status = 413
 
 
 class NotPushed(DlaasError):
-    """train.py asks for a name that the job was not given."""
+    """Error of a program that requests a name that was not pushed."""
 
     code = "not_pushed"
     http_status = 404
@@ -74,25 +74,25 @@ class NotPushed(DlaasError):
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What was written."""
+    """Result of writing pushed objects."""
 
     path: Path
     names: tuple[str, ...]
     size_bytes: int
     main_names: tuple[str, ...]
-    """What loading needs of the notebook: classes and functions, and what functions that travel by value read."""
+    """Names of the notebook that loading needs: classes and functions, and names read by functions sent by value."""
 
 
 def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = BYTES_MAX) -> Pushed:
-    """Write named objects as one graph, and check it by loading it back. The file appears whole or not at all.
+    """Write named objects as one graph, and check the file by loading it. The file appears whole or not at all.
 
-    Raises CannotTravel, which names the object and the way to the part of it that cannot, and TooLarge. The kernel's
-    objects stay as they are, on their devices, and so do its random streams.
+    Raises CannotTravel, which names the object and the path to its part that cannot be sent, and TooLarge. The kernel's
+    objects stay unchanged on their devices, and so does its random state.
     """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600: it is the user's data
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600: private data
     try:
-        with _same_chance():
+        with _preserved_random_state():
             with os.fdopen(handle, "wb") as file:
                 target = _Bounded(file, bytes_max)
                 needs = _dump(dict(objects), target)
@@ -103,8 +103,8 @@ def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = 
         Path(temporary).replace(path)
     except _TooMuch as error:
         raise TooLarge(
-            f"--push {', '.join(objects)}: more than {size_text(bytes_max)}, which is the most that can be sent. "
-            "Save it to a file and load it in the training cell."
+            f"--push {', '.join(objects)}: exceeds the maximum of {size_text(bytes_max)}. "
+            "Save the value to a file and load it in the training cell."
         ) from error
     except OSError as error:
         raise CannotTravel(
@@ -117,15 +117,15 @@ def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = 
 
 
 def load_pushed(path: Path, names: Sequence[str]) -> Any:
-    """The objects with these names, from a file that `write_pushed` made: one object for one name, else a tuple.
+    """Load objects by name from a file of `write_pushed`: one object for one name, else a tuple.
 
-    Runs the constructors that the objects ask for: only for files of the user's own, in a process of the user's own.
-    Raises NotPushed for a name that is not there, and FormatTooNew.
+    Runs the constructors that the objects require, so use it only for the user's own files. Raises NotPushed for an
+    unknown name, and FormatTooNew.
     """
     objects = _load(Path(path), _placed)
     missing = [name for name in names if name not in objects]
     if missing:
-        raise NotPushed(f"{missing[0]} was not sent with this job. Submit it again with --push {','.join(names)}.")
+        raise NotPushed(f"{missing[0]} was not sent with this job. Resubmit the job with --push {','.join(names)}.")
     return objects[names[0]] if len(names) == 1 else tuple(objects[name] for name in names)
 
 
@@ -137,15 +137,15 @@ class _TooMuch(Exception):
 
 
 class _Stays(Exception):
-    """An object of this class cannot go; `said` is the sentence, with gaps for the object and the way to it."""
+    """Error of an object of a class that cannot be sent; `template` has fields for the object and the path to it."""
 
-    def __init__(self, kind: type, said: str) -> None:
-        super().__init__(said)
-        self.kind, self.said = kind, said
+    def __init__(self, kind: type, template: str) -> None:
+        super().__init__(template)
+        self.kind, self.template = kind, template
 
 
 class _Bounded(io.RawIOBase):
-    """Passes writing on, up to a number of bytes."""
+    """Stream that passes on written bytes up to a maximum."""
 
     def __init__(self, file: IO[bytes], bytes_max: int) -> None:
         self._file = file
@@ -174,11 +174,11 @@ class _Bounded(io.RawIOBase):
 class _Notes:
     needs: set[str]
     last: object = None
-    """What was about to be written when it went wrong."""
+    """Object that was being written when an error occurred."""
 
 
 def _pickler(notes: _Notes) -> type[pickle.Pickler]:
-    """A pickler that notes what an object needs of the notebook, and sends by value what has no name to find it by."""
+    """Return a pickler that records the notebook's names an object needs and sends objects without a name by value."""
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
@@ -209,18 +209,21 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
                 if module in sys.modules and name in vars(sys.modules[module]) and not code_by_value.is_found(obj):
                     raise _Stays(
                         obj,
-                        f"{{what}} is a `{name}` of before `{module}` was reloaded. "
-                        f"Type: {{path}}.__class__ = {module}.{name}, or run the cell that makes it again.",
+                        f"{{what}} is a `{name}` from before `{module}` was reloaded. "
+                        f"Run {{path}}.__class__ = {module}.{name}, or run the cell that creates it again.",
                     )
                 return
             if "<locals>" in name:
                 inside = name.partition(".")[0]
-                raise _Stays(obj, f"{{what}} is a `{obj.__name__}`, a class inside of `{inside}`. Define it outside.")
+                raise _Stays(
+                    obj,
+                    f"{{what}} is a `{obj.__name__}`, a class defined inside `{inside}`. Define it at the top level.",
+                )
             if not code_by_value.is_found(obj):
                 raise _Stays(
                     obj,
-                    f"{{what}} is a `{name}` of before the cell that defines `{name}` ran again. "
-                    f"Type: {{path}}.__class__ = {name}, or run the cell that makes it again.",
+                    f"{{what}} is a `{name}` from before its defining cell ran again. "
+                    f"Run {{path}}.__class__ = {name}, or run the cell that creates it again.",
                 )
             notes.needs.add(name.partition(".")[0])
 
@@ -228,12 +231,12 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
 
 
 def pickler_class() -> type[pickle.Pickler]:
-    """A pickler that writes by value what no name leads to, as `write_pushed` does, for other files."""
+    """Return a pickler that stores objects without a name by value, as `write_pushed` does, for other files."""
     return _pickler(_Notes(set()))
 
 
 def _idle_loader(loader: Any, protocol: int) -> Any:
-    """A DataLoader without the worker processes that it may keep between epochs."""
+    """Return a copy of a DataLoader without worker processes, which it may keep between epochs."""
     function, arguments, state, *rest = loader.__reduce_ex__(protocol)
     return (function, arguments, {**state, "_iterator": None} if isinstance(state, dict) else state, *rest)
 
@@ -257,21 +260,21 @@ def _dump(objects: dict[str, object], target: _Bounded) -> set[str]:
 
 
 def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> CannotTravel:
-    """Which object it is, by the way that leads to it, why, and what to do."""
+    """Return the error with the object's path, the reason and the fix."""
     if isinstance(error, _Stays):
-        last = next((one for _, one in walk(objects, _LOOKED_AT) if type(one) is error.kind), last)
-    path = path_to(objects, last, _LOOKED_AT)
+        last = next((one for _, one in walk(objects, _OBJECTS_MAX) if type(one) is error.kind), last)
+    path = path_to(objects, last, _OBJECTS_MAX)
     named = re.match(r"\w+", path or "")
     name = named[0] if named is not None else ", ".join(objects)
     kind = title(type(last))[1]
     what = f"`{path}`" if path is not None else f"something in it ({kind})"
     if isinstance(error, _Stays):
-        said = error.said.format(what=what, path=path if path and "(" not in path else "it")
+        template = error.template.format(what=what, path=path if path and "(" not in path else "it")
     elif (why := why_it_stays(last)) is not None:
-        said = f"{what} is {why} and cannot leave this process. {_INSTEAD}"
+        template = f"{what} is {why} and cannot be sent to a job. {_INSTEAD}"
     else:
-        said = f"{what} ({kind}) cannot leave this process: {_words(error)}. {_INSTEAD}"
-    return CannotTravel(f"--push {name}: {said}")
+        template = f"{what} ({kind}) cannot be sent to a job: {_words(error)}. {_INSTEAD}"
+    return CannotTravel(f"--push {name}: {template}")
 
 
 def _words(error: Exception) -> str:
@@ -287,7 +290,7 @@ def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
     with path.open("rb") as file:
         stored.read_header(file, FORMAT, what=f"the file of pushed objects {path}")
         begin = file.tell()
-        # zipfile.is_zipfile looks at the end, where a Keras model may lie
+        # zipfile.is_zipfile looks at the end of the file, where a Keras model may be
         is_archive = file.read(len(_ARCHIVE)) == _ARCHIVE
         file.seek(begin)
         if is_archive:
@@ -302,7 +305,7 @@ def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
 
 
 class _Unpickler(stored.Unpickler):
-    """Puts names of devices in place that the job does not have."""
+    """Unpickler that replaces devices that the job does not have."""
 
     def find_class(self, module: str, name: str) -> Any:
         return _device if (module, name) == ("torch", "device") else super().find_class(module, name)
@@ -315,7 +318,7 @@ def _device(*arguments: Any) -> Any:
 
 
 def _here(kind: str, index: int | None) -> str:
-    """The device of this process that stands for one of the kernel's."""
+    """Return the device of this process that corresponds to one of the kernel's."""
     torch = importlib.import_module("torch")
     if kind == "cuda" and torch.cuda.is_available():
         if index is None:
@@ -327,7 +330,7 @@ def _here(kind: str, index: int | None) -> str:
 
 
 def _placed(storage: Any, location: str) -> Any:
-    """torch's `map_location` in a job."""
+    """Implement `map_location` of torch.load in a job."""
     kind, _, index = location.partition(":")
     where = _here(kind, int(index) if index else None)
     return (
@@ -338,15 +341,15 @@ def _placed(storage: Any, location: str) -> Any:
 
 
 def _on_cpu(storage: Any, _location: str) -> Any:
-    """torch's `map_location` for the check: the kernel's GPU keeps its memory."""
+    """Implement `map_location` of torch.load for the check, which uses no memory of the kernel's GPU."""
     return storage
 
 
 def mend_schedulers(objects: Iterable[object]) -> None:
-    """A scheduler sees to it that its optimiser notes its steps; that note does not travel, and it would warn."""
+    """Restore the marker on optimisers by which schedulers count their steps; without it a scheduler would warn."""
     base = importlib.import_module("torch.optim.lr_scheduler").LRScheduler
     one: Any
-    for _, one in walk({str(number): value for number, value in enumerate(objects)}, _LOOKED_AT):
+    for _, one in walk({str(number): value for number, value in enumerate(objects)}, _OBJECTS_MAX):
         if is_a(one, base) and hasattr(one, "optimizer") and not hasattr(one.optimizer.step, "_wrapped_by_lr_sched"):
             one.optimizer.step = _noting(one.optimizer)
 
@@ -359,29 +362,29 @@ def _noting(optimizer: Any) -> Any:
         optimizer._opt_called = True
         return step(*arguments, **options)
 
-    noting._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # by this torch knows it
+    noting._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # the marker that torch checks
     return noting
 
 
 def _check(path: Path, objects: Mapping[str, object]) -> None:
     try:
         loaded = _load(path, _on_cpu)
-    except Exception as error:  # whatever a user's __setstate__ raises, the push is refused with its words
+    except Exception as error:  # a user's __setstate__ may raise anything; the refusal quotes it
         raise CannotTravel(
-            f"--push {', '.join(objects)}: it was written, but does not load again: {type(error).__name__}: {error}. "
+            f"--push {', '.join(objects)}: it was written but cannot be loaded again: {type(error).__name__}: {error}. "
             f"{_INSTEAD}"
         ) from error
     for name, value in objects.items():
         if type(loaded[name]) is not type(value):
             raise CannotTravel(
                 f"--push {name}: `{name}` is a {title(type(value))[1]} here and would be a "
-                f"{title(type(loaded[name]))[1]} in the job. Push what it was made from."
+                f"{title(type(loaded[name]))[1]} in the job. Push the data it was created from."
             )
 
 
 @contextmanager
-def _same_chance() -> Iterator[None]:
-    """Leave the random streams where they are: constructors and `__setstate__` may draw numbers."""
+def _preserved_random_state() -> Iterator[None]:
+    """Preserve the random state: constructors and `__setstate__` may draw numbers."""
     streams = importlib.import_module("jupyter_dlaas.transfer.rng_state")
     found = streams.snapshot()
     try:

@@ -1,7 +1,7 @@
-"""State of results loaded into the objects that are there: what refers to a model keeps referring to the trained one.
+"""Results loaded into existing objects, so that all references to a model stay valid.
 
-A notebook's optimiser, scheduler, trainer and aliases point at the model object of an earlier cell. Binding the name to
-another object would leave them behind; loading the state into that object does not. It needs the same class and the
+A notebook's optimiser, scheduler, trainer and aliases refer to the model object of an earlier cell. Rebinding the name
+would leave them with the old object; loading the state into that object does not. This requires the same class and the
 same names, shapes and types of tensors.
 """
 
@@ -23,9 +23,9 @@ from jupyter_dlaas.transfer.plain_values import is_plain
 
 __all__ = ["Restored", "can_be_filled", "restore"]
 
-_OTHER_PARTS: Final = "its parts belong together in another way than in the job"
-_OTHER_SHAPES: Final = "its weights have other shapes or types"
-_OTHERWISE_BUILT: Final = "it is built in another way"
+_OTHER_PARTS: Final = "its parts are connected differently in the job"
+_OTHER_SHAPES: Final = "its weights have different shapes or types"
+_OTHERWISE_BUILT: Final = "it is built differently"
 _NO_WEIGHTS: Final = "the model that it trains is not among the results"
 _FILLED: Final = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
 _DEPTH_MAX: Final = 8
@@ -34,12 +34,12 @@ _DEPTH_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The values to bind to their names, and why they are all new objects where a model could not keep its identity."""
+    """Values to bind to their names, and the reason why all are new objects if a model could not keep its identity."""
 
     values: dict[str, Any]
     reason: str = ""
     kept: frozenset[str] = frozenset()
-    """Names of the objects that were there and have the new state."""
+    """Names of the existing objects that received the new state."""
 
 
 def restore(
@@ -49,21 +49,21 @@ def restore(
     with_weights: bool = False,
     changed: Collection[str] = frozenset(),
 ) -> Restored:
-    """Load values into the objects of the same names.
+    """Load values into the existing objects of the same names.
 
-    Torch modules, optimisers, schedulers, gradient scalers, trainable tensors, Keras models, and objects of the user's
-    that hold any of these keep their identity; all other values are new and refer to those. Where a model or optimiser
-    does not fit the one that is there, nothing is loaded into anything, and all values are new. An optimiser without
-    its model is loaded only `with_weights`: then its weights are loaded, too.
+    Torch modules, optimisers, schedulers, gradient scalers, trainable tensors, Keras models, and user objects that hold
+    any of these keep their identity; all other values are new and refer to them. If a model or optimiser does not fit
+    the existing one, nothing is loaded into anything, and all values are new. An optimiser without its model is loaded
+    only `with_weights`, which also loads its weights.
 
     `changed`: names that the program changes and does not bind. Their lists, dicts, sets, arrays, random generators and
-    objects of the user's own classes (metrics, early stopping) keep their identity, too.
+    objects of the user's classes (metrics, early stopping) keep their identity, too.
     """
     pairs = _Pairs(with_weights=with_weights)
     kept: dict[str, Any] = {}
     try:
         for name in sorted(values, key=lambda one: (not _is_keras(values[one]), not _has_state(values[one]))):
-            # models before what holds them
+            # models before their holders
             if name in changed and name in into and pairs.fill(into[name], values[name]):
                 kept[name] = into[name]
                 continue
@@ -89,7 +89,7 @@ def restore(
 
 
 def can_be_filled(value: object) -> bool:
-    """Tell whether it is a container, an array, a generator or an object of which another one's state can be taken."""
+    """Return whether a value is a container, array, generator or object that can take over another one's state."""
     return _is_container(value) or generator_of(value) is not None or _is_own_object(value)
 
 
@@ -99,7 +99,7 @@ def _is_container(value: object) -> bool:
 
 
 class _Pairs:
-    """Objects of a graph and those that are there in their place."""
+    """Pairs of loaded objects and the existing ones in their place."""
 
     def __init__(self, *, with_weights: bool) -> None:
         self.with_weights = with_weights
@@ -108,12 +108,12 @@ class _Pairs:
         self._new_of: dict[int, Any] = {}
         self._order: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
-        self._loaded: set[int] = set()  # weights of modules, and those that were asked for themselves
+        self._loaded: set[int] = set()  # weights of modules, and weights that are results themselves
         self._trained: set[int] = set()  # weights of optimisers
         self._memo: dict[int, Any] = {}
 
     def add(self, old: Any, new: Any, depth: int = 0) -> str:
-        """Pair two objects with all that belongs to them; returns why not."""
+        """Pair two objects with all their parts. Return the reason if that is not possible, else ""."""
         if _is_trainable(old) and _is_trainable(new):
             why = self._tensor(old, new)
             if not why:
@@ -122,12 +122,12 @@ class _Pairs:
             return why
         if type(old) is not type(new):
             mine, theirs = type(old).__qualname__, type(new).__qualname__
-            return f"the job's is a {theirs}" if mine != theirs else f"the class `{mine}` was defined again"
+            return f"the job's value is a {theirs}" if mine != theirs else f"the class `{mine}` was defined again"
         if id(new) in self.old_of or id(old) in self._new_of:
             if not self.is_pair(old, new):
                 self.conflict = _OTHER_PARTS
             return self.conflict
-        if _is_keras(new):  # with torch as its backend it is a torch module, too
+        if _is_keras(new):  # with the torch backend it is a torch module, too
             return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
         if keras_objects.is_stateful(new):
             return self._note(old, new) if keras_objects.fits(old, new, self._keras_models()) else _OTHER_SHAPES
@@ -145,7 +145,7 @@ class _Pairs:
         return [one for one, _ in self._order if _is_keras(one)]
 
     def fill(self, old: Any, new: Any) -> bool:
-        """Pair two containers or arrays of one kind, of which the old one takes the items of the new one."""
+        """Pair two containers or arrays of the same kind; the old one takes over the items of the new one."""
         if type(old) is not type(new) or not _is_container(new):
             return False
         if type(new) not in _FILLED and (old.shape, old.dtype, old.flags.writeable) != (new.shape, new.dtype, True):
@@ -155,7 +155,7 @@ class _Pairs:
         return self.is_pair(old, new)
 
     def take_fields(self, old: Any, new: Any) -> bool:
-        """Pair two random generators, or two objects of one class, of which the old one takes the state."""
+        """Pair two random generators or two objects of one class; the old one takes over the state."""
         if type(old) is not type(new) or id(new) in self.old_of or id(old) in self._new_of:
             return False
         if not _is_own_object(new) and not _is_same_generator(old, new):
@@ -164,11 +164,11 @@ class _Pairs:
         return True
 
     def lacks_weights(self) -> bool:
-        """Tell whether an optimiser would be kept over weights that nothing loads."""
+        """Return whether an optimiser would be kept with weights that nothing loads."""
         return not self._trained <= self._loaded
 
     def connected(self, value: Any) -> Any:
-        """Copy a value so that it refers to the objects that were kept, once all pairs are known."""
+        """Copy a value so that it refers to the existing objects, once all pairs are known."""
         self._memo = self._memo or dict(self.old_of)
         if keras_objects.is_stateful(value) and id(value) not in self.old_of:
             return self._over_model(value)
@@ -180,7 +180,7 @@ class _Pairs:
         return [self.connected(one) for one in value]
 
     def _over_model(self, value: Any) -> Any:
-        """An optimiser of Keras, over the variables of the model that was kept; a copy of it would lose its state."""
+        """Return a Keras optimiser for the variables of the kept model; a copy of it would lose its state."""
         made = type(value).from_config(value.get_config())
         models = self._keras_models()
         if not keras_objects.fits(made, value, models):
@@ -232,7 +232,7 @@ class _Pairs:
         return ""
 
     def is_pair(self, old: Any, new: Any) -> bool:
-        """Tell whether the old object takes the place of the new one."""
+        """Return whether the old object takes the place of the new one."""
         return self.old_of.get(id(new)) is old and self._new_of.get(id(old)) is new
 
     def _tensor(self, old: Any, new: Any) -> str:
@@ -273,12 +273,12 @@ class _Pairs:
     def _optimiser(self, old: Any, new: Any) -> str:
         mine, theirs = old.param_groups, new.param_groups
         if [len(one["params"]) for one in mine] != [len(one["params"]) for one in theirs]:
-            return "it trains other parameters"
+            return "it trains different parameters"
         before = dict(self.old_of), dict(self._new_of)
         for have, come in zip(mine, theirs, strict=True):
             for one, other in zip(have["params"], come["params"], strict=True):
                 if self._tensor(one, other):
-                    return self._back(before, "it trains other parameters")
+                    return self._back(before, "it trains different parameters")
                 if self.with_weights:
                     self._order.append((one, other))
                     self._loaded.add(id(other))
@@ -286,7 +286,7 @@ class _Pairs:
         return self._note(old, new)
 
     def _holder(self, old: Any, new: Any, depth: int) -> str:
-        """An object of the user's that holds models: its fields are taken over. Containers are only looked through."""
+        """Pair two user objects that hold models: their fields are taken over. Containers are only searched."""
         inside: list[tuple[Any, Any]] = []
         if depth == _DEPTH_MAX or id(new) in self._seen:
             return "it is not a model"
@@ -322,7 +322,7 @@ def _own_fields(module: Any) -> dict[str, Any]:
 
 
 def _is_value(value: Any, depth: int = 0) -> bool:
-    """Tell whether a value consists of plain values, tensors, arrays, containers and objects of the user's classes."""
+    """Return whether a value consists of plain values, tensors, arrays, containers and objects of user classes."""
     numpy: Any = sys.modules.get("numpy")
     is_array = numpy is not None and type(value) is numpy.ndarray
     if is_plain(value) or _is_tensor(value) or is_array or generator_of(value) is not None:
@@ -339,7 +339,7 @@ def _is_value(value: Any, depth: int = 0) -> bool:
 
 
 def _device_of(value: Any, depth: int = 0) -> Any:
-    """Return the device of the first tensor in a field that is there; None where it has none."""
+    """Return the device of the first tensor in an existing field, or None."""
     if _is_tensor(value):
         return value.device
     if depth == _DEPTH_MAX or not isinstance(value, list | tuple | dict):
@@ -349,7 +349,7 @@ def _device_of(value: Any, depth: int = 0) -> Any:
 
 
 def _moved(value: Any, device: Any) -> Any:
-    """Move the tensors of a field to the device on which they are here; results come on the CPU."""
+    """Move the tensors of a field to the device used here; results arrive on the CPU."""
     if device is None or device.type == "cpu":
         return value
     if _is_tensor(value):
@@ -360,7 +360,7 @@ def _moved(value: Any, device: Any) -> Any:
 
 
 def _is_own_object(value: object) -> bool:
-    """Tell whether an object keeps all it holds in its own fields, so that it can take over those of another one."""
+    """Return whether an object keeps everything in its own fields, so that it can take over those of another one."""
     base = getattr(sys.modules.get("sklearn.base"), "BaseEstimator", None)
     is_estimator = base is not None and isinstance(value, base)
     kind: Any = type(value)
@@ -378,7 +378,7 @@ def _is_same_generator(old: Any, new: Any) -> bool:
 
 
 def _has_plain_fields(value: Any) -> bool:
-    """Tell whether pickle and copy take the object's own dict for its state, and nothing else."""
+    """Return whether pickle and copy use the object's own dict as its only state."""
     kind: Any = type(value)
     usual: Any = object
     is_default = all(
@@ -427,7 +427,7 @@ def _is_keras(value: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    """Models and optimisers."""
+    """Return whether a value is a model or an optimiser."""
     is_torch = _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer")
     return is_torch or _is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
 

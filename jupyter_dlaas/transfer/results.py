@@ -1,8 +1,8 @@
-"""Results, as `-o model,history` brings them back: a file per name, read again in the user's own kernel only.
+"""Results, as `-o model,history` returns them: one file per name, loaded only in the user's own kernel.
 
-Names whose values share objects are one object graph: an optimiser that is stored apart from its model comes back with
-weights of its own, and then trains nothing, in silence. The file of such a name holds the whole graph, and the files of
-its other names are hard links to it.
+Names whose values share objects form one object graph: an optimiser stored separately from its model would have its own
+weights afterwards and silently train nothing. The file of such a name holds the whole graph, and the files of its other
+names are hard links to it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from jupyter_dlaas.wire.codec import DlaasError
 __all__ = ["dump", "load", "load_graph", "names_in", "store", "versions_of"]
 
 STREAMS = "random_streams.json"
-"""Beside the results: where the random streams were when the program had ended (`streams.written`)."""
+"""File beside the results with the random state at the program's end (`rng_state.written`)."""
 
 VERSIONS = "own_modules.json"
-"""Beside the results: which code the job had of the user's modules (`code_versions.table`)."""
+"""File beside the results with the code of the user's modules in the job (`code_versions.table`)."""
 
 FORMAT: Final = 2
-"""Format of the files that this release writes: a header, then a pickle or what torch.save writes, as `content` tells.
+"""Format of the files that this release writes: a header, then a pickle or torch.save's output, as `content` says.
 
-Where the header lists `names`, they are a dict of values. Files of format 1 begin with one byte: P, T, or G, which is
+If the header lists `names`, the content is a dict of values. Files of format 1 begin with one byte: P, T, or G; G is
 followed by the length of the names in four bytes, the names as JSON, and P or T.
 """
 _PICKLE: Final = "pickle"
@@ -48,27 +48,27 @@ _FORMER: Final = {b"P": _PICKLE, b"T": _TORCH}
 _FORMER_GRAPH: Final = b"G"
 
 _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
-"""Devices whose tensors `map_location` of torch.load brings to the CPU."""
+"""Devices whose tensors `map_location` of torch.load can move to the CPU."""
 
 
 def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Write the named values of a script; returns the names that were written, and why the others were not."""
+    """Write the named values of a script; return the written names, and the reasons for the others."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    errors = {name: "the job bound no such name" for name in names if name not in script}
+    errors = {name: "the job defines no such name" for name in names if name not in script}
     values = {name: _without_model(script[name]) for name in names if name in script}
     for group in shared_objects.groups(values):
         if len(group) > 1:
             try:
                 data = _dump_graph({name: values[name] for name in group})
-            except Exception as error:  # noqa: BLE001 - a value of any class may refuse in any way
-                print(f"[{', '.join(group)} are stored apart: {type(error).__name__}: {error}]", file=sys.stderr)
+            except Exception as error:  # noqa: BLE001 - a class may raise anything
+                print(f"[{', '.join(group)} are stored separately: {type(error).__name__}: {error}]", file=sys.stderr)
             else:
                 _write_linked([folder / f"{name}.bin" for name in group], data)
                 continue
         for name in group:
             try:
                 data = dump(values[name])
-            except Exception as error:  # noqa: BLE001 - as above; the others still go
+            except Exception as error:  # noqa: BLE001 - as above; the other values are still written
                 errors[name] = _why_not(name, values[name], error, script)
                 continue
             write_whole(folder / f"{name}.bin", data, sync=True)
@@ -76,21 +76,21 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
 
 
 def _why_not(name: str, value: object, error: Exception, script: Mapping[str, Any]) -> str:
-    """Name the reason and what to type, in one line: the log is read line by line."""
+    """Return the reason and the fix in one line: the log is read line by line."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     why = f"a {type(value).__name__} cannot be stored ({reason[:400]})"
     if hasattr(type(value), "state_dict"):
-        why += f"; its weights can: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
+        why += f"; its weights can be: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
     elif hasattr(type(value), "get_weights"):
-        why += f"; its weights can: {name}_weights = {name}.get_weights() in the cell, and -o {name}_weights"
+        why += f"; its weights can be: {name}_weights = {name}.get_weights() in the cell, and -o {name}_weights"
         held = {id(one) for one in getattr(value, "__dict__", {}).values() if hasattr(type(one), "get_weights")}
         parts = [other for other, one in script.items() if id(one) in held and other != name]
-        why += f"; its models as well: -o {','.join(parts)}" if parts else ""
+        why += f"; so can its models: -o {','.join(parts)}" if parts else ""
     return why
 
 
 def _write_linked(paths: Sequence[Path], data: bytes) -> None:
-    """Write the same bytes under several names; once, where the file system has hard links."""
+    """Write the same bytes under several names, only once if the file system supports hard links."""
     first, *others = paths
     write_whole(first, data, sync=True)
     for path in others:
@@ -108,14 +108,14 @@ def _dump_graph(values: dict[str, Any]) -> bytes:
 
 
 def dump(value: Any) -> bytes:
-    """One value as bytes for `load`; tensors are on the CPU afterwards, classes of train.py go by their source name."""
+    """Return the bytes of one value for `load`; tensors load on the CPU, classes of train.py by their source name."""
     return _with_header(value)
 
 
 def _with_header(value: Any, **fields: Any) -> bytes:
     try:
         content, body = _dump(value, _with_states() if "keras" in sys.modules else pickle)
-    except Exception:  # noqa: BLE001 - whatever a value's parts raise: perhaps a function that no name leads to
+    except Exception:  # noqa: BLE001 - its parts may raise anything, such as a function without an importable name
         content, body = _dump(value, _by_value())
     return stored.to_header("result", FORMAT, content=content, **fields) + body
 
@@ -130,7 +130,7 @@ def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
 
 
 def _with_states() -> ModuleType:
-    """`pickle`, writing optimisers and metrics of Keras with their state."""
+    """Return a `pickle` module that stores Keras optimisers and metrics with their state."""
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
@@ -140,7 +140,7 @@ def _with_states() -> ModuleType:
 
 
 def _by_value() -> ModuleType:
-    """`pickle`, writing lambdas and closures (hooks of a model, callbacks) as their code."""
+    """Return a `pickle` module that stores lambdas and closures (hooks, callbacks) as code."""
     byvalue = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
 
     class Pickler(pickle.Pickler):
@@ -152,7 +152,7 @@ def _by_value() -> ModuleType:
 
 
 def _without_model(value: Any) -> Any:
-    """A Keras History holds its whole model, which may not load again; asked for are its numbers."""
+    """Return a Keras History without its model, which may not load again; the user needs its numbers."""
     kind = type(value)
     if kind.__name__ == "History" and kind.__module__.startswith("keras."):
         value = copy.copy(value)
@@ -161,9 +161,9 @@ def _without_model(value: Any) -> Any:
 
 
 def _to_cpu(value: Any, torch: Any) -> Any:
-    """Bring tensors in the usual containers to the CPU that loading would not bring there, as those of an XLA device.
+    """Move tensors in the usual containers to the CPU if loading cannot do so, as for those of an XLA device.
 
-    What needs no change stays the same object.
+    Values that need no change stay the same objects.
     """
     if isinstance(value, torch.Tensor):
         return value if value.device.type in _LOADED_ON_CPU else value.detach().cpu()
@@ -182,18 +182,18 @@ def load(
     on_edited: Callable[[frozenset[str]], object] | None = None,
     versions: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Any:
-    """The value in a result file of one name. Unpickles: only for files of one's own jobs, in one's own kernel.
+    """Return the value in a result file of one name. Unpickles, so use it only for the user's own jobs.
 
-    `source` gives the job's program, for classes that are defined only there, and for classes that were edited since:
-    their objects are of the job's class, and `on_edited` is told the names. Of a file of several names: a dict.
-    `versions` gives what the job had of own modules; `on_edited` is told those classes and functions, as
-    `module.name`, that this process has otherwise. Raises ValueError for other data, and FormatTooNew.
+    `source` returns the job's program, for classes that are defined only there or were edited since: their objects use
+    the job's class, and `on_edited` receives the names. A file of several names gives a dict. `versions` returns the
+    job's versions of the user's modules; `on_edited` receives the classes and functions, as `module.name`, that differ
+    in this process. Raises ValueError for other data, and FormatTooNew.
     """
     content, body, _ = _parts(data)
     asked = _Asked()
     try:
         value = _load(content, body, _noting(asked))
-    except (AttributeError, TypeError, ValueError, KeyError):  # a class that is not here; Keras says it in other ways
+    except (AttributeError, TypeError, ValueError, KeyError):  # a missing class, which Keras reports differently
         if source is None:
             raise
     else:
@@ -217,7 +217,7 @@ def load_graph(
     on_edited: Callable[[frozenset[str]], object] | None = None,
     versions: Callable[[], Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The values in the result file of `name`, with all names that share objects with it. Unpickles, as `load` does."""
+    """Return the values in the result file of `name` and of all names that share objects with it; unpickles."""
     if not names_in(data):
         return {name: load(data, source, on_edited, versions)}
     values: dict[str, Any] = load(data, source, on_edited, versions)
@@ -227,7 +227,7 @@ def load_graph(
 
 
 def versions_of(client: Any, job: str) -> Mapping[str, Any]:
-    """What a job had of own modules; nothing for a job that had none."""
+    """Return the job's versions of the user's modules, empty if it used none."""
     try:
         found: dict[str, Any] = json.loads(client.artifact(job, f"results/{VERSIONS}"))
     except (DlaasError, ValueError):
@@ -236,12 +236,12 @@ def versions_of(client: Any, job: str) -> Mapping[str, Any]:
 
 
 def names_in(data: bytes) -> tuple[str, ...]:
-    """The names whose values a result file holds as one graph; none for the file of one name. Unpickles nothing."""
+    """Return the names whose values a result file holds as one graph; none for a file of one name. No unpickling."""
     return _parts(data)[2]
 
 
 def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:
-    """Return what the content of a file is, the content, and its names, if these are one graph."""
+    """Return the content's kind, the content, and its names if these form one graph."""
     header = stored.read_header(data, FORMAT, what="the result file")
     if header is not None:
         return header.fields["content"], memoryview(data)[header.content_at :], tuple(header.fields.get("names", ()))
@@ -252,7 +252,7 @@ def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:
         names = tuple(json.loads(data[5:begin])["names"])
     content = _FORMER.get(data[begin : begin + 1])
     if content is None:
-        raise ValueError("this is no result file of a job")
+        raise ValueError("not a result file of a job")
     return content, memoryview(data)[begin + 1 :], names
 
 
@@ -268,14 +268,14 @@ def _load(content: str, body: memoryview, pickling: Any, defined: Mapping[str, A
 
 @dataclass(slots=True)
 class _Asked:
-    """The classes and functions that a pickle looks up: of `__main__`, and of own modules with their module."""
+    """Classes and functions that a pickle looks up: of `__main__`, and of the user's modules."""
 
     main: set[str] = field(default_factory=set)
     own: set[tuple[str, str]] = field(default_factory=set)
 
 
 def _noting(asked: _Asked) -> ModuleType:
-    """`pickle`, noting which classes and functions of the user's it looks up."""
+    """Return a `pickle` module that records the user's classes and functions that it looks up."""
 
     class Unpickler(stored.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
@@ -290,9 +290,9 @@ def _noting(asked: _Asked) -> ModuleType:
 
 
 def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Mapping[str, Any]]:
-    """`pickle`, finding the classes of `__main__` in a program too; and all of the program's classes, for Keras.
+    """Return a `pickle` module that also finds classes of `__main__` in a program, and the program's classes for Keras.
 
-    `own`: names that are taken from the program although `__main__` has them.
+    `own`: names that come from the program although `__main__` has them.
     """
 
     class Unpickler(stored.Unpickler):
@@ -305,7 +305,7 @@ def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Map
 
 
 def _own_classes(defined: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Keras looks the classes of a model up by name alone: those of the notebook are shown to it."""
+    """Return a context in which Keras, which looks up classes by name alone, knows those of the notebook."""
     keras = sys.modules.get("keras")
     if keras is None or not hasattr(keras, "saving"):
         return nullcontext()

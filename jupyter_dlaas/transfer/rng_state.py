@@ -1,4 +1,4 @@
-"""The random streams of a learner: kept in checkpoints, and put back to the number."""
+"""Random state of a learner: stored in checkpoints and restored exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RESTORERS", "completed", "note_beginnings", "put_back", "put_written
 
 
 def snapshot() -> dict[str, Any]:
-    """Where the random streams of Python, NumPy, torch, TensorFlow and Keras are, as far as they are in use."""
+    """Return the states of the random streams of Python, NumPy, torch, TensorFlow and Keras that are in use."""
     found: dict[str, Any] = {"python": random.getstate()}
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -38,7 +38,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def put_back(found: dict[str, Any]) -> None:
-    """Go on where a snapshot was taken."""
+    """Restore the random state of a snapshot."""
     random.setstate(found["python"])
     numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy_random is not None and "numpy" in found:
@@ -55,7 +55,7 @@ def put_back(found: dict[str, Any]) -> None:
 
 
 def _tensorflow_state() -> tuple[int, Any] | None:
-    """The global seed of TensorFlow and the generator of its operations' seeds; None where no seed is set.
+    """Return TensorFlow's global seed and the generator of operation seeds, or None if no seed is set.
 
     Without a global seed each operation draws its seed from the system, which cannot be repeated.
     """
@@ -68,13 +68,13 @@ def _put_tensorflow(found: Any, module: Any) -> None:
     seed, (version, numbers, gauss) = found
     now = _tensorflow_state()
     if now is None or now[0] != seed:
-        module.random.set_seed(seed)  # this drops compiled operations, too, so only where it must be
+        module.random.set_seed(seed)  # this also drops compiled operations, so only if necessary
     context = sys.modules["tensorflow.python.eager.context"]
     context._context._rng.setstate((version, tuple(numbers), gauss))
 
 
 def _keras_generator() -> Any:
-    """The generator that Keras 3 uses where it is given no seed; None as long as nobody used it."""
+    """Return the generator that Keras 3 uses without an explicit seed, or None if it was never used."""
     state = sys.modules.get("keras.src.backend.common.global_state")
     return None if state is None else state.get_global_attribute("global_seed_generator")
 
@@ -83,11 +83,11 @@ def _keras_generator() -> Any:
 
 
 LIBRARIES: Final = ("numpy.random", "torch")
-"""The modules whose streams begin somewhere else each time that they are loaded."""
+"""Modules whose initial random state differs in each process."""
 
 
 def written() -> str:
-    """Where the streams are, as text for `random_as_before`: equal texts, equal numbers to come."""
+    """Return the random state as text for `random_as_before`: equal texts mean equal future numbers."""
     found: dict[str, Any] = {"random": _written_state(random.getstate())}
     found |= {name: state for name in LIBRARIES if (state := _written_of(name)) is not None}
     tensorflow = _tensorflow_state()
@@ -100,14 +100,14 @@ def written() -> str:
 
 
 def note_beginnings(note: Callable[[str, Any], None]) -> None:
-    """Call `note(library, state)` when a library with random streams is loaded, with where these begin."""
+    """Call `note(library, state)` with the initial state whenever a library with random streams is imported."""
     for name in LIBRARIES:
         if name not in sys.modules:
             import_hooks.after(name, functools.partial(_note, note, name))
 
 
 def completed(text: str, beginnings: Mapping[str, Any]) -> str:
-    """`written` at some moment, with the libraries that were loaded since, at their beginnings."""
+    """Return a text of `written` completed by the initial states of libraries imported since."""
     new = {name: state for name, state in beginnings.items() if f'"{name}": [' not in text}
     return json.dumps(json.loads(text) | new) if new else text
 
@@ -140,7 +140,7 @@ def read_state(found: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def put_written(text: str) -> None:
-    """Let the random streams of the libraries that are loaded here go on where `written` found others."""
+    """Restore a state of `written` for the libraries that are loaded here."""
     found = json.loads(text)
     for name, act in RESTORERS.items():
         if name in found and name in sys.modules:
@@ -149,7 +149,7 @@ def put_written(text: str) -> None:
 
 
 def _put_keras(found: list[int], module: Any) -> None:
-    python = random.getstate()  # whoever makes the generator draws its first seed there
+    python = random.getstate()  # creating the generator draws its first seed there
     importlib.import_module(f"{module.__name__}.src.random.seed_generator").global_seed_generator().state.assign(found)
     random.setstate(python)
 

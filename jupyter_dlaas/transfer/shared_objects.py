@@ -1,4 +1,4 @@
-"""Groups of named values that share objects: a model and its optimiser are one object graph and are stored as one."""
+"""Groups of named values that share objects: a model and its optimiser form one object graph and are stored as one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _WITHOUT_IDENTITY: Final = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
     *(enum.Enum, PurePath, logging.Logger, dt.date, dt.time, dt.timedelta, dt.tzinfo),
 )
-"""Values that cannot change, and those that pickle finds by name: two copies of them are as good as one."""
+"""Immutable values, and values that pickle stores by name: two copies of them are equivalent."""
 _CONSTANTS: Final = frozenset({"dtype", "device", "layout", "memory_format"})
-"""The same of torch and NumPy, by the names of their classes."""
+"""Such values of torch and NumPy, by the names of their classes."""
 
 
 def groups(values: Mapping[str, object]) -> list[tuple[str, ...]]:
-    """Partition names so that values of different groups share no object that can change.
+    """Partition names so that values of different groups share no mutable object.
 
     Pickles each value without keeping the bytes; tensors are not copied. A value that cannot be pickled is a group of
     its own.
@@ -36,7 +36,7 @@ def groups(values: Mapping[str, object]) -> list[tuple[str, ...]]:
     scans = {name: _Scan() for name in values}
     found: dict[str, tuple[str, ...]] = {}
     parts: dict[str, frozenset[object]] = {}
-    for name, value in values.items():  # every scan keeps its objects alive, so that no identity is used twice
+    for name, value in values.items():  # every scan keeps its objects alive, so that no id is reused
         parts[name] = scans[name].parts(value)
     for name, mine in parts.items():
         joined = {other for other in found if not mine.isdisjoint(parts[other])}
@@ -47,14 +47,14 @@ def groups(values: Mapping[str, object]) -> list[tuple[str, ...]]:
 
 
 class _Nowhere:
-    """A file that keeps nothing."""
+    """File that discards everything."""
 
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
 
 
 class _Scan(pickle.Pickler):
-    """A pickler whose memo tells which objects a value is made of."""
+    """Pickler whose memo lists the objects that a value consists of."""
 
     def __init__(self) -> None:
         super().__init__(_Nowhere(), protocol=5)
@@ -80,7 +80,7 @@ class _Scan(pickle.Pickler):
         return NotImplemented
 
     def _note_storage(self, tensor: Any) -> None:
-        """Views share memory, which torch keeps shared in a file."""
+        """Record a tensor's storage: views share memory, which torch keeps shared in a file."""
         try:
             address = tensor.untyped_storage().data_ptr()
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage

@@ -156,11 +156,14 @@ def test_any_text_in_a_cell_gets_a_readable_line(sources: list[str], cell: int |
     ("content", "says"),
     [
         (b"", "the file is empty"),
-        (b"{", "not a notebook: no JSON at line 1"),
+        (b"{", "not a notebook: invalid JSON at line 1"),
         (b"[]", "JSON, but without cells"),
-        (b'{"cells": []}', "it has no code cell"),
+        (b'{"cells": []}', "the notebook has no code cells"),
         (b"[" * 100_000, "nested too deeply"),
-        (notebook("x", metadata={"kernelspec": {"language": "R"}}), "the kernel is R; only Python notebooks can train"),
+        (
+            notebook("x", metadata={"kernelspec": {"language": "R"}}),
+            "the kernel's language is R; only Python notebooks are supported",
+        ),
         (notebook("x = " + "-" * 50_000 + "1\n" + TRAINING), ""),
         (notebook("x = " + "(" * 5_000 + ")" * 5_000 + "\n" + TRAINING), ""),
         (notebook("x = a" + ".a" * 3_000 + "\n" + TRAINING), ""),

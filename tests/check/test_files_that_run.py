@@ -31,14 +31,14 @@ def test_names_of_a_file_that_is_not_there_are_perhaps_bound(
 ) -> None:
     run([notebook(tmp_path, "%run parts.py", TRAIN)], None, as_json=False)
 
-    assert "which only cell [1], line 1 (%run parts.py) can bind" in said(capsys)
+    assert "which only cell [1], line 1 (%run parts.py) can define" in said(capsys)
 
 
 def test_names_of_a_file_that_a_cell_writes_are_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrote = "%%writefile parts.py\nimport torch\nnet = torch.nn.Linear(2, 1)\ndata = torch.ones(3, 2)\n"
 
     assert run([notebook(tmp_path, wrote, "%run parts.py", TRAIN)], None, as_json=False) == 0
-    assert "can bind" not in said(capsys)
+    assert "can define" not in said(capsys)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:

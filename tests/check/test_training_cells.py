@@ -165,7 +165,7 @@ def test_a_keras_model_that_cannot_come_back_is_named_by_check(head: str, *, is_
     (found,) = check(json.dumps({"nbformat": 4, "metadata": {}, "cells": cells}).encode(), "a.ipynb").cells
 
     assert found.errors == ()
-    assert any("-o gan: Keras cannot make a `GAN` again" in one.text for one in found.warnings) is is_named
+    assert any("-o gan: Keras cannot recreate a `GAN`" in one.text for one in found.warnings) is is_named
 
 
 @pytest.mark.parametrize(

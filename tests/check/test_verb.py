@@ -70,7 +70,7 @@ def test_json_has_each_notebook_with_its_training_cells(tmp_path: Path, capsys: 
             "line": 4,
             "source": "print(x)",
             "kind": "shown",
-            "reason": "shows something and changes nothing",
+            "reason": "only shows something",
             "option": "--with-cell 1",
         }
     ]
@@ -90,7 +90,7 @@ def test_a_folder_is_walked_without_its_checkpoints_and_broken_files_end_nothing
 
     assert code == 1
     assert out.endswith("3 notebooks: 1 without errors, 2 that could not be checked\n")
-    assert "not a notebook: no JSON at line 1" in out
+    assert "not a notebook: invalid JSON at line 1" in out
     assert "cannot be read: No such file or directory" in out
 
 

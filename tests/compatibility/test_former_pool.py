@@ -113,7 +113,7 @@ def test_a_former_pool_opens_and_its_jobs_go_on(archive: Path, site: Build) -> N
         assert load(here.client.result(sent.id, "result")) == kept.results["sent"]
     else:
         assert sent.failure is not None
-        assert f"was sent by {kept.python}" in sent.failure.what
+        assert f"was pickled by {kept.python}" in sent.failure.what
 
     # The halted job goes on.
     job = kept.halted("plain")

@@ -124,7 +124,9 @@ def test_former_pushed_objects_load(archive: Path, tmp_path: Path) -> None:
     kept = unpack(archive, tmp_path)
     path = kept.files / "pushed.bin"
     if not kept.is_of_this_python:
-        with pytest.raises(TypeError, match=rf"was sent by {kept.python}; this is {sys.implementation.cache_tag}"):
+        with pytest.raises(
+            TypeError, match=rf"was pickled by {kept.python}, but this is {sys.implementation.cache_tag}"
+        ):
             load_pushed(path, ["model"])
         return
     model, optimizer, double = load_pushed(path, ["model", "optimizer", "double"])

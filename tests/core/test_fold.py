@@ -227,7 +227,7 @@ def test_a_checkpoint_of_a_newer_version_halts_the_job() -> None:
     halted = closed(told(halted, FactKind.HALTED, step=0, has_checkpoint=False))
 
     assert (halted.state, halted.checkpoint_step) == (State.HALTED, 30)
-    assert reason(halted).startswith("CheckpointTooNew: format 2. After the update, go on with `jupyter dlaas resume")
+    assert reason(halted).startswith("CheckpointTooNew: format 2. Update jupyter_dlaas, then `jupyter dlaas resume")
     assert {one.id for one in actions(halted)} >= {ActionId.RESUME, ActionId.RETRY}
     assert not asked(halted, Event.RESUME).needs_decision
 

@@ -30,7 +30,7 @@ from tests.notebook_e2e.rooms import Outcome, Pool
 __all__ = ["Result", "Runner"]
 
 TIMEOUT_S: Final = 300.0
-_ADVICE: Final = re.compile(r"(--with-cell \d+) runs the cell again")
+_ADVICE: Final = re.compile(r"(--with-cell \d+) to run that cell")
 _WARNED: Final = frozenset({"ids", "digests", "has_weights", "drivers", "figures", "random"})
 """What is compared in another way, or goes on from the job's end: the random streams come along with results."""
 

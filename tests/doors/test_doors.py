@@ -76,7 +76,7 @@ def test_an_engine_that_cannot_run_says_why(pool: FakePool) -> None:
 
 
 def test_an_engine_is_not_started_where_that_is_not_wanted(pool: FakePool) -> None:
-    with pytest.raises(Unavailable, match="no engine runs"):
+    with pytest.raises(Unavailable, match="no engine is running"):
         pool.client.without_start().request("GET", "pool", pauses_s=())
 
     assert not (pool.folder / "engine.json").exists()
@@ -136,7 +136,7 @@ def test_a_pool_is_named_or_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert pool_directory() == tmp_path / "dlaas" / "local"
     assert pool_directory("lab") == tmp_path / "dlaas" / "lab"
     assert pool_directory("/srv/lab") == Path("/srv/lab")
-    with pytest.raises(Invalid, match="is no name of a pool"):
+    with pytest.raises(Invalid, match="is not a valid pool name"):
         pool_directory("..")
 
 

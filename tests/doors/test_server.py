@@ -415,7 +415,7 @@ def test_a_server_that_may_not_start_an_engine_says_so(tmp_path: Path) -> None:
     try:
         status, _, body = ask(server, "dlaas/pool")
         assert (status, json.loads(body)["error"]["code"]) == (503, "unavailable")
-        with pytest.raises(Unavailable, match="no engine runs"):
+        with pytest.raises(Unavailable, match="no engine is running"):
             server.client.request("GET", "pool", pauses_s=())
         with pytest.raises(HTTPClientError, match="503"):
             asyncio.run(connect(server))

@@ -309,7 +309,7 @@ def test_a_signal_from_outside_is_told_as_such(plain_job: Build) -> None:
 
     failure = one.wait(FactKind.LOST).failure
     assert failure is not None
-    assert (failure.code, failure.what) == ("terminated", "ended from outside (SIGTERM)")
+    assert (failure.code, failure.what) == ("terminated", "terminated from outside (SIGTERM)")
 
 
 def test_a_signal_that_comes_while_an_error_is_reported_changes_nothing(plain_job: Build) -> None:

@@ -315,7 +315,7 @@ def test_tensors_and_modules_travel_and_nonsense_is_refused() -> None:
 
     assert found["weights"].tolist() == [1, 1]
     assert isinstance(found["model"], torch.nn.Linear)
-    with pytest.raises(ValueError, match="no result file"):
+    with pytest.raises(ValueError, match="not a result file"):
         results.load(b"hello")
 
 

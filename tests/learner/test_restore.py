@@ -139,7 +139,7 @@ def test_tied_weights_stay_tied_and_are_not_tied_by_a_result() -> None:
 
     apart = {"one": nn.Linear(2, 2), "other": nn.Linear(2, 2)}
     found = restore(trained({"one": one, "other": other}), apart)
-    assert found.reason == "its parts belong together in another way than in the job"
+    assert found.reason == "its parts are connected differently in the job"
     assert found.values["one"].weight is found.values["other"].weight
     assert not fives(apart["one"])
 
@@ -208,10 +208,10 @@ def test_plain_attributes_modes_and_frozen_weights_come_along() -> None:
 @pytest.mark.parametrize(
     ("there", "why"),
     [
-        (nn.Linear(3, 1), "its weights have other shapes or types"),
-        (nn.Sequential(nn.Linear(2, 1)), "the job's is a Linear"),
-        (nn.Linear(2, 1, bias=False), "it is built in another way"),
-        (nn.Linear(2, 1).double(), "its weights have other shapes or types"),
+        (nn.Linear(3, 1), "its weights have different shapes or types"),
+        (nn.Sequential(nn.Linear(2, 1)), "the job's value is a Linear"),
+        (nn.Linear(2, 1, bias=False), "it is built differently"),
+        (nn.Linear(2, 1).double(), "its weights have different shapes or types"),
     ],
 )
 def test_a_model_that_does_not_fit_is_new_with_all_of_its_graph(there: nn.Module, why: str) -> None:

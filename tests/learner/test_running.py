@@ -313,7 +313,7 @@ def test_what_cannot_be_brought_back_is_named_and_the_rest_comes(job: Build) -> 
     assert one.wait(FactKind.COMPLETED).results == ("good",)
     assert result(one, "good") == [1]
     assert "[bad could not be brought back: a lock cannot be stored" in one.log()
-    assert "[none could not be brought back: the job bound no such name]" in one.log()
+    assert "[none could not be brought back: the job defines no such name]" in one.log()
 
 
 def test_a_notebooks_habits_do_not_end_a_job(job: Build) -> None:

@@ -25,9 +25,9 @@ class _Layer:
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({}, "its weights can: vae_weights = vae.get_weights() in the cell, and -o vae_weights"),
-        ({"encoder": _Layer()}, "and -o vae_weights; its models as well: -o encoder"),
-        ({"encoder": _Layer(), "decoder": _Layer(), "size": 3}, "its models as well: -o encoder,decoder"),
+        ({}, "its weights can be: vae_weights = vae.get_weights() in the cell, and -o vae_weights"),
+        ({"encoder": _Layer()}, "and -o vae_weights; so can its models: -o encoder"),
+        ({"encoder": _Layer(), "decoder": _Layer(), "size": 3}, "so can its models: -o encoder,decoder"),
     ],
 )
 def test_a_model_that_cannot_be_stored_says_in_one_line_what_can(

@@ -22,7 +22,7 @@ def test_a_name_read_only_by_an_except_clause_or_below_an_if_is_a_warning(train:
     made = job("x = 1", train=train)
 
     assert codes(made) == ["late_undefined"]
-    assert "which nothing binds. If that line runs in the job, it fails there." in made.warnings[0].message
+    assert "which is not defined anywhere. If that line runs in the job, it fails." in made.warnings[0].message
 
 
 @pytest.mark.parametrize("train", ["print(x, losss)", "for i in range(3):\n    if i == x:\n        print(losss)"])

@@ -162,7 +162,7 @@ def test_a_deleted_name_is_undefined_and_the_cell_that_deleted_it_is_named() -> 
 
     assert [e.message for e in made.errors] == [
         (
-            "cell [3], line 2, reads `x`, which no cell that ran has defined (cell [2], line 1 deleted it). "
+            "cell [3], line 2, reads `x`, which no executed cell defines (cell [2], line 1 deleted it). "
             "Run the cell that defines `x`, or define it here."
         )
     ]
@@ -216,7 +216,7 @@ def test_an_earlier_training_is_left_out_and_the_ways_to_have_it_are_named() -> 
     assert "    opt.step()" not in prelude(made)
     assert codes(made) == ["earlier_training"]
     assert "--push" in made.warnings[0].message
-    assert "--with-cell 2 runs the cell again" in made.warnings[0].message
+    assert "or --with-cell 2 to run that cell" in made.warnings[0].message
 
 
 def test_with_cell_brings_an_earlier_training_in() -> None:
@@ -250,8 +250,8 @@ def test_what_cannot_be_made_again_is_an_error_with_the_ways_out() -> None:
 
     assert [e.message for e in made.errors if e.names == ("x",)] == [
         (
-            "cell [2], line 2, needs `x` (pandas.DataFrame, (100, 3), 12.0 MB), which the job cannot make again: "
-            "cell [1], line 1 got it from input(). Type: --push x sends the value that it has now."
+            "cell [2], line 2, needs `x` (pandas.DataFrame, (100, 3), 12.0 MB), which the job cannot recreate: "
+            "cell [1], line 1 got it from input(). Use --push x to send its current value."
         )
     ]
 
@@ -260,7 +260,7 @@ def test_a_name_that_no_cell_bound_but_the_kernel_has_is_written_or_asked_for() 
     written = job(train="print(x)", facts=facts(x=3))
     asked = job(train="print(x)", facts=facts(x=NameFact(type_name="Net")))
 
-    assert prelude(written) == ["x = 3  # the kernel's value: no cell that is known bound it"]
+    assert prelude(written) == ["x = 3  # the kernel's value: no recorded cell defines it"]
     assert codes(asked) == ["not_reproducible"]
 
 
@@ -313,7 +313,7 @@ def test_names_for_o_must_be_bound_by_something() -> None:
     made = job("x = 1", train="history = [x]", outputs=("histroy", "history", "x"))
 
     assert [e.message for e in made.errors] == [
-        "-o histroy: nothing binds `histroy` in the training cell or before it. Did you mean -o history?"
+        "-o histroy: `histroy` is not defined in the training cell or before it. Did you mean -o history?"
     ]
 
 
@@ -321,7 +321,7 @@ def test_an_undefined_name_is_an_error_with_cell_and_line() -> None:
     made = job("model = 1", train="a = 1\nprint(modle)")
 
     assert [e.message for e in made.errors] == [
-        "cell [2], line 3, reads `modle`, which no cell that ran has defined. Did you mean `model`?"
+        "cell [2], line 3, reads `modle`, which no executed cell defines. Did you mean `model`?"
     ]
     assert made.unbound == ("modle",)
 
@@ -336,7 +336,7 @@ def test_input_in_the_training_cell_is_an_error() -> None:
     made = job(train="n = 1\nx = input()")
 
     assert [e.message for e in made.errors] == [
-        "cell [1], line 3: input() has nobody to answer it in a job. Ask in an earlier cell and use the variable here."
+        "cell [1], line 3: input() does not work in a job. Call it in an earlier cell and use the variable here."
     ]
 
 
@@ -347,7 +347,7 @@ def test_files_that_every_learner_would_write_are_warned_about() -> None:
     assert codes(alone) == []
     assert [w.message for w in many.warnings] == [
         (
-            "cell [2], line 3: each of up to 4 learners runs torch.save(…), so they write over each other. "
+            "cell [2], line 3: each of up to 4 learners runs torch.save(…), so they overwrite each other's file. "
             "Put it under `if run.is_main:`."
         )
     ]
@@ -356,7 +356,7 @@ def test_files_that_every_learner_would_write_are_warned_about() -> None:
 def test_open_files_and_locks_are_refused_by_push() -> None:
     made = job("x = open('f')", push=("x",), facts=facts(x=NameFact(type_name="file", cannot_travel="an open file")))
 
-    assert "--push x: `x` is an open file and cannot leave this process." in made.errors[0].message
+    assert "--push x: `x` is an open file and cannot be sent to a job." in made.errors[0].message
 
 
 def test_a_push_of_more_than_a_gigabyte_is_refused() -> None:
@@ -369,7 +369,7 @@ def test_a_misspelt_push_and_an_unknown_cell_are_corrected() -> None:
     made = job("model = 1", train="1", push=("modle",), with_cells=(7,), facts=facts(model=1))
 
     assert [e.message for e in made.errors] == [
-        "--with-cell 7: no cell with this number ran in this kernel. The nearest is --with-cell 1.",
+        "--with-cell 7: no cell with this number has run in this kernel. The nearest is --with-cell 1.",
         "--push modle: the kernel has no `modle`. Did you mean --push model?",
     ]
 
@@ -387,7 +387,7 @@ def test_slow_cells_are_named_with_a_push_of_what_they_made() -> None:
     )
 
     assert [w.message for w in made.warnings] == [
-        "The cells that the job runs again took 45 s here, most of it cell [1] (45 s). --push x sends what it made."
+        "the cells that the job runs again took 45 s here, mostly cell [1] (45 s). To send their result: --push x."
     ]
 
 
@@ -477,10 +477,7 @@ def test_an_optimiser_made_before_the_pushed_model_can_be_loaded_is_refused() ->
     )
 
     assert [e.message for e in made.errors] == [
-        (
-            "cell [2], line 1: `opt` would point at another `model` than the pushed one. "
-            "Push them together: --push model,opt."
-        )
+        ("cell [2], line 1: `opt` would refer to a different `model` than the pushed one. Push both: --push model,opt.")
     ]
 
 
@@ -538,7 +535,7 @@ def test_a_small_value_that_an_earlier_training_left_is_written_as_a_literal() -
         facts=facts(best=0.5, model=NameFact(type_name="Net")),
     )
 
-    assert "best = 0.5  # the kernel's value: cell [2], line 1 made it while training" in prelude(made)
+    assert "best = 0.5  # the kernel's value: cell [2], line 1 created it during training" in prelude(made)
     assert made.is_ready
 
 

@@ -87,7 +87,7 @@ def test_a_magic_that_a_job_cannot_run_is_refused_with_what_to_do(line: str) -> 
 
     assert codes(made) == ["magic_in_job"]
     assert made.errors[0].message == (
-        f"cell [1], line 3: a job cannot run the notebook command `{line}`. Move it to a cell above this one."
+        f"cell [1], line 3: a job cannot run the notebook command `{line}`. Move it to an earlier cell."
     )
     notebook = {"cells": [{"cell_type": "code", "source": f"for x in [1]:\n    loss.backward()\n{line}"}]}
     report = check(json.dumps(notebook).encode(), "n.ipynb", 1)

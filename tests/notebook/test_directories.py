@@ -20,7 +20,7 @@ def test_a_notebook_below_a_folder_named_chdir_goes_where_its_cells_went() -> No
     made = in_directories(("import os", HOME), ("os.chdir('sub')", HOME), started_in=HOME, now=f"{HOME}/sub")
 
     assert prelude(made) == [
-        f"__import__(\"os\").chdir('{HOME}')  # where the kernel was",
+        f"__import__(\"os\").chdir('{HOME}')  # directory of the kernel",
         f"__import__(\"sys\").path.append('{HOME}')",
         "import os",
         "os.chdir('sub')",
@@ -38,7 +38,7 @@ def test_a_word_in_a_string_or_comment_moves_no_cell() -> None:
 def test_a_call_before_anybody_looked_is_taken_again_from_where_the_kernel_started() -> None:
     made = in_directories(("import os\nos.chdir('/a')", None), ("y = 1", "/a"), started_in="/s", now="/a")
 
-    assert prelude(made)[0] == "__import__(\"os\").chdir('/s')  # where the kernel was"
+    assert prelude(made)[0] == "__import__(\"os\").chdir('/s')  # directory of the kernel"
     assert "os.chdir('/a')" in prelude(made)
 
 

@@ -87,7 +87,7 @@ def test_more_source_than_can_be_read_in_time_is_refused_with_the_cell_to_blame(
     assert codes(made) == ["too_long"]
     assert "The longest is cell [2]" in made.errors[0].message
     assert (
-        "put its data into a file"
+        "move its data to a file"
         in suggest([ExecutedCell(count=1, source=huge)], TrainingCell(count=2, source="y")).why
     )
 

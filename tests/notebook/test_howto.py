@@ -19,7 +19,7 @@ for epoch in range(10):
 
 def test_the_users_own_loop_and_names_are_shown() -> None:
     assert how_to_log(LOOP) == (
-        "no numbers have come so far. Print them (loss: 0.52), or log them at the end of each round of this loop:\n"
+        "no metrics so far. Print them (loss: 0.52), or log them at the end of each iteration of this loop:\n"
         "    run = dlaas.run()\n"
         "    for epoch in range(10):\n"
         "        …\n"
@@ -80,5 +80,5 @@ def test_magics_are_no_hindrance() -> None:
 
 def test_without_a_loop_the_plain_two_lines_are_shown() -> None:
     assert how_to_log("model.train_everything()") == (
-        "no numbers have come so far. Print them (loss: 0.52), or log them:\n    run = dlaas.run()\n    run.log(loss=…)"
+        "no metrics so far. Print them (loss: 0.52), or log them:\n    run = dlaas.run()\n    run.log(loss=…)"
     )

@@ -54,7 +54,7 @@ def test_what_lives_only_in_this_process_is_told_apart(tmp_path: Path) -> None:
         values = [file, threading.Lock(), (n for n in "a"), sys, [1]]
         reasons = [fact(value, None).cannot_travel for value in values]
 
-    assert reasons == ["an open file", "a lock", "a generator that has begun", "a module", None]
+    assert reasons == ["an open file", "a lock", "a running generator", "a module", None]
 
 
 def test_modules_below_the_working_directory_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,19 +178,19 @@ def refusal(tmp_path: Path, **objects: object) -> str:
     return str(caught.value)
 
 
-END = " and cannot leave this process. Make it in the training cell, or push what it was made from."
+END = " and cannot be sent to a job. Create it in the training cell, or push the data it was created from."
 
 
 @pytest.mark.parametrize(
     ("make", "what"),
     [
         (threading.Lock, "a lock"),
-        (lambda: (n for n in "a"), "a generator that has begun"),
+        (lambda: (n for n in "a"), "a running generator"),
         (lambda: Path(__file__).open(), "an open file"),  # noqa: SIM115 - it is the test's
         (lambda: socket.socket(), "a network connection"),
-        (lambda: sqlite3.connect(":memory:"), "a connection to a database"),
+        (lambda: sqlite3.connect(":memory:"), "a database connection"),
         (lambda: weakref.ref(Holder), "a weak reference"),
-        (lambda: memoryview(b"x"), "a view into memory"),
+        (lambda: memoryview(b"x"), "a memory view"),
     ],
 )
 def test_what_exists_only_in_the_process_is_refused_with_the_way_to_it(
@@ -221,8 +221,8 @@ def test_what_a_closure_holds_is_named_by_its_variable(tmp_path: Path) -> None:
 
 def test_an_object_that_refuses_is_quoted(tmp_path: Path) -> None:
     assert refusal(tmp_path, a={"k": Refuses()}) == (
-        "--push a: `a['k']` (Refuses) cannot leave this process: not today. "
-        "Make it in the training cell, or push what it was made from."
+        "--push a: `a['k']` (Refuses) cannot be sent to a job: not today. "
+        "Create it in the training cell, or push the data it was created from."
     )
 
 
@@ -242,7 +242,7 @@ class Forgets:
 
 
 def test_what_does_not_load_again_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotTravel, match="does not load again: ValueError: no way back"):
+    with pytest.raises(CannotTravel, match="cannot be loaded again: ValueError: no way back"):
         write_pushed(tmp_path / "p", {"x": Forgets()})
 
 
@@ -256,7 +256,7 @@ def test_more_than_the_limit_is_refused_and_leaves_no_file(tmp_path: Path) -> No
 def test_a_name_that_was_not_sent_is_named(tmp_path: Path) -> None:
     write_pushed(tmp_path / "p", {"a": 1})
 
-    with pytest.raises(NotPushed, match=r"b was not sent with this job\. Submit it again with --push a,b"):
+    with pytest.raises(NotPushed, match=r"b was not sent with this job\. Resubmit the job with --push a,b"):
         load_pushed(tmp_path / "p", ["a", "b"])
 
 

@@ -143,8 +143,8 @@ def test_a_job_that_makes_an_object_with_a_reloaded_class_is_warned() -> None:
 
     (warning,) = made.warnings
     assert warning.message == (
-        "`net` here is from before `helpers` was reloaded (`helpers.Net`); the job takes helpers as it is now. To have "
-        "the same here, run cell [1] again."
+        "`net` dates from before `helpers` was reloaded (`helpers.Net`); the job uses the current module. To use it "
+        "here, too, run cell [1] again."
     )
     assert job("import helpers\nnet = helpers.Net()", train="print(helpers)", facts=known).warnings == ()
 
@@ -154,7 +154,7 @@ def test_a_pushed_object_of_before_a_reload_is_refused_with_what_to_type(helpers
     importlib.reload(helpers)
 
     with pytest.raises(
-        CannotTravel, match=r"`net` is a `Net` of before `own_helpers` was reloaded. Type: net.__class__"
+        CannotTravel, match=r"`net` is a `Net` from before `own_helpers` was reloaded. Run net.__class__"
     ):
         write_pushed(tmp_path / "pushed.bin", {"net": net})
     net.__class__ = helpers.Net
@@ -189,5 +189,5 @@ def test_an_edited_module_of_another_directory_is_named_where_it_is_imported() -
     known = KernelFacts(edited_elsewhere=(OwnModule("helpers", "/src/helpers.py", is_edited=True),))
 
     (warning,) = job("import helpers", train="helpers.f()", facts=known).warnings
-    assert warning.message.startswith("/src/helpers.py was edited after the kernel imported it; the job takes")
+    assert warning.message.startswith("/src/helpers.py was edited after the kernel imported it; the job uses")
     assert job("import json", train="json.dumps(1)", facts=known).warnings == ()

@@ -32,7 +32,7 @@ def said(one: Capture) -> list[str]:
 
 # ------------------------------------------------------------------------------------- files that every learner writes
 
-OVER_EACH_OTHER = "so they write over each other. Put it under `if run.is_main:`."
+OVER_EACH_OTHER = "so they overwrite each other's file. Put it under `if run.is_main:`."
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,19 @@ def test_a_file_that_a_function_writes_is_told_with_the_functions_place() -> Non
 
 def test_an_undefined_name_in_a_function_is_told_with_the_functions_place() -> None:
     assert said(made("def f():\n    return nowhere + 1", train="f()")) == [
-        "cell [1], line 2, may read `nowhere`, which nothing binds. If that line runs in the job, it fails there."
+        "cell [1], line 2, may read `nowhere`, which is not defined anywhere. If that line runs in the job, it fails."
     ]
 
 
 def test_a_result_that_nothing_binds_is_told() -> None:
     assert said(made("hist = 1", train="x = hist", outputs=("history",))) == [
-        "-o history: nothing binds `history` in the training cell or before it. Did you mean -o hist?"
+        "-o history: `history` is not defined in the training cell or before it. Did you mean -o hist?"
     ]
 
 
 def test_a_question_in_a_function_is_told_with_the_functions_place() -> None:
     assert said(made("def ask():\n    return input('n? ')", train="n = ask()")) == [
-        "cell [1], line 2: input() has nobody to answer it in a job. Ask in an earlier cell and use the variable here."
+        "cell [1], line 2: input() does not work in a job. Call it in an earlier cell and use the variable here."
     ]
 
 
@@ -127,7 +127,7 @@ def test_slow_cells_are_told_with_the_push_of_what_they_end_in() -> None:
     )
 
     assert [problem.message for problem in one.warnings if problem.code == "slow_prelude"] == [
-        "The cells that the job runs again took 96 s here, most of it cell [2] (95 s). --push data sends what it made."
+        "the cells that the job runs again took 96 s here, mostly cell [2] (95 s). To send their result: --push data."
     ]
 
 
@@ -147,7 +147,7 @@ def test_a_push_that_is_asked_for_already_stands_in_the_offer() -> None:
     )
 
     offers = [problem.message for problem in one.warnings if problem.code == "slow_prelude"]
-    assert [offer.rpartition(". ")[2] for offer in offers] == ["--push model,data sends what it made."]
+    assert [offer.rpartition(". ")[2] for offer in offers] == ["To send their result: --push model,data."]
 
 
 def test_a_cell_that_loads_a_library_is_not_slow_by_that() -> None:
@@ -175,8 +175,8 @@ def test_a_pushed_optimiser_and_a_model_that_is_made_anew_are_refused_together()
 
     assert said(made(*cells, train="net(1)\nopt.step()", push=("opt",), facts=facts)) == [
         (
-            "cell [2], line 1: the job would make `net` anew, and the pushed `opt` would go on with another one, as it "
-            "is here. Push them together: --push opt,net."
+            "cell [2], line 1: the job would create a new `net`, but the pushed `opt` refers to the current "
+            "one. Push both: --push opt,net."
         )
     ]
     assert said(made(*cells, train="net(1)\nopt.step()", push=("opt", "net"), facts=facts)) == []
@@ -214,8 +214,8 @@ def test_a_module_that_was_edited_after_its_import_is_told() -> None:
 
     assert said(made("from tools import data", train="data.load()", facts=facts)) == [
         (
-            "tools/data.py was edited after the kernel imported it; the job takes the file as it is now. "
-            "To have the same here: import importlib, tools.data; importlib.reload(tools.data)."
+            "tools/data.py was edited after the kernel imported it; the job uses the current file. "
+            "To use it here, too: import importlib, tools.data; importlib.reload(tools.data)."
         )
     ]
 
@@ -249,8 +249,8 @@ def test_a_keras_model_that_cannot_come_back_is_told_before_the_start(
     one = made(KERAS, PARTS, *cells, f"m = {call}", train="m.fit(1)", outputs=("m",))
 
     said = (
-        f"-o m: Keras cannot make a `{call.partition('(')[0]}` again, which has no get_config. Add "
-        f"`m_weights = m.get_weights()` at the end of the cell and take -o m_weights{also}."
+        f"-o m: Keras cannot recreate a `{call.partition('(')[0]}`, which has no get_config. Add "
+        f"`m_weights = m.get_weights()` at the end of the cell and use -o m_weights{also}."
     )
     assert [problem.message for problem in one.warnings if problem.code == "keras_config"] == [said]
 

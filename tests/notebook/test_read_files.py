@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_file_that_was_changed_since_a_cell_read_it_is_named(folder: Path, cell: str) -> None:
     (said,) = warned(folder, cell)
 
-    assert "which was changed since; the job reads it as it is now. --push x sends what the notebook has." in said
+    assert "which has changed since; the job reads the current file. To send the notebook's value: --push x." in said
     assert "`folder" in said if cell in LISTS else "data.txt`" in said
 
 
@@ -84,7 +84,7 @@ def test_what_reads_no_file_is_not_named(folder: Path, cell: str) -> None:
 def test_a_file_that_is_gone_is_named(tmp_path: Path, cell: str) -> None:
     (said,) = warned(tmp_path, cell)
 
-    assert "data.txt`, which is gone; the job fails there. --push x sends what the notebook has." in said
+    assert "data.txt`, which no longer exists; the job fails there. To send the notebook's value: --push x." in said
 
 
 @pytest.mark.parametrize(

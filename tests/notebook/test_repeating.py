@@ -95,7 +95,7 @@ def test_what_would_be_drawn_anew_is_reported_with_what_to_type(cell: str) -> No
 
     assert len(warnings) == 1
     assert warnings[0].startswith("cell [2], line ")
-    assert "--push x sends what the notebook has" in warnings[0]
+    assert "--push x to send the notebook's value" in warnings[0]
     assert not warned(job(*cells, train="print(x)", names=names, push=("x",)))
 
 
@@ -104,8 +104,8 @@ def test_all_reads_over_the_network_are_one_warning() -> None:
     (said,) = warned(job(*cells, train="print(x, y)", names={"x": LARGE, "y": LARGE}))
 
     assert said == (
-        "cell [1], line 2; cell [2], line 1 read `x`, `y` from the network (pd.read_csv); the job reads them again, as "
-        "they are by then. --push x,y sends what the notebook has."
+        "cell [1], line 2; cell [2], line 1 read `x`, `y` from the network (pd.read_csv); the job will read them again "
+        "and may get other data. Use --push x,y to send the notebook's values."
     )
 
 
@@ -165,7 +165,7 @@ def test_a_seeded_draw_after_one_that_is_left_out_is_reported(look: str) -> None
     warnings = warned(job(first, second, f"{look}\ni = torch.randperm(900)", train="print(i)", names=names))
 
     assert len(warnings) == 1
-    assert "draws `i` at random (torch.randperm) after other draws, which the job leaves out" in warnings[0]
+    assert "draws `i` at random (torch.randperm) after other draws, which the job omits" in warnings[0]
     assert not warned(job(first, second, f"i = torch.randperm(900)\n{look}", train="print(i)", names=names))
 
 
@@ -173,7 +173,7 @@ def test_one_push_has_all_names_that_would_be_drawn_anew() -> None:
     cell = "import numpy as np, torch\nx = np.random.rand(9)\ny = torch.rand(9)\nz = torch.rand(9)"
     warnings = warned(job(cell, train="print(x, y)", names=dict.fromkeys("xyz", LARGE)))
 
-    assert [text.count("--push x,y sends") for text in warnings] == [1, 1]
+    assert [text.count("--push x,y to send") for text in warnings] == [1, 1]
 
 
 def test_only_the_values_that_the_job_needs_are_reported() -> None:
@@ -248,7 +248,7 @@ def test_the_order_of_a_set_of_strings_is_reported_unless_the_job_has_the_same(c
     warnings = warned(job(*cells, train="print(x)", names=names))
 
     assert len(warnings) == 1
-    assert "--push x sends what the notebook has" in warnings[0]
+    assert "--push x to send the notebook's value" in warnings[0]
     assert not warned(job(*cells, train="print(x)", names=names, hash_seed="0"))
 
 

@@ -72,8 +72,8 @@ def test_an_optimiser_over_a_model_that_a_result_replaced_is_refused() -> None:
 
     assert [problem.code for problem in made.errors] == ["result_apart"]
     assert made.errors[0].message == (
-        "cell [2], line 2: `opt` would refer to another `model` than the one that first-1 brought back. "
-        "Make `opt` again in a cell of its own, or in the training cell."
+        "cell [2], line 2: `opt` would not refer to the `model` that first-1 returned. "
+        "Create `opt` again in a later cell, or in the training cell."
     )
 
 
@@ -90,4 +90,4 @@ def test_a_pushed_optimiser_beside_a_model_taken_from_a_job_is_refused() -> None
     made = job("x = 1", AGAIN, train="model(1)\nopt.step()", push=("opt",), facts=known)
 
     assert [problem.code for problem in made.errors] == ["push_apart"]
-    assert made.errors[0].message.endswith("Push them together: --push opt,model.")
+    assert made.errors[0].message.endswith("Push both: --push opt,model.")

@@ -128,13 +128,16 @@ def test_what_another_training_changed_beside_is_told() -> None:
 
     told = [one.message for one in made.warnings if one.code == "earlier_training"]
     assert len(told) == 1
-    assert told[0].startswith("cell [6], line 1 changed `losses` while it trained something else; the job leaves that")
-    assert "--push losses sends today's, --with-cell 6 runs" in told[0]
+    assert told[0].startswith("cell [6], line 1 changed `losses` while training something else. The job omits that")
+    assert "Use --push losses to send the current value, or --with-cell 6 to run" in told[0]
 
 
 def test_a_training_that_runs_again_is_told_by_the_result_that_needs_it() -> None:
     made = job(KERAS, DENSE.format("m"), train="m.fit(X, y)\nprint(hm)")
 
     assert [one.message for one in made.warnings] == [
-        "cell [2], line 3 trains again in the job, which needs `hm`, `m` of it; --push hm,m sends today's instead."
+        (
+            "cell [2], line 3 trains again in the job, which needs its `hm`, `m`. "
+            "To send the current value instead: --push hm,m."
+        )
     ]

@@ -82,7 +82,7 @@ def test_a_terminals_ipython_trains_and_gets_its_results(pool: Pool) -> None:
     assert "twice: assigned from terminal-" in said
     assert "twice is 1.0" in said
     assert "COMPLETED" in said
-    assert "cell [7], line 2, reads `rat`, which no cell that ran has defined. Did you mean `rate`?" in said
+    assert "cell [7], line 2, reads `rat`, which no executed cell defines. Did you mean `rate`?" in said
     assert "Traceback" not in said
 
 

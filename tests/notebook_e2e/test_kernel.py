@@ -355,7 +355,7 @@ def test_a_suggestion_that_cannot_be_made_says_why(kernel: Kernel) -> None:
     (shown,) = kernel.run("%%train --suggest\nwhile True:\n    loss.backward()\n    sgd2.step()").displays
 
     assert shown["data"]["text/plain"].startswith("Nothing to suggest: cell [")
-    assert "a `while` loop does not say how long it goes on" in shown["data"]["text/html"]
+    assert "a `while` loop has no known length" in shown["data"]["text/html"]
 
 
 def test_what_would_surprise_is_told_beforehand(kernel: Kernel, pool: Pool) -> None:
@@ -365,12 +365,12 @@ def test_what_would_surprise_is_told_beforehand(kernel: Kernel, pool: Pool) -> N
     asked = kernel.run("%%train warned --dry-run --gpus 1:2\ntorch.save(m, 'm.pt')")
 
     assert (
-        f"cell [{trained + 1}], line 2: each of up to 2 learners runs torch.save(…), so they write over each other. "
-        "Put it under `if run.is_main:`."
+        f"cell [{trained + 1}], line 2: each of up to 2 learners runs torch.save(…), so they overwrite each "
+        "other's file. Put it under `if run.is_main:`."
     ) in asked.stdout
     assert (
-        f"cell [{trained}], line 1 trained `m` here; the job starts from fresh weights. --push m sends today's, "
-        f"--with-cell {trained} runs the cell again in the job."
+        f"cell [{trained}], line 1 trained `m` here, but the job starts with new weights. "
+        f"Use --push m to send the current ones, or --with-cell {trained} to run that cell in the job."
     ) in asked.stdout
 
 

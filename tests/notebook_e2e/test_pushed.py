@@ -82,8 +82,8 @@ def test_what_points_at_a_pushed_object_without_going_along_is_named(torched: Ke
     said = torched.run("%%train --dry-run --push lone\nlone(torch.ones(1, 2)).sum().backward()\nlone_opt.step()").stdout
 
     assert (
-        f"made again in the job over the pushed `lone`, without their own state: `lone_opt` (cell [{made}], line 1). "
-        "To send that too: --push lone,lone_opt."
+        f"recreated in the job around the pushed `lone`, without their own state: `lone_opt` (cell [{made}], line 1). "
+        "To send their state, too: --push lone,lone_opt."
     ) in said
 
 
@@ -96,8 +96,8 @@ def test_an_optimiser_that_would_point_elsewhere_is_refused(torched: Kernel, poo
     )
 
     assert said.evalue == (
-        f"Not submitted: 1 error to fix first.\n- cell [{made}], line 1: the job would make `first` anew, and the "
-        "pushed `first_opt` would go on with another one, as it is here. Push them together: --push first_opt,first."
+        f"Not submitted: 1 error to fix first.\n- cell [{made}], line 1: the job would create a new `first`, but the "
+        "pushed `first_opt` refers to the current one. Push both: --push first_opt,first."
     )
 
 

@@ -39,13 +39,13 @@ def test_a_name_that_nothing_defines(shell: InteractiveShell) -> None:
     run(shell, "model = 1")
 
     assert refusal(shell, "%%train\nprint(1)\nprint(modle)") == one_thing(
-        "cell [3], line 3, reads `modle`, which no cell that ran has defined. Did you mean `model`?"
+        "cell [3], line 3, reads `modle`, which no executed cell defines. Did you mean `model`?"
     )
 
 
 def test_a_name_that_is_like_no_other(shell: InteractiveShell) -> None:
     assert refusal(shell, "%%train\nprint(zzz)") == one_thing(
-        "cell [2], line 2, reads `zzz`, which no cell that ran has defined. "
+        "cell [2], line 2, reads `zzz`, which no executed cell defines. "
         "Run the cell that defines `zzz`, or define it here."
     )
 
@@ -54,13 +54,13 @@ def test_the_output_of_an_earlier_cell(shell: InteractiveShell) -> None:
     run(shell, "3")
 
     assert refusal(shell, "%%train\nprint(_)") == one_thing(
-        "cell [3], line 2, reads `_`; outputs do not exist in a job. Give the value a name in its cell."
+        "cell [3], line 2, reads `_`; outputs of the notebook do not exist in a job. Assign the value to a variable."
     )
 
 
 def test_input_in_the_training_cell(shell: InteractiveShell) -> None:
     assert refusal(shell, "%%train\n\nepochs = int(input('epochs? '))") == one_thing(
-        "cell [2], line 3: input() has nobody to answer it in a job. Ask in an earlier cell and use the variable here."
+        "cell [2], line 3: input() does not work in a job. Call it in an earlier cell and use the variable here."
     )
 
 
@@ -68,14 +68,14 @@ def test_an_object_that_cannot_be_made_again(shell: InteractiveShell) -> None:
     shell.user_ns["thing"] = object()
 
     assert refusal(shell, "%%train\nprint(thing)") == one_thing(
-        "cell [2], line 2, needs `thing` (object), which the job cannot make again: it is in the kernel, but no cell "
-        "that is known bound it. Type: --push thing sends the value that it has now."
+        "cell [2], line 2, needs `thing` (object), which the job cannot recreate: it exists in the kernel, but no "
+        "recorded cell defines it. Use --push thing to send its current value."
     )
 
 
 def test_a_name_for_o_that_nothing_binds(shell: InteractiveShell) -> None:
     assert refusal(shell, "%%train -o historie\nhistory = []") == one_thing(
-        "-o historie: nothing binds `historie` in the training cell or before it. Did you mean -o history?"
+        "-o historie: `historie` is not defined in the training cell or before it. Did you mean -o history?"
     )
 
 
@@ -94,8 +94,8 @@ def test_pushing_a_lock(shell: InteractiveShell) -> None:
     run(shell, "import threading\nlock = threading.Lock()")
 
     assert refusal(shell, "%%train --push lock\nprint(lock)") == one_thing(
-        "--push lock: `lock` is a lock and cannot leave this process. "
-        "Make it in the training cell, or push what it was made from."
+        "--push lock: `lock` is a lock and cannot be sent to a job. "
+        "Create it in the training cell, or push the data it was created from."
     )
 
 
@@ -103,8 +103,8 @@ def test_pushing_an_open_file(shell: InteractiveShell) -> None:
     run(shell, "file = open('log.txt', 'w')")
 
     assert refusal(shell, "%%train --push file\nprint(file)") == one_thing(
-        "--push file: `file` is an open file and cannot leave this process. "
-        "Make it in the training cell, or push what it was made from."
+        "--push file: `file` is an open file and cannot be sent to a job. "
+        "Create it in the training cell, or push the data it was created from."
     )
     run(shell, "file.close()")
 
@@ -116,8 +116,8 @@ def test_pushing_what_only_shows_when_it_is_written(shell: InteractiveShell) -> 
     )
 
     assert refusal(shell, "%%train --push model\nprint(model)") == one_thing(
-        "cell [3], line 1: --push model: `model.parts[1]['guard']` is a lock and cannot leave this process. "
-        "Make it in the training cell, or push what it was made from."
+        "cell [3], line 1: --push model: `model.parts[1]['guard']` is a lock and cannot be sent to a job. "
+        "Create it in the training cell, or push the data it was created from."
     )
 
 
@@ -126,8 +126,8 @@ def test_pushing_an_object_of_a_class_that_was_defined_again(shell: InteractiveS
     run(shell, "class Net:\n    more = 1")
 
     assert refusal(shell, "%%train --push models\nprint(models)") == one_thing(
-        "cell [4], line 1: --push models: `models[0]` is a `Net` of before the cell that defines `Net` ran again. "
-        "Type: models[0].__class__ = Net, or run the cell that makes it again."
+        "cell [4], line 1: --push models: `models[0]` is a `Net` from before its defining cell ran again. "
+        "Run models[0].__class__ = Net, or run the cell that creates it again."
     )
 
 
@@ -135,7 +135,7 @@ def test_pushing_an_object_of_a_class_inside_a_function(shell: InteractiveShell)
     run(shell, "def make():\n    class Net:\n        pass\n    return Net()\nmodel = make()")
 
     assert refusal(shell, "%%train --push model\nprint(model)") == one_thing(
-        "cell [3], line 1: --push model: `model` is a `Net`, a class inside of `make`. Define it outside."
+        "cell [3], line 1: --push model: `model` is a `Net`, a class defined inside `make`. Define it at the top level."
     )
 
 
@@ -143,11 +143,11 @@ def test_pushing_a_definition(shell: InteractiveShell) -> None:
     run(shell, "class Net:\n    pass\ndef train():\n    pass")
 
     assert refusal(shell, "%%train --push Net\nprint(Net())") == one_thing(
-        "--push Net: `Net` is a class of this notebook, which goes along by itself where it is used. Leave it out."
+        "--push Net: `Net` is a class of this notebook and is sent automatically if it is used. Remove it from --push."
     )
     assert refusal(shell, "%%train --push train\ntrain()") == one_thing(
-        "--push train: `train` is a function of this notebook, which goes along by itself where it is used. "
-        "Leave it out."
+        "--push train: `train` is a function of this notebook and is sent automatically if it is used. "
+        "Remove it from --push."
     )
 
 
@@ -155,7 +155,7 @@ def test_pushing_a_module(shell: InteractiveShell) -> None:
     run(shell, "import math")
 
     assert refusal(shell, "%%train --push math\nprint(math.pi)") == one_thing(
-        "--push math: `math` is a module and cannot leave this process. Import it in a cell."
+        "--push math: `math` is a module and cannot be sent to a job. Import it in a cell."
     )
 
 
@@ -165,8 +165,7 @@ def test_pushing_an_object_apart_from_one_that_holds_it(shell: InteractiveShell)
     run(shell, "class Net:\n    pass")
 
     assert refusal(shell, "%%train --push model\nprint(model, opt)") == one_thing(
-        "cell [3], line 2: `opt` would point at another `model` than the pushed one. "
-        "Push them together: --push model,opt."
+        "cell [3], line 2: `opt` would refer to a different `model` than the pushed one. Push both: --push model,opt."
     )
 
 
@@ -174,7 +173,7 @@ def test_pushing_more_than_a_gigabyte(shell: InteractiveShell) -> None:
     run(shell, "import numpy as np\nhuge = np.broadcast_to(np.int8(0), (2**31,))")
 
     assert refusal(shell, "%%train --push huge\nprint(huge)") == one_thing(
-        "--push huge: 2.1 GB, and at most 1.1 GB can be sent. Save it to a file and load it in the training cell."
+        "--push huge: 2.1 GB exceed the maximum of 1.1 GB. Save the value to a file and load it in the training cell."
     )
 
 
@@ -184,28 +183,30 @@ def test_pushing_more_than_a_gigabyte(shell: InteractiveShell) -> None:
 def test_an_error_of_syntax_names_its_line(shell: InteractiveShell) -> None:
     said = refusal(shell, "%%train\nx = 1\nfor i in\n    print(i)")
 
-    assert said == one_thing("cell [2], line 3: invalid syntax. Correct the line and run the cell again.")
+    assert said == one_thing("cell [2], line 3: invalid syntax. Fix the line and run the cell again.")
 
 
 def test_a_cell_with_nothing_in_it(shell: InteractiveShell) -> None:
     assert refusal(shell, "%%train\n# later") == one_thing(
-        "cell [2] has nothing to run below %%train; put the training there."
+        "cell [2] is empty below %%train; write the training code there."
     )
 
 
 def test_a_cell_of_another_language(shell: InteractiveShell) -> None:
     assert refusal(shell, "%%train\n%%bash\nls") == one_thing(
-        "cell [2], line 2: %%bash does not run Python of this notebook; take it out of the cell."
+        "cell [2], line 2: %%bash does not run Python code of this notebook; remove it from the cell."
     )
 
 
 def test_a_cell_that_trains_twice(shell: InteractiveShell) -> None:
-    assert refusal(shell, "%%train\n%%train\nx = 1") == one_thing("cell [2] has %%train twice; one of them is enough.")
+    assert refusal(shell, "%%train\n%%train\nx = 1") == one_thing(
+        "cell [2] contains %%train twice; remove one of them."
+    )
 
 
 def test_a_cell_number_that_never_ran(shell: InteractiveShell) -> None:
     assert refusal(shell, "%%train --with-cell 9\nx = 1") == one_thing(
-        "--with-cell 9: no cell with this number ran in this kernel. The nearest is --with-cell 1."
+        "--with-cell 9: no cell with this number has run in this kernel. The nearest is --with-cell 1."
     )
 
 

@@ -97,8 +97,8 @@ def test_of_a_cell_that_raised_the_statements_before_the_error_did_run(load: Cal
         said = error(captured(one, "print(c)"))
     number = 2 if load is load_first else 1
     assert said == (
-        f"cell [{COUNT}], line 2, reads `c`, which cell [{number}], line 6, did not come to: "
-        "it raised an error before. Correct that cell and run it again."
+        f"cell [{COUNT}], line 2, reads `c`, but cell [{number}], line 6, did not define it because "
+        "its cell raised an error first. Fix that cell and run it again."
     )
 
 
@@ -172,7 +172,7 @@ def test_durations_and_errors_are_still_known_after_the_extension_was_reloaded()
         (
             ["get_ipython().user_ns['rate'] = 0.5"],
             "rate",
-            "rate = 0.5  # the kernel's value: no cell that is known bound it",
+            "rate = 0.5  # the kernel's value: no recorded cell defines it",
         ),
     ],
 )
@@ -194,8 +194,8 @@ def test_a_large_value_that_cannot_be_made_again_is_named_with_its_ways_out(monk
         said = error(captured(one, "print(table)"))
 
         assert said == (
-            f"cell [{COUNT}], line 2, needs `table` (numpy.ndarray, (3, 2), 48 bytes), which the job cannot make "
-            "again: cell [2], line 2 got it from input(). Type: --push table sends the value that it has now."
+            f"cell [{COUNT}], line 2, needs `table` (numpy.ndarray, (3, 2), 48 bytes), which the job cannot recreate: "
+            "cell [2], line 2 got it from input(). Use --push table to send its current value."
         )
         assert captured(one, "print(table)", "--push table").errors == ()
 
@@ -205,8 +205,8 @@ def test_what_can_neither_be_made_again_nor_be_sent_says_so() -> None:
         run(one, "import threading\nget_ipython().user_ns['guard'] = threading.Lock()")
 
         assert error(captured(one, "print(guard)")) == (
-            f"cell [{COUNT}], line 2, needs `guard` (_thread.lock), which the job cannot make again: it is in the "
-            "kernel, but no cell that is known bound it. It is a lock and cannot be sent: make it in the training cell."
+            f"cell [{COUNT}], line 2, needs `guard` (_thread.lock), which the job cannot recreate: it exists in the "
+            "kernel, but no recorded cell defines it. It is a lock and cannot be sent: create it in the training cell."
         )
 
 
@@ -215,7 +215,7 @@ def test_a_widget_is_told_to_give_its_value() -> None:
         run(one, "import ipywidgets\nslider = ipywidgets.FloatSlider(0.1)")
 
         assert error(captured(one, "print(slider.value)")).endswith(
-            "Type: slider_value = slider.value in a cell of its own, and use that."
+            "Write slider_value = slider.value in a separate cell, and use that variable."
         )
 
 
@@ -225,8 +225,14 @@ def test_an_output_in_the_training_cell_itself_is_refused() -> None:
 
         found = [problem.message for problem in captured(one, "print(_, _i2)").errors]
     assert found == [
-        f"cell [{COUNT}], line 2, reads `_`; outputs do not exist in a job. Give the value a name in its cell.",
-        f"cell [{COUNT}], line 2, reads `_i2`; inputs do not exist in a job. Give the value a name in its cell.",
+        (
+            f"cell [{COUNT}], line 2, reads `_`; outputs of the notebook do not exist in a job. "
+            "Assign the value to a variable."
+        ),
+        (
+            f"cell [{COUNT}], line 2, reads `_i2`; inputs of the notebook do not exist in a job. "
+            "Assign the value to a variable."
+        ),
     ]
 
 
@@ -244,8 +250,8 @@ def test_slow_cells_are_told_with_the_push_of_what_they_end_in(monkeypatch: pyte
         (told,) = made.warnings
 
         assert told.message == (
-            "The cells that the job runs again took 0 s here, most of it cell [4] (0 s). "
-            "--push table sends what it made."
+            "the cells that the job runs again took 0 s here, mostly cell [4] (0 s). "
+            "To send their result: --push table."
         )
         assert captured(one, "print(table, total)", "--push table").errors == ()
         assert "table = clean(" not in captured(one, "print(table)", "--push table").text

@@ -69,7 +69,7 @@ def test_what_the_pool_refuses_stands_beside_the_buttons(job: Job, pool: Pool) -
 
     shown.more.click()
 
-    assert "has ended" in shown.said.value
+    assert "has ended" in shown.message.value
 
 
 def test_the_thread_ends_with_the_job(job: Job) -> None:

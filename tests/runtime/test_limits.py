@@ -166,7 +166,7 @@ def test_memory_error_names_the_limit(tmp_path: Path) -> None:
     failure = Failure(
         cause=Cause.RESOURCES, code="host_memory", what="MemoryError", advice="It is full.", traceback="x"
     )
-    killed = Failure(cause=Cause.RESOURCES, code="host_memory", what="ended by the system", advice="It is full.")
+    killed = Failure(cause=Cause.RESOURCES, code="host_memory", what="killed by the system", advice="It is full.")
     limited = Limits("a-1", JobSpec(memory_bytes_per_learner=3 << 30), cgroups=none_there(tmp_path))
 
     assert limited.explained(failure).what == "MemoryError [limit: --memory 3G]"

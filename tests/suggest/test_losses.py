@@ -102,8 +102,8 @@ def warned(loss: str, how: str = "", learners: int = 4) -> list[str]:
 def test_a_sum_in_a_loop_of_run_is_warned_of_before_the_start() -> None:
     said = warned('F.mse_loss(net(x), y, reduction="sum")')
 
-    assert said[0].startswith("cell [2], line 4: the loss adds up over samples")
-    assert said[0].endswith('Type run.prepare(…, loss="sum").')
+    assert said[0].startswith("cell [2], line 4: the loss sums over samples")
+    assert said[0].endswith('Use run.prepare(…, loss="sum").')
     assert warned("F.mse_loss(net(x), y) + (net(x) ** 2).sum()")[0].startswith("cell [2], line 4: the loss adds a sum")
 
 

@@ -45,7 +45,7 @@ def test_rewritten_it_takes_the_same_steps_over_each_sample_once_and_the_error_f
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_rewritten_needs_nothing_more(name: str) -> None:
-    assert suggestion_for(*rewritten(LEDGER, *PROGRAMS[name])).why == "it uses dlaas.run() already: nothing to change."
+    assert suggestion_for(*rewritten(LEDGER, *PROGRAMS[name])).why == "it already uses dlaas.run(): nothing to change."
 
 
 @pytest.mark.parametrize("name", NAMES)

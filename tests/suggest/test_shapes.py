@@ -183,7 +183,7 @@ def test_steps_without_batches_resume_and_the_reader_is_told_what_is_missing() -
 
     found = suggestion_for(MODEL, text)
     assert "for i in run.epochs(100):" in added(found)
-    assert found.hints[0].startswith("There are no batches to share out: the job resumes at the epoch")
+    assert found.hints[0].startswith("There are no batches to divide: the job resumes at the epoch")
 
 
 def test_the_page_s_line_numbers_count_the_magic_above() -> None:
@@ -196,23 +196,23 @@ def test_the_page_s_line_numbers_count_the_magic_above() -> None:
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (f"while True:\n    for x, y in loader:\n{STEP}", "a `while` loop does not say how long it goes on"),
+        (f"while True:\n    for x, y in loader:\n{STEP}", "a `while` loop has no known length"),
         (LOOP + LOOP, "this cell trains twice, at cell [2], line 1 and at cell [2], line 6"),
         (
             "for lr in [1, 2]:\n    opt = torch.optim.SGD(net.parameters(), lr=lr)\n    for x, y in loader:\n" + STEP,
-            "makes `opt` anew in each round: these are several trainings",
+            "creates a new `opt` in each iteration: these are several trainings",
         ),
-        ("net(ds[0][0]).mean().backward(); opt.step()", "goes backward once, not in a loop"),
-        (f"for e in forever():\n    for x, y in loader:\n{STEP}", "it cannot be seen how many rounds `forever()` has"),
+        ("net(ds[0][0]).mean().backward(); opt.step()", "runs one backward pass outside of any loop"),
+        (f"for e in forever():\n    for x, y in loader:\n{STEP}", "the length of `forever()` is unknown"),
         (f"for e in range(0, 9, 2):\n    for x, y in loader:\n{STEP}", "`range(0, 9, 2)` does not count epochs"),
         ("for x, y in zip(loader, loader):\n" + STEP.replace("        ", "    "), "several loaders at once"),
-        ("for e in range(3):\n    loss = net(ds[0][0]).mean()\n    loss.backward()\n", "no optimiser takes a step"),
-        ("x = 1", "there is no PyTorch loop with `loss.backward()` in this cell"),
-        ("for e in range(3:\n    pass", "cell [2] is no Python"),
-        ("from helpers import train_all\ntrain_all(net)", "no loop of PyTorch is seen behind `train_all(…)`"),
-        (f"import accelerate\na = accelerate.Accelerator()\n{LOOP}", "uses Accelerate, which shares out the work"),
+        ("for e in range(3):\n    loss = net(ds[0][0]).mean()\n    loss.backward()\n", "no optimiser step was found"),
+        ("x = 1", "no PyTorch loop with `loss.backward()` in this cell"),
+        ("for e in range(3:\n    pass", "cell [2] is not valid Python"),
+        ("from helpers import train_all\ntrain_all(net)", "no PyTorch loop found in `train_all(…)`"),
+        (f"import accelerate\na = accelerate.Accelerator()\n{LOOP}", "uses Accelerate, which divides the work"),
         (f"ddp = nn.parallel.DistributedDataParallel(net)\n{LOOP}", "trains unchanged with a fixed number of learners"),
-        ("run = dlaas.run()\nfor e in run.epochs(3):\n    net(e).backward()", "it uses dlaas.run() already"),
+        ("run = dlaas.run()\nfor e in run.epochs(3):\n    net(e).backward()", "it already uses dlaas.run()"),
     ],
 )
 def test_where_nothing_can_be_suggested_a_sentence_says_why(cell: str, said: str) -> None:
@@ -234,7 +234,7 @@ def test_where_nothing_can_be_suggested_a_sentence_says_why(cell: str, said: str
 def test_frameworks_that_keep_their_place_need_no_changed_line(above: str, cell: str, name: str) -> None:
     found = suggestion_for(above, cell)
 
-    assert found.why == f"{name} keeps its own position: the job halts at a step and resumes without a changed line."
+    assert found.why == f"{name} keeps its own position: the job can halt at a step and resume without any changes."
 
 
 @pytest.mark.parametrize(
@@ -255,14 +255,14 @@ def test_data_that_cannot_be_shared_out_stays_and_the_reader_is_told(setup: str,
 
     assert "for epoch in run.epochs(3):" in added(found)
     assert not any("run.batches" in line for line in added(found))
-    assert "each learner would go over all of it" in found.hints[0]
+    assert "each learner would process all of it" in found.hints[0]
 
 
 def test_an_optimiser_over_loose_tensors_is_not_shared_out() -> None:
     text = "w = torch.zeros(2, requires_grad=True)\nsgd = torch.optim.SGD([w], 0.1)\n"
     cell = LOOP.replace("net(x)", "(x @ w)").replace("opt.step", "sgd.step")
 
-    assert suggestion_for(MODEL, text, cell).why.startswith("it cannot be seen which module `sgd` trains.")
+    assert suggestion_for(MODEL, text, cell).why.startswith("the module that `sgd` trains was not found.")
 
 
 def test_an_optimiser_of_one_s_own_must_have_a_state() -> None:
@@ -280,7 +280,7 @@ def test_sums_over_samples_and_early_breaks_are_told() -> None:
 
     hints = suggestion_for(MODEL, text).hints
     assert any("all learners must `break` at the same step" in hint for hint in hints)
-    assert any("divide by the samples that it saw" in hint for hint in hints)
+    assert any("divide by the number of samples it processed" in hint for hint in hints)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_bar_with_a_name_goes_on_over_the_shared_batches(bar: str) -> None:
 def test_a_bar_that_is_made_once_for_all_epochs_is_told() -> None:
     found = suggestion_for(MODEL, f"bar = tqdm(loader)\nfor epoch in range(3):\n    for x, y in bar:\n{STEP}")
 
-    assert "is made once, outside of the loop" in found.hints[0]
+    assert "is created once, outside the loop" in found.hints[0]
     assert not any("run.batches" in line for line in added(found))
 
 
