@@ -12,44 +12,30 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
+from jupyter_dlaas.api.submission import Bounds, Prepared, prepare
 from jupyter_dlaas.client.follow import Follower, LogLines
-from jupyter_dlaas.client.http import Client, new_key
-from jupyter_dlaas.runtime.system.hash_seed import DEFAULT as DEFAULT_HASH_SEED
-from jupyter_dlaas.runtime.system.hash_seed import VARIABLE as HASH_SEED
-from jupyter_dlaas.runtime.system.hash_seed import hash_seed_of, own_hash_seed
-from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode_float
+from jupyter_dlaas.client.http import Client
+from jupyter_dlaas.wire.codec import DlaasError, decode_float
 from jupyter_dlaas.wire.protocol import (
     Cursor,
-    File,
-    JobSpec,
     JobView,
     NotAllowed,
-    Note,
-    Origin,
-    Placement,
     PoolView,
-    Refused,
     State,
-    Submit,
 )
-from jupyter_dlaas.wire.secret_masking import SECRETS, named_secrets
 
-__all__ = ["Job", "JobFailed", "Prepared", "job", "jobs", "pool", "prepare", "result", "submit", "train"]
+__all__ = ["Job", "JobFailed", "job", "jobs", "pool", "result", "send", "submit", "train"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Bounds = int | str | tuple[int, int]
 
 
 class JobFailed(DlaasError):
@@ -78,31 +64,11 @@ def failure_text(view: JobView) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A submission that is ready to send, and the files (by SHA-256) to upload before it."""
-
-    submit: Submit
-    uploads: Mapping[str, Path]
-
-    def send(self, client: Client) -> Job:
-        """Upload the files, then submit. Calling it again is safe: the same key gives the same job.
-
-        Before an upload, a preflight checks that the pool can ever run the job. Raises Refused.
-        """
-        if self.uploads:
-            sizes = replace(self.submit, files=())
-            problems = cast("list[dict[str, str]]", client.preflight(sizes)["problems"])
-            if problems:
-                raise Refused(problems[0]["text"])
-        for path in self.uploads.values():
-            client.put_blob(path)
-        return Job(client.submit(self.submit), client)
-
-
-def prepare(
+def submit(
     source: str | Path,
     *,
+    wait: bool = False,
+    client: Client | None = None,
     name: str | None = None,
     gpus: Bounds | None = None,
     learners: Bounds | None = None,
@@ -132,110 +98,60 @@ def prepare(
     interpreter: str | None = None,
     args: Sequence[str] = (),
     start_with: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    files: Sequence[File] = (),
-    uploads: Mapping[str, Path] | None = None,
-    origin: Origin | None = None,
-    notes: Sequence[Note] = (),
-    cells: Mapping[str, str] | None = None,
-    key: str | None = None,
-) -> Prepared:
-    """Prepare the submission of a script (path) or of source text, without sending anything.
-
-    `gpus="1:4"`: one to four GPUs, one learner each; `learners` and `gpus_per_learner` count learners instead.
-    `memory` ("8G") and `cpus` are per learner; `max_time`, `hang_after` and `checkpoint_every` are seconds or "2h".
-    `hang_after`: time without progress after which a learner is ended. `outputs`: variables of the program to return
-    as results. The job uses this Python, this directory and this environment (without Jupyter's own variables), unless
-    `interpreter`, `directory` or `environment` are given; `env` is added.
-    `secret`: names of environment variables to send, whose values are masked in logs, reports and everything shown.
-    `elastic`: what may resize the running job: "off" (nothing), "manual" (your requests), "auto" (measured speed;
-    for conditions such as "auto:efficiency=0.2" see `option_parsing.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by
-    epoch. `spot=True`: use only idle devices, at a lower weight, and return them when ordinary jobs need them.
-    `args` are the script's own arguments. `autolog="off"`: metrics from `run.log` and `metric` only. Modules beside
-    a script are sent with it; `include` names other files.
-
-    `files`, `uploads`, `origin`, `notes` and `cells` are for callers that build programs from cells. Raises Invalid,
-    which names the option.
-    """
-    base_environment = os.environ if environment is None else environment
-    secrets = option_parsing.secrets(secret, base_environment)
-    masked = {SECRETS: ",".join(sorted({*named_secrets(base_environment), *secrets}))}
-    script = sources.read_script(source)
-    folder = Path(directory or Path.cwd()).expanduser().absolute()
-    sent = sources.included(include, folder)
-    if script.path is not None:
-        modules = sources.own_modules(script.text, script.path.parent, script.path)
-        data = package_data(script.text, modules)
-        sent = {**data.files, **modules, **sent}
-        files, notes = (*files, *data.inputs()), (*notes, *data.notes)
-    parcel = sources.pack(sent)
-    size = option_parsing.sizes(gpus, learners, gpus_per_learner)
-    sizing = option_parsing.elastic(elastic)
-    spec = JobSpec(
-        name=name or (option_parsing.job_name(script.path.name) if script.path is not None else "train"),
-        learners_min=size.learners_min,
-        learners_max=size.learners_max,
-        gpus_per_learner=size.gpus_per_learner,
-        cpus_per_learner=0.0 if cpus is None else float(cpus),
-        memory_bytes_per_learner=0 if memory is None else option_parsing.memory_bytes(memory),
-        gpu_kind=gpu_kind,
-        priority=option_parsing.priority(priority),
-        queue=queue,
-        spot=spot,
-        placement=None if placement is None else _placement(placement),
-        elastic=sizing.elastic,
-        condition=sizing.condition,
-        condition_value=sizing.condition_value,
-        price_per_h=sizing.price_per_h,
-        schedule=option_parsing.schedule(schedule, size.gpus_per_learner),
-        framework=framework or option_parsing.framework_of(script.text),
-        epochs=None if epochs is None else option_parsing.count(epochs, option="epochs"),
-        max_time_s=None if max_time is None else option_parsing.duration_s(max_time, option="max time"),
-        hang_after_s=None if hang_after is None else option_parsing.duration_s(hang_after, option="hang after"),
-        checkpoint_every_s=option_parsing.duration_s(checkpoint_every, option="checkpoint every"),
-        retries=option_parsing.whole(retries, option="retries"),
-        outputs=option_parsing.names(outputs),
-        metric_patterns=(metric,) if isinstance(metric, str) else tuple(metric or ()),
-        autolog=option_parsing.on_off(autolog, option="autolog"),
-        command=tuple(str(arg) for arg in args),
-        interpreter=interpreter or sys.executable,
-        directory=str(folder),
-        origin=origin or Origin(),
-        notes=tuple(notes),
-        cells=dict(cells or {}),
-    )
-    submit = Submit(
-        key=key or new_key(),
-        spec=spec,
-        source=script.text,
-        files=(*files, *parcel.files),
-        environment={
-            **option_parsing.without_jupyter(base_environment),
-            HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
-            **option_parsing.environment(env),
-            **secrets,
-            **{name: names for name, names in masked.items() if names},
-        },
-        learners=start_with,
-    )
-    return Prepared(submit=submit, uploads={**(parcel.uploads or {}), **(uploads or {})})
-
-
-def _placement(text: str) -> Placement:
-    try:
-        return Placement(text)
-    except ValueError:
-        raise Invalid(f"placement: {text!r} is not valid; use one of {', '.join(Placement)}") from None
-
-
-def submit(source: str | Path, *, wait: bool = False, client: Client | None = None, **options: Any) -> Job:
+) -> Job:
     """Submit a script (path) or source text as a job and return the job immediately.
 
-    Options are those of `prepare`: `submit("train.py", gpus="1:4", priority="high", outputs="model,history")`. With
-    `wait=True`, wait until the job has completed. Raises JobFailed if it does not.
+    `submit("train.py", gpus="1:4", priority="high", outputs="model,history")`. `gpus="1:4"`: one to four GPUs, one
+    learner each; `learners` and `gpus_per_learner` count learners instead. `memory` ("8G") and `cpus` are per learner;
+    `max_time`, `hang_after` and `checkpoint_every` are seconds or "2h". `outputs`: variables to return as results.
+    `include`: files to send. `env`: environment variables to add; `secret`: those whose values are masked. `elastic`:
+    "off", "manual" or "auto"; `schedule="epoch 30: 4 gpus"`: sizes by epoch. `spot=True`: use only idle devices.
+    `args`: the script's own arguments. `start_with`: learners at the start, if not as many as are
+    free. For details see `jupyter dlaas submit --help`.
+
+    With `wait=True`, wait until the job has completed. Raises Invalid, which names the option, and JobFailed if the
+    job does not complete.
     """
-    submitted = prepare(source, **options).send(client or Client())
-    return submitted.wait() if wait else submitted
+    prepared = prepare(
+        source,
+        name=name,
+        gpus=gpus,
+        learners=learners,
+        gpus_per_learner=gpus_per_learner,
+        cpus=cpus,
+        memory=memory,
+        gpu_kind=gpu_kind,
+        priority=priority,
+        queue=queue,
+        spot=spot,
+        placement=placement,
+        elastic=elastic,
+        schedule=schedule,
+        framework=framework,
+        epochs=epochs,
+        max_time=max_time,
+        hang_after=hang_after,
+        outputs=outputs,
+        include=include,
+        env=env,
+        secret=secret,
+        retries=retries,
+        checkpoint_every=checkpoint_every,
+        metric=metric,
+        autolog=autolog,
+        directory=directory,
+        interpreter=interpreter,
+        args=args,
+        start_with=start_with,
+    )
+    job = send(prepared, client)
+    return job.wait() if wait else job
+
+
+def send(prepared: Prepared, client: Client | None = None) -> Job:
+    """Send a prepared submission and return its job."""
+    pool_client = client or Client()
+    return Job(prepared.send(pool_client), pool_client)
 
 
 def jobs(*, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[Job]:
@@ -566,6 +482,8 @@ def _decorated(function: Callable[..., Any], options: Mapping[str, Any]) -> Call
         given["files"] = (*given.get("files", ()), *parcel.files, *data.inputs())
         given["notes"] = (*given.get("notes", ()), *data.notes)
         given["uploads"] = {**(given.get("uploads") or {}), **(parcel.uploads or {})}
-        return submit(text, **given)
+        wait, client = given.pop("wait", False), given.pop("client", None)
+        job = send(prepare(text, **given), client)
+        return job.wait() if wait else job
 
     return call

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_dlaas.api import jobs, option_parsing
+from jupyter_dlaas.api import jobs, option_parsing, submission
 from jupyter_dlaas.cli import engine_control, parser, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.client import discovery
@@ -131,12 +131,11 @@ def _out(options: argparse.Namespace, value: object, text: str) -> int:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    prepared = jobs.prepare(options.file, **{name: getattr(options, name) for name in _SPEC})
+    prepared = submission.prepare(options.file, **{name: getattr(options, name) for name in _SPEC})
     client = _client(options)
     if options.dry_run:
         return _dry_run(options, prepared, client)
-    job = prepared.send(client)
-    view = job.last_view
+    view = prepared.send(client)
     if not options.wait:
         return _out(options, view, f"{terminal.job_text(view, _ink())}\n  Log: jupyter dlaas logs {view.id} -f")
     if not options.json:
@@ -144,7 +143,7 @@ def _submit(options: argparse.Namespace) -> int:
     return _follow(options, client, view)
 
 
-def _dry_run(options: argparse.Namespace, prepared: jobs.Prepared, client: Client) -> int:
+def _dry_run(options: argparse.Namespace, prepared: submission.Prepared, client: Client) -> int:
     submit = prepared.submit
     found: dict[str, Any] = {"problems": [], "estimate": "no estimate: files would have to be uploaded first"}
     if not prepared.uploads:

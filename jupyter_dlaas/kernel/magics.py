@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from jupyter_dlaas.api import jobs
+from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api.jobs import Job, JobFailed
 from jupyter_dlaas.cli import main, parser
 from jupyter_dlaas.cli import terminal as show
@@ -112,11 +112,11 @@ class DlaasMagics(Magics):
             return None
         results = self.waiter.results()
         with submit.prepared(self._kernel, cells, here, asked, results, suggestion) as ready:
+            prepared = submission.prepare(ready.made.text, **ready.options)
             if asked.is_dry_run:
-                prepared = jobs.prepare(ready.made.text, **ready.options)
                 print(submit.dry_run_text(ready.made, prepared, Client()))
                 return None
-            job = jobs.submit(ready.made.text, **ready.options)
+            job = jobs.send(prepared)
         self._show_now(job)
         if asked.outputs:
             self.waiter.bring(job, asked.outputs, is_new=True)

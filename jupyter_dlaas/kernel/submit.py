@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.analysis.model import Capture, ExecutedCell, ResultRef, TrainingCell, line_map, size_text
-from jupyter_dlaas.api import jobs, option_parsing, sources
+from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
+from jupyter_dlaas.api.submission import Prepared
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.http import Client
@@ -241,7 +242,7 @@ def _cut(text: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- dry run
 
 
-def dry_run_text(made: Capture, prepared: jobs.Prepared, client: Client) -> str:
+def dry_run_text(made: Capture, prepared: Prepared, client: Client) -> str:
     """Format what would be sent, the omitted statements with reasons, and the pool's answer; starts nothing."""
     spec = prepared.submit.spec
     size = (
@@ -280,7 +281,7 @@ def _omitted_text(statement: Any) -> str:
     return f"  {statement.cell}, line {statement.line}: {head[:_SHOWN]}\n      {statement.reason}.{option}"
 
 
-def _sent(made: Capture, prepared: jobs.Prepared) -> Iterator[str]:
+def _sent(made: Capture, prepared: Prepared) -> Iterator[str]:
     sizes = {sha256: path.stat().st_size for sha256, path in prepared.uploads.items()}
     for file in prepared.submit.files:
         size = len(file.text.encode()) if file.text is not None else sizes.get(file.sha256 or "", 0)
@@ -290,7 +291,7 @@ def _sent(made: Capture, prepared: jobs.Prepared) -> Iterator[str]:
         yield f"{ref.name}, a result of {ref.job}"
 
 
-def _preflight(prepared: jobs.Prepared, client: Client) -> tuple[list[str], str]:
+def _preflight(prepared: Prepared, client: Client) -> tuple[list[str], str]:
     """Return the pool's problems with the submission and its start estimate, without sending the files."""
     try:
         found: dict[str, Any] = client.preflight(replace(prepared.submit, files=()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.api import jobs
+from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api import jobs as dlaas
 from jupyter_dlaas.api.jobs import JobFailed
 from jupyter_dlaas.wire.codec import Invalid
@@ -66,7 +67,7 @@ def test_large_and_binary_files_travel_as_blobs(
 
 
 def test_repeating_a_submit_keeps_its_key(pool: FakePool) -> None:
-    prepared = jobs.prepare("x = 1\n")
+    prepared = submission.prepare("x = 1\n")
     (pool.fake / "die").touch()
     prepared.send(pool.client)
 
@@ -207,3 +208,20 @@ def test_what_cannot_travel_is_refused_in_words(
 
     with pytest.raises(Invalid, match="is defined inside another function"):
         jobs.train(inner)()
+
+
+def test_submit_spells_out_the_options_of_prepare_with_the_same_defaults() -> None:
+    users = inspect.signature(jobs.submit).parameters
+    all_options = inspect.signature(submission.prepare).parameters
+    internal = {"environment", "files", "uploads", "origin", "notes", "cells", "key"}
+
+    assert set(users) == (set(all_options) - internal) | {"wait", "client"}
+    assert all(all_options[name].default == users[name].default for name in set(users) & set(all_options))
+
+
+def test_public_names_are_all_documented_and_none_is_private() -> None:
+    import jupyter_dlaas
+
+    assert dir(jupyter_dlaas) == sorted(jupyter_dlaas.__all__)
+    silent = [name for name in dir(jupyter_dlaas) if name != "__version__" and not getattr(jupyter_dlaas, name).__doc__]
+    assert silent == []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dlaas_server.rest.routes import ROUTES, Door
-from jupyter_dlaas.api import jobs
+from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.cli import engine_control, main
 from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.discovery import SocketDoor
@@ -132,8 +132,8 @@ def test_submitted_in_jupyter_scaled_and_halted_by_command_resumed_in_python(
 ) -> None:
     server = real_server(tmp_path, real)
     try:
-        prepared = jobs.prepare(SLOW, name="mixed", gpus="1:2", start_with=1)
-        job = prepared.send(Client(at=[server.door]))
+        prepared = submission.prepare(SLOW, name="mixed", gpus="1:2", start_with=1)
+        job = jobs.send(prepared, Client(at=[server.door]))
         until(lambda: "line 3" in str(job.logs()), 60)
         assert main.main(["scale", "mixed", "2"]) == 0
         assert main.main(["halt", "mixed", "--yes"]) == 0  # it is a plain loop
@@ -236,8 +236,8 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pool with one completed job, fake-1."""
     folder = tmp_path_factory.mktemp("described") / "pool"
     client = Client(at=[SocketDoor(folder)])
-    prepared = jobs.prepare("x = 1\n", name="fake", outputs="x", directory=str(folder.parent))
-    prepared.send(client).wait(60)
+    prepared = submission.prepare("x = 1\n", name="fake", outputs="x", directory=str(folder.parent))
+    jobs.send(prepared, client).wait(60)
     yield folder
     engine_control.stop(folder)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.api import jobs
+from jupyter_dlaas.api import submission
 from jupyter_dlaas.kernel.magics import _loaded, _parser
 from jupyter_dlaas.kernel.options import parse
 from tests.notebook_e2e.shells import shell as new_shell
@@ -26,5 +26,5 @@ def test_only_who_types_it_gets_a_spot_job() -> None:
 
     assert spot == {"name": "night", "gpus": "1:4", "spot": True}
     assert ordinary == {"name": "night"}
-    assert jobs.prepare("print(1)\n", **spot).submit.spec.spot
-    assert not jobs.prepare("print(1)\n", **ordinary).submit.spec.spot
+    assert submission.prepare("print(1)\n", **spot).submit.spec.spot
+    assert not submission.prepare("print(1)\n", **ordinary).submit.spec.spot
