@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api import jobs as dlaas
@@ -225,3 +226,19 @@ def test_public_names_are_all_documented_and_none_is_private() -> None:
     assert dir(jupyter_dlaas) == sorted(jupyter_dlaas.__all__)
     silent = [name for name in dir(jupyter_dlaas) if name != "__version__" and not getattr(jupyter_dlaas, name).__doc__]
     assert silent == []
+
+
+def test_errors_show_the_users_line_and_no_frame_of_the_package(
+    pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = InteractiveShell()
+    shown: list[str] = []
+    monkeypatch.setattr(shell, "_showtraceback", lambda _type, _error, lines: shown.extend(lines))
+    shell.run_cell("import jupyter_dlaas as dlaas")
+
+    for line in ("dlaas.submit('x = 1', gpus='many')", "dlaas.job('fake-1').result()"):
+        shown.clear()
+        shell.run_cell(line)
+        text = "\n".join(shown)
+        assert line.split("(")[0] in text
+        assert "jupyter_dlaas/" not in text, text
