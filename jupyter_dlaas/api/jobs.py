@@ -21,7 +21,6 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
 from jupyter_dlaas.api.submission import Bounds, Prepared, prepare
-from jupyter_dlaas.api.tracebacks import hides_frames, hides_frames_of_methods
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.codec import DlaasError, decode_float
@@ -65,7 +64,6 @@ def failure_text(view: JobView) -> str:
     return "\n".join(lines)
 
 
-@hides_frames
 def submit(
     source: str | Path,
     *,
@@ -156,21 +154,18 @@ def send(prepared: Prepared, client: Client | None = None) -> Job:
     return Job(prepared.send(pool_client), pool_client)
 
 
-@hides_frames
 def jobs(*, state: str | None = None, owner: str | None = None, limit: int | None = None) -> list[Job]:
     """Return the pool's jobs, newest first. `state`: one or more states, separated by commas."""
     client = Client()
     return [Job(view, client) for view in client.jobs(state=state, owner=owner, limit=limit)]
 
 
-@hides_frames
 def job(name: str) -> Job:
     """Return a job by its handle ("resnet-48"), or the newest job of a name ("resnet"). Raises NotFound."""
     client = Client()
     return Job(client.job(name), client)
 
 
-@hides_frames
 def pool() -> PoolView:
     """Return the pool: its nodes, devices, the jobs that hold them, and the queue."""
     return Client().pool()
@@ -182,7 +177,6 @@ class NotRestored(DlaasError):
     code = "not_restored"
 
 
-@hides_frames
 def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -> Any:
     """Load results of a completed job: one object for one name, else a tuple. Raises NotFound.
 
@@ -231,7 +225,6 @@ def _lazy_module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-@hides_frames_of_methods
 class Job:
     """A job of the pool. Properties are read from the engine on each access; only the last view is kept."""
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import re
+import sys
+import traceback
 import types
 import typing
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 __all__ = [
@@ -58,6 +62,9 @@ def decode_float(value: object) -> float:
     return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value), math.nan)
 
 
+_PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
+
+
 class DlaasError(Exception):
     """Base class of all errors of this package. `code` is stable and part of the protocol; the message is for users."""
 
@@ -67,6 +74,22 @@ class DlaasError(Exception):
     def as_json(self) -> dict[str, Json]:
         """Return the error as a JSON body."""
         return {"error": {"code": self.code, "message": str(self)}}
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the traceback that IPython shows: the user's frames and the message, without this package's frames."""
+        shell = sys.modules["IPython"].get_ipython()
+        frames = self.__traceback__
+        while frames is not None and frames.tb_next is not None:
+            if frames.tb_next.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+                frames.tb_next = None
+            else:
+                frames = frames.tb_next
+        if shell is None:
+            return traceback.format_exception(self)
+        formatter = shell.InteractiveTB
+        offset = formatter.tb_offset
+        lines: list[str] = formatter.structured_traceback(type(self), self, self.__traceback__, tb_offset=offset)
+        return lines
 
 
 class Invalid(DlaasError):

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -232,13 +233,14 @@ def test_errors_show_the_users_line_and_no_frame_of_the_package(
     pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = InteractiveShell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     shown: list[str] = []
     monkeypatch.setattr(shell, "_showtraceback", lambda _type, _error, lines: shown.extend(lines))
     shell.run_cell("import jupyter_dlaas as dlaas")
 
-    for line in ("dlaas.submit('x = 1', gpus='many')", "dlaas.job('fake-1').result()"):
+    for line in (r"dlaas.submit('x = 1\n', gpus='many')", "dlaas.job('fake-1').result()"):
         shown.clear()
         shell.run_cell(line)
-        text = "\n".join(shown)
+        text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(shown))
         assert line.split("(")[0] in text
         assert "jupyter_dlaas/" not in text, text
