@@ -1,6 +1,6 @@
-"""What a loss does with the samples of a batch, as its code says: a sum over them, or a mean. Pure.
+"""Reduction of a loss over the samples of a batch, from its code: a sum or a mean. Pure.
 
-Gradients of several learners are averaged, so that a sum must be known.
+The gradients of several learners are averaged, so a sum must be known.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ __all__ = ["Kind", "kind_of"]
 
 _DEPTH_MAX: Final = 12
 _SAMPLES: Final = frozenset({"size", "len", "shape", "numel", "nelement"})
-"""Calls and attributes by which a loop counts the samples that it has."""
+"""Calls and attributes by which a loop counts its samples."""
 _LOSSES: Final = ("loss", "cross_entropy", "entropy_with_logits", "kl_div", "criterion")
 
 
 class Kind(StrEnum):
-    """What a loss does with the samples of a batch."""
+    """Reduction over the samples of a batch."""
 
     SUM = "sum"
     MEAN = "mean"
     MIXED = "mixed"
-    """It adds a sum to a mean."""
+    """Sum of a sum and a mean."""
     UNKNOWN = "unknown"
 
 
 def kind_of(notebook: Notebook, ends: Sequence[Call]) -> Kind:
-    """What all losses do that go backward, by the ways to these calls."""
+    """Return the common reduction of all losses with a backward pass, by the paths to these calls."""
     found: set[Kind] = set()
     for end in ends:
         call = end[-1].call
@@ -127,7 +127,7 @@ class _Reader:
 
 
 def _reduction(call: ast.Call) -> Kind | None:
-    """What `reduction=` says, of a loss function or of the object that computes it."""
+    """Return the reduction given by `reduction=` of a loss function or of its object."""
     for one in call.keywords:
         if not isinstance(one.value, ast.Constant):
             continue
@@ -145,7 +145,7 @@ def _augmented(scope: Scope, text: str, *kinds: type[ast.operator]) -> Iterator[
 
 
 def _is_module(function: ast.expr) -> bool:
-    """`torch.sum`: the first argument is what is summed."""
+    """Return whether a function is a module's, as `torch.sum`, whose first argument is summed."""
     return isinstance(function, ast.Attribute) and ast.unparse(function.value) in ("torch", "th")
 
 
