@@ -37,32 +37,32 @@ class Behaviour:
     trains: bool = False
     trained: frozenset[str] = frozenset()  # module-level objects that it trains
     trained_params: frozenset[str] = frozenset()
-    asks: bool = False  # input()
+    prompts: bool = False  # input()
     seeds: bool = False
     keeps: bool = False  # keeps state between calls, in a closure or a default argument
     yields: bool = False  # its value is consumed by iteration
     calls: frozenset[str] = frozenset()  # functions and, with a dot, methods that it calls
     mentions: frozenset[str] = frozenset()  # outer names that it may pass on
     made: Behaviour | None = None  # effects of its inner functions, one of which it may return
-    made_params: frozenset[str] = frozenset()  # its parameters that these change: `def patch(cls): def inner(f): …`
+    inner_params: frozenset[str] = frozenset()  # its parameters that these change: `def patch(cls): def inner(f): …`
     line: int = 0
     gradients: Gradients = NO_GRADIENTS  # effects of its own text on gradients
 
     def touched_args(self, call: Call) -> frozenset[str]:
         """Return the variables among a call's arguments that are different afterwards."""
         found: set[str] = set()
-        for param, names in self._handed(call):
+        for param, names in self._bound_arguments(call):
             if param is None or param in self.touched_params or param not in self.params:
                 found |= names if self.touched_params else set()
         return frozenset(found)
 
     def given_for(self, call: Call, params: frozenset[str]) -> frozenset[str]:
         """Return the variables that a call passes for these parameters."""
-        return frozenset().union(*(names for param, names in self._handed(call) if param in params))
+        return frozenset().union(*(names for param, names in self._bound_arguments(call) if param in params))
 
-    def _handed(self, call: Call) -> Iterator[tuple[str | None, frozenset[str]]]:
+    def _bound_arguments(self, call: Call) -> Iterator[tuple[str | None, frozenset[str]]]:
         named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
-        for key, names in call.handed:
+        for key, names in call.arguments:
             yield key if isinstance(key, str) else named[key] if 0 <= key < len(named) else None, names
 
     def also(self, other: Behaviour) -> Behaviour:
@@ -74,7 +74,7 @@ class Behaviour:
             altered=self.altered | other.altered,
             trained=self.trained | other.trained,
             trained_params=self.trained_params | other.trained_params,
-            asks=self.asks or other.asks,
+            prompts=self.prompts or other.prompts,
             seeds=self.seeds or other.seeds,
             calls=self.calls | other.calls,
             keeps=self.keeps or other.keeps,
@@ -123,9 +123,9 @@ def behaviour_of(function: Function) -> Behaviour:
     # `torch.Generator().manual_seed(0)` seeds only an object of this call.
     own_streams = {(n.lineno, verb_of(n.func)) for n in inside if isinstance(n, ast.Call) and _is_of_own(n.func, own)}
     made: Behaviour | None = None
-    made_params: frozenset[str] = frozenset()
+    inner_params: frozenset[str] = frozenset()
     for _, one in nested:
-        made_params |= one.touches & params
+        inner_params |= one.touches & params
         keeps = one.keeps or not own.isdisjoint(one.touches)  # it keeps state in a variable of this call
         one = replace(one, touches=one.touches - own, keeps=keeps)
         made = one if made is None else made.also(one)
@@ -138,7 +138,7 @@ def behaviour_of(function: Function) -> Behaviour:
         altered=effects.altered - own,
         trained=trained - own,
         trained_params=trained & params,
-        asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
+        prompts=any(call.function == "input" for call in effects.calls) and "input" not in own,
         seeds=any(
             call.verb in SEEDS or (call.is_dropped and is_seed(call.verb))
             for call in effects.calls
@@ -149,14 +149,18 @@ def behaviour_of(function: Function) -> Behaviour:
         calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,
         mentions=effects.values - own,
         made=made,
-        made_params=made_params,
+        inner_params=inner_params,
         line=getattr(function, "lineno", 0),
         gradients=gradients_of(ast.Module([*body], [])),
     )
     for one, _ in run:
         found = found.also(
             Behaviour(
-                trains=one.trains, trained=one.trained - own, asks=one.asks, seeds=one.seeds, calls=one.calls - own
+                trains=one.trains,
+                trained=one.trained - own,
+                prompts=one.prompts,
+                seeds=one.seeds,
+                calls=one.calls - own,
             )
         )
     return found

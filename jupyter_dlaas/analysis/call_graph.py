@@ -26,7 +26,7 @@ __all__ = [
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 INNER: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 DEEPEST: Final = 12
-MOST: Final = 400
+CALLS_MAX: Final = 400
 """Maximum number of relevant calls; a training cell has only a few."""
 
 
@@ -172,7 +172,7 @@ class Notebook:
 
     def _follow(self, scope: Scope, way: Call, wanted: frozenset[str], found: list[Call]) -> None:
         for around, call in _calls_in(scope.node.body, ()):
-            if len(found) >= MOST:
+            if len(found) >= CALLS_MAX:
                 return
             here = (*way, Frame(scope, around, call))
             if isinstance(call.func, ast.Attribute) and call.func.attr in wanted:
@@ -197,7 +197,7 @@ class Notebook:
         """Return the notebook's own method that a call invokes, by the class of the receiver."""
         kind = scope.owner if isinstance(receiver, ast.Name) and receiver.id == "self" else ""
         if not kind:
-            made = receiver if isinstance(receiver, ast.Call) else self.made_by(ast.unparse(receiver), scope, ())
+            made = receiver if isinstance(receiver, ast.Call) else self.value_of(ast.unparse(receiver), scope, ())
             kind = last_name(made.func) if isinstance(made, ast.Call) else ""
         seen: set[str] = set()
         while kind in self.classes and kind not in seen:
@@ -209,7 +209,7 @@ class Notebook:
 
     # -- bindings -----------------------------------------------------------------------------------------------------
 
-    def made_by(self, text: str, scope: Scope, way: Sequence[Frame]) -> ast.expr | None:
+    def value_of(self, text: str, scope: Scope, way: Sequence[Frame]) -> ast.expr | None:
         """Return the expression to which a name or attribute was last bound, or None if unknown.
 
         `way`: the frames above the scope, outermost first.
@@ -251,7 +251,7 @@ class Notebook:
                 return module, value
         if "." in text:  # `trainer.model`: an attribute that the object's class binds
             holder, _, attribute = text.rpartition(".")
-            made = self.made_by(holder, scope, way)
+            made = self.value_of(holder, scope, way)
             kind = last_name(made.func) if isinstance(made, ast.Call) else ""
             for method in self.classes.get(kind, {}).values():
                 if values := method.values(f"self.{attribute}"):

@@ -361,7 +361,7 @@ def _has_magic(node: ast.AST) -> bool:
     return any(is_magic_call(n) for n in ast.walk(node))
 
 
-def _run_words(args: str) -> list[str]:
+def _run_arguments(args: str) -> list[str]:
     try:
         words = shlex.split(args)
     except ValueError:
@@ -372,7 +372,7 @@ def _run_words(args: str) -> list[str]:
 
 def _run_target(args: str) -> str | None:
     """Return the file of `%run -i train.py --epochs 3`; None for modules, which are not given by a path."""
-    words = _run_words(args)
+    words = _run_arguments(args)
     if not words:
         return None
     return words[0] if words[0].endswith((".py", ".ipynb")) else f"{words[0]}.py"
@@ -395,7 +395,7 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
     given = []
     names = _identifiers(parse(text))
     if names & ARGUMENTS:
-        given += ["import sys", f"sys.argv = {[name, *_run_words(found['args'])[1:]]!r}"]
+        given += ["import sys", f"sys.argv = {[name, *_run_arguments(found['args'])[1:]]!r}"]
     if "__file__" in names:
         given.append(f"__file__ = {name!r}")
     head = [replace(statement, lines=(Line(t, statement.line),), node=parse(t).body[0], kind="python") for t in given]

@@ -40,7 +40,7 @@ from jupyter_dlaas.analysis.names import Flow, flow_of, root_name, walk
 from jupyter_dlaas.analysis.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
 
-ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
+PROMPTING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
 GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
 DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random stream
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno")
@@ -119,7 +119,7 @@ class Tracer:
         self.seen: set[str] = set()
         self.plain: set[str] = set()  # bound by imports, definitions, constants
         self.modules: set[str] = set()
-        self.asking: set[str] = set()  # names of widget libraries
+        self.prompting: set[str] = set()  # names of widget libraries
         self.classes: set[str] = set()
         self.late: dict[str, frozenset[str]] = {}
         self.objects: dict[str, frozenset[str]] = {}
@@ -130,8 +130,9 @@ class Tracer:
         self.methods: dict[str, Behaviour] = {}
         self.globals_of: dict[str, frozenset[str]] = {}
         self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
-        self.handed: dict[str, frozenset[str]] = {}  # object -> own functions passed to it: `Thread(target=work)`
-        self.trainings = Trainings(self.behaviours, self.methods, self.handed, self.objects, self.modules)
+        # object -> own functions passed to it: `Thread(target=work)`
+        self.passed_functions: dict[str, frozenset[str]] = {}
+        self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
         self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
 
@@ -169,7 +170,7 @@ class Tracer:
         touches = self._touches(effects, behaviour, uses, statement)
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
-        asks = self._asks(
+        prompts = self._prompt_of(
             node, reads, uses
         )  # before the statement's own bindings: it may rebind a function that it calls
         self._remember(node, flow, self._carried(node, effects, reads))
@@ -216,7 +217,7 @@ class Tracer:
             altered=(effects.altered | behaviour.altered) - self.modules,
             fits=fits,
             gradients=gradients,
-            foreign=statement.foreign or asks,
+            foreign=statement.foreign or prompts,
             calls=effects.calls,
             changes=changes,
             is_plain=not is_special and statement.ran == "yes",
@@ -271,7 +272,7 @@ class Tracer:
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
             self.starts.pop(name, None)
-            for group in (self.plain, self.modules, self.asking, self.classes, self.iterators):
+            for group in (self.plain, self.modules, self.prompting, self.classes, self.iterators):
                 group.discard(name)
             if is_used_up:
                 self.iterators.add(name)
@@ -316,8 +317,8 @@ class Tracer:
             if source is None or bound.islower():
                 self.modules.add(bound)
             root = alias.name.partition(".")[0] if source is None else source
-            if root in ASKING_MODULES or f"{source}.{alias.name}" in ASKING_MODULES:
-                self.asking.add(bound)
+            if root in PROMPTING_MODULES or f"{source}.{alias.name}" in PROMPTING_MODULES:
+                self.prompting.add(bound)
 
     def _wrapped(self, node: ast.stmt) -> tuple[Behaviour, frozenset[str]] | None:
         """Return the effects of a wrapped own function: `step = jit(step)`, `f = partial(g, 2)`, `up = counter()`."""
@@ -362,17 +363,17 @@ class Tracer:
         for hold in effects.holds:
             objects = frozenset(n for n in hold.objects if self._is_object(n))
             given = frozenset(n for n in hold.objects if n in self.behaviours)
-            given = given.union(*(self.handed[n] for n in sorted(objects & self.handed.keys())))
+            given = given.union(*(self.passed_functions[n] for n in sorted(objects & self.passed_functions.keys())))
             for target in hold.targets - self.modules:
                 is_new = hold.is_sure and target in flow.kills and target not in hold.objects
                 before, makers = self.objects.get(target, frozenset()), self.makers.get(target, frozenset())
                 _link(self.objects, self.holders, target, objects if is_new else before | objects)
                 _link(self.makers, self.made, target, hold.makers if is_new else makers | hold.makers)
-                kept = frozenset() if is_new else self.handed.get(target, frozenset())
+                kept = frozenset() if is_new else self.passed_functions.get(target, frozenset())
                 if given | kept:
-                    self.handed[target] = given | kept
+                    self.passed_functions[target] = given | kept
                 else:
-                    self.handed.pop(target, None)
+                    self.passed_functions.pop(target, None)
 
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
@@ -409,8 +410,8 @@ class Tracer:
         own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
         if call.function is not None and own is not None:
             found |= {call.function} if own.keeps else set()
-            if call.is_called and own.made_params:
-                found |= set(replace(own, touched_params=own.made_params).touched_args(call))
+            if call.is_called and own.inner_params:
+                found |= set(replace(own, touched_params=own.inner_params).touched_args(call))
             return found | {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
         changes_itself = own is not None and bool(
             own.touched_params
@@ -441,8 +442,10 @@ class Tracer:
 
     def _touched_elsewhere(self, call: Call) -> frozenset[str]:
         """Return objects that the statement does not name but a method, class or the function's maker changes."""
-        handed = self.handed.get(call.receiver or call.function or "", frozenset())
-        found = frozenset().union(*(self.behaviours[n].touches for n in sorted(handed) if n in self.behaviours))
+        passed_functions = self.passed_functions.get(call.receiver or call.function or "", frozenset())
+        found = frozenset().union(
+            *(self.behaviours[n].touches for n in sorted(passed_functions) if n in self.behaviours)
+        )
         if call.receiver is not None:
             method = self.methods.get(call.verb) if call.receiver not in self.modules else None
             return found | (method.touches if method is not None else frozenset())
@@ -469,30 +472,30 @@ class Tracer:
         return self.trainings.runs_training(call)
 
     # statements that cannot run again
-    def _asks(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
+    def _prompt_of(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
         if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
             return ""
-        asked = "input" in reads or not self.asking.isdisjoint(reads)
-        for part in walk_now([node]) if asked else ():
+        tested = "input" in reads or not self.prompting.isdisjoint(reads)
+        for part in walk_now([node]) if tested else ():
             if not isinstance(part, ast.Call):
                 continue
             names = {n.id for n in walk(part.func) if isinstance(n, ast.Name)}
             if "input" in names and isinstance(part.func, ast.Name) and "input" not in self.seen:
                 return "input()"
-            if names & self.asking:
+            if names & self.prompting:
                 return "a widget or a prompt"
-        asking = sorted(name for name in uses if self.behaviours[name].asks)
-        return f"input(), called by `{asking[0]}`" if asking else ""
+        prompting = sorted(name for name in uses if self.behaviours[name].prompts)
+        return f"input(), called by `{prompting[0]}`" if prompting else ""
 
 
-def _link(there: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
+def _link(forward: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
     """Record that `name` leads to `others` and nothing else, in both directions."""
-    before = there.get(name, frozenset())
+    before = forward.get(name, frozenset())
     for other in before - others:
         back[other].discard(name)
     for other in others - before:
         back.setdefault(other, set()).add(name)
-    there[name] = others
+    forward[name] = others
 
 
 def _nothing(statement: Statement) -> Step:

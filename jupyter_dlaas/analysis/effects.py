@@ -146,7 +146,7 @@ class Call:
     function: str | None  # `f` of `f(x)`; None for methods
     receiver: str | None  # `a` of `a.b.c(x)`
     verb: str  # `f`, `c`
-    handed: tuple[tuple[int | str, frozenset[str]], ...]  # position or keyword -> variables whose objects are passed
+    arguments: tuple[tuple[int | str, frozenset[str]], ...]  # position or keyword -> variables passed
     is_dropped: bool  # its value is not used
     is_called: bool  # its value is called immediately: `register("net")(Net)`, also as a decorator
     line: int
@@ -155,7 +155,7 @@ class Call:
     @property
     def args(self) -> frozenset[str]:
         """Return all variables whose objects are passed."""
-        return frozenset().union(*(names for _, names in self.handed))
+        return frozenset().union(*(names for _, names in self.arguments))
 
     @property
     def saves(self) -> bool:
@@ -185,7 +185,7 @@ class Call:
     @property
     def written(self) -> frozenset[str]:
         """Return the objects that the call certainly writes to: `out=x`, `next(numbers)`."""
-        found = [names for key, names in self.handed if key == "out" or (key == 0 and self.function == "next")]
+        found = [names for key, names in self.arguments if key == "out" or (key == 0 and self.function == "next")]
         return frozenset().union(*found)
 
     @property
@@ -197,7 +197,7 @@ class Call:
 
     def has_option(self, name: str) -> bool:
         """Return whether the call has this keyword."""
-        return any(key == name for key, _ in self.handed)
+        return any(key == name for key, _ in self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +443,7 @@ def _decoration(decorator: ast.expr, name: str) -> Call:
         function=function,
         receiver=None if function else root_name(decorator),
         verb=verb_of(decorator),
-        handed=((0, frozenset({name})),) if function else (),
+        arguments=((0, frozenset({name})),) if function else (),
         is_dropped=function is None,
         is_called=False,
         line=decorator.lineno,
@@ -452,16 +452,16 @@ def _decoration(decorator: ast.expr, name: str) -> Call:
 
 def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
-    handed: list[tuple[int | str, frozenset[str]]] = []
+    arguments: list[tuple[int | str, frozenset[str]]] = []
     for position, arg in enumerate(node.args):
-        handed.append((-1 if is_spread else position, frozenset(objects_in(arg))))
+        arguments.append((-1 if is_spread else position, frozenset(objects_in(arg))))
     for keyword in node.keywords:
-        handed.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
+        arguments.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
         verb=verb_of(node.func),
-        handed=tuple(handed),
+        arguments=tuple(arguments),
         is_dropped=is_dropped,
         is_called=is_called,
         line=node.lineno,
@@ -509,7 +509,7 @@ def objects_in(node: ast.AST) -> set[str]:
             return set()
 
 
-def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
+def _constructors(value: ast.expr) -> tuple[set[str], set[str]]:
     """Return the callables that create a value, and the objects passed to a class or an own function."""
     makers: set[str] = set()
     given: set[str] = set()
@@ -527,7 +527,7 @@ def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
 
 def _hold(targets: list[ast.expr], value: ast.expr, *, is_sure: bool) -> Hold:
     names = frozenset(name for target in targets for name in bound_names(target))
-    makers, given = _makers(value)
+    makers, given = _constructors(value)
     objects = objects_in(value) | given
     return Hold(names, frozenset(objects) - SHOW_ROOTS - HOLDING, frozenset(makers), is_sure)
 

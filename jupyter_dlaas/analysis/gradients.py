@@ -95,7 +95,7 @@ def gradients_of(
 def _takes_step(call: Call, optimisers: Set[str]) -> bool:
     """Return whether a call is an optimiser's step: by its name, its maker, or as it has no argument: `sgd.step()`."""
     receiver = call.receiver or ""
-    is_bare = bool(receiver) and not call.handed and not call.has_number and not NO_OPTIMISERS.search(receiver)
+    is_bare = bool(receiver) and not call.arguments and not call.has_number and not NO_OPTIMISERS.search(receiver)
     return is_step(call) or receiver in optimisers or is_bare
 
 

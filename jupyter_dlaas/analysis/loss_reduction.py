@@ -74,7 +74,7 @@ class _Reader:
         if (id(scope.node), text) in self._seen:
             return Kind.UNKNOWN
         self._seen.add((id(scope.node), text))
-        made = self._notebook.made_by(text, scope, way)
+        made = self._notebook.value_of(text, scope, way)
         values = scope.values(text)[-1:] or ([] if made is None else [made])
         added = [one.value for one in _augmented(scope, text, ast.Add, ast.Sub)]
         found = _together({self.kind(one, scope, way, depth + 1) for one in [*values, *added]})
@@ -82,8 +82,8 @@ class _Reader:
         return Kind.MEAN if divided and found is Kind.SUM else found
 
     def _call(self, call: ast.Call, scope: Scope, way: Sequence[Frame], depth: int) -> Kind:
-        if (said := _reduction(call)) is not None:
-            return said
+        if (reduction := _reduction(call)) is not None:
+            return reduction
         name = last_name(call.func)
         is_method = isinstance(call.func, ast.Attribute)
         values = call.args[1:] if is_method and _is_module(call.func) else call.args
@@ -102,11 +102,11 @@ class _Reader:
             here = (*way, Frame(scope, (), call))
             first = [one.elts[0] if isinstance(one, ast.Tuple) and one.elts else one for one in returned]
             return _together({self.kind(one, own, here, depth + 1) for one in first})
-        made = self._notebook.made_by(ast.unparse(call.func), scope, way)
+        made = self._notebook.value_of(ast.unparse(call.func), scope, way)
         if isinstance(made, ast.Call):
-            said = _reduction(made)
-            if said is not None or _is_loss(last_name(made.func)):
-                return said or Kind.MEAN
+            reduction = _reduction(made)
+            if reduction is not None or _is_loss(last_name(made.func)):
+                return reduction or Kind.MEAN
         return Kind.MEAN if _is_loss(name) else Kind.UNKNOWN
 
     def _function(self, call: ast.Call, scope: Scope) -> Scope | None:
@@ -150,5 +150,5 @@ def _is_module(function: ast.expr) -> bool:
 
 
 def _is_loss(name: str) -> bool:
-    said = name.lower()
-    return any(one in said for one in _LOSSES)
+    reduction = name.lower()
+    return any(one in reduction for one in _LOSSES)

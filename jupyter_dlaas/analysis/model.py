@@ -11,10 +11,10 @@ __all__ = [
     "ExecutedCell",
     "Kept",
     "KernelFacts",
-    "LeftOut",
     "LineRef",
     "Literal",
     "NameFact",
+    "OmittedStatement",
     "OwnModule",
     "Problem",
     "ResultRef",
@@ -37,7 +37,7 @@ class ExecutedCell:
     raised_line: int | None = None  # in `source`, from 1; None: unknown
     duration_s: float | None = None  # None: executed before recording began
     cell_id: str | None = None  # the notebook's id of the cell, if the front end sends one
-    chance: str | None = None  # random state at the start of the cell; None: unknown
+    random_state: str | None = None  # random state at the start of the cell; None: unknown
     directory: str | None = None  # the kernel's directory at the start of the cell; None: unknown
     ended_s: float | None = None  # Unix time; None: unknown
 
@@ -105,7 +105,7 @@ class KernelFacts:
         OwnModule, ...
     ] = ()  # modules in other directories that were edited since; they are not sent
     files: Mapping[str, str] = field(default_factory=dict)  # text of the files of `%run`
-    chance: str | None = None  # current random state
+    random_state: str | None = None  # current random state
     directory: str | None = None  # the kernel's current directory, which is the job's; None: unknown
     hash_seed: str | None = None  # of the kernel and the job; None: chosen at random by Python, so the job's differs
     started_in: str | None = None  # the kernel's initial directory
@@ -131,7 +131,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class OmittedStatement:
     cell: str
     line: int
     source: str
@@ -167,7 +167,7 @@ class Capture:
     text: str  # train.py
     lines: tuple[LineRef, ...]
     kept: tuple[Kept, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[OmittedStatement, ...]
     pushed: tuple[str, ...]  # one graph, in this order
     results: tuple[ResultRef, ...]
     literals: tuple[Literal, ...]
@@ -175,7 +175,7 @@ class Capture:
     unbound: tuple[str, ...]  # needed, but not defined
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
-    chance: Mapping[int, str] = field(default_factory=dict)  # cell -> random state at its start
+    random_state: Mapping[int, str] = field(default_factory=dict)  # cell -> random state at its start
 
     @property
     def is_ready(self) -> bool:

@@ -317,12 +317,12 @@ class _Walk:
         if is_always_true(test):
             self.block(body)
             return
-        before = set(self.reads) if (asked := looked_up_in(test)) else self.reads
+        before = set(self.reads) if (tested := looked_up_in(test)) else self.reads
         yes, no = (self.option(is_rare=not self.is_in_loop) for _ in range(2))
         yes.block(body)
         no.block(orelse)
         self.join([yes, no])
-        self._soften(asked, before)
+        self._soften(tested, before)
 
     def _loop(self, node: ast.stmt, target: ast.expr | None, body: list[ast.stmt], *, runs: bool) -> None:
         inside, before = self.branch() if runs else self.option(), self.branch()
@@ -438,17 +438,17 @@ class _Walk:
                 self._maybe(others)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self.expression(test)
-                before = set(self.reads) if (asked := looked_up_in(test)) else self.reads
+                before = set(self.reads) if (tested := looked_up_in(test)) else self.reads
                 self._maybe([body], [orelse])
-                self._soften(asked, before)
+                self._soften(tested, before)
             case _:
                 self.soft |= (looked_up(node) | names_expanded(node)) - self.kills
                 for child in ast.iter_child_nodes(node):
                     self.expression(child)
 
-    def _soften(self, asked: frozenset[str], before: set[str]) -> None:
+    def _soften(self, tested: frozenset[str], before: set[str]) -> None:
         """Mark names read below a test for their existence as soft reads."""
-        for name in asked & self.reads - before:
+        for name in tested & self.reads - before:
             self.reads.discard(name)
             self.soft.add(name)
 

@@ -40,11 +40,11 @@ def optimised_names(
             case ast.Call(args=[given, *_], func=function) if OPTIMISERS.search(verb_of(function)):
                 found |= objects_in(given)
             case ast.Call(func=function, args=args, keywords=keywords):
-                handed = frozenset[str]().union(*map(objects_in, [*args, *(one.value for one in keywords)]))
+                passed = frozenset[str]().union(*map(objects_in, [*args, *(one.value for one in keywords)]))
                 verb = verb_of(function)
-                is_around = verb[:1].isupper() and not handed.isdisjoint(optimisers) and not NO_WRAPPERS.search(verb)
+                is_around = verb[:1].isupper() and not passed.isdisjoint(optimisers) and not NO_WRAPPERS.search(verb)
                 if verb in kinds or is_around:
-                    found |= handed
+                    found |= passed
             case _:
                 continue
     return frozenset(found) - {"self"}

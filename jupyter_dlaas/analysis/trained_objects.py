@@ -39,11 +39,16 @@ class Trainings:
         self,
         behaviours: Mapping[str, Behaviour],
         methods: Mapping[str, Behaviour],
-        handed: Mapping[str, frozenset[str]],
+        passed_functions: Mapping[str, frozenset[str]],
         objects: Mapping[str, frozenset[str]],
         modules: Set[str],
     ) -> None:
-        self.behaviours, self.methods, self.handed, self.objects = behaviours, methods, handed, objects
+        self.behaviours, self.methods, self.passed_functions, self.objects = (
+            behaviours,
+            methods,
+            passed_functions,
+            objects,
+        )
         self.modules = modules
         self.optimised: set[str] = set()  # optimisers, and the objects passed to them
         self.optimisers: set[str] = set()
@@ -102,7 +107,7 @@ class Trainings:
 
     def _first_of(self, call: Call) -> frozenset[str]:
         """Return the model passed to `trainer.fit(model, …)`."""
-        first = [names for key, names in call.handed if key in {0, "model"}] if _takes_model(call) else []
+        first = [names for key, names in call.arguments if key in {0, "model"}] if _takes_model(call) else []
         return frozenset().union(*first)
 
     def _may_fit(self, call: Call) -> bool:
@@ -116,7 +121,7 @@ class Trainings:
         receiver = call.receiver or ""
         kind = self.kinds.get(receiver, "")
         is_trainer = _TRAINERS.search(receiver) is not None or _TRAINER_KINDS.search(kind) is not None
-        options = {key for key, _ in call.handed if isinstance(key, str)}
+        options = {key for key, _ in call.arguments if isinstance(key, str)}
         match call.verb:
             case "train":  # without such arguments it sets a mode
                 is_given = any(not _MODES.search(name) for name in call.args)
@@ -180,7 +185,7 @@ class Trainings:
 
     def runs_training(self, call: Call) -> bool:
         """Return whether `trainer.run(data)` runs a training function given to the trainer."""
-        given = self.handed.get(call.receiver or "", frozenset())
+        given = self.passed_functions.get(call.receiver or "", frozenset())
         return RUNS.match(call.verb) is not None and any(self.trains(name) for name in given)
 
     def trains(self, function: str) -> bool:

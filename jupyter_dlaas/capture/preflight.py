@@ -93,8 +93,8 @@ def check_commands(goal: Cleaned, label: str) -> tuple[Problem, ...]:
     )
 
 
-def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:
-    """Report calls of input(), which nobody can answer in a job."""
+def check_prompts(trace: Trace, goal: int) -> tuple[Problem, ...]:
+    """Report calls of input(), which cannot be answered in a job."""
     return tuple(
         Problem(
             "input_in_job",
@@ -163,14 +163,14 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         return ()
     immutable = {n for n, fact in facts.names.items() if fact.is_immutable} if facts is not None else set()
     fresh: dict[str, Step] = {}
-    found = list(_made_twice(trace, solved, pushed, facts))
+    found = list(_duplicated_models(trace, solved, pushed, facts))
     if found:
         return tuple(found)
     for index in sorted(solved.slice.kept):
         step = trace.steps[index]
         if index >= solved.plan.goal or step.is_definition:
             continue
-        touched = sorted(trace_holders(trace, step, pushed.names) - immutable)
+        touched = sorted(holders_of(trace, step, pushed.names) - immutable)
         if index < pushed.index and touched:
             names = ",".join([*pushed.names, *touched])
             text = (
@@ -198,7 +198,7 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
     return tuple(found)
 
 
-def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts | None) -> Iterator[Problem]:
+def _duplicated_models(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts | None) -> Iterator[Problem]:
     """Yield a problem if a pushed optimiser includes its own copy of a model that the job also creates."""
     goal = solved.plan.goal
     for name in pushed.names if facts is not None else ():
@@ -215,7 +215,7 @@ def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts 
         for index in sorted(solved.slice.kept):
             step = trace.steps[index]
             same = sorted(step.flow.binds & frozenset(fact.shares)) if fact is not None and index < goal else []
-            if same and not trace_holders(trace, step, pushed.names):
+            if same and not holders_of(trace, step, pushed.names):
                 place = f"{step.statement.label}, line {step.statement.line}"
                 text = (
                     f"{place}: the job would create a new {_list(same)}, but the pushed `{name}` refers to the "
@@ -225,7 +225,7 @@ def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts 
                 return
 
 
-def trace_holders(trace: Trace, step: Step, names: Iterable[str]) -> frozenset[str]:
+def holders_of(trace: Trace, step: Step, names: Iterable[str]) -> frozenset[str]:
     """Return the names bound by a step whose objects refer to one of `names`."""
     others = frozenset(names)
     direct = step.flow.reads & others
@@ -255,7 +255,7 @@ def check_slow(
 ) -> tuple[Problem, ...]:
     """Warn of kept cells that took long here, since they take as long in the job."""
     working = [i for i in sorted(found.kept) if i < goal and not trace.steps[i].is_definition]
-    # The duration of a cell that also trained does not tell how long its lines take in the job.
+    # The duration of a cell that also trained says nothing about the duration of its other lines.
     trained = {trace.steps[t.index].statement.cell for t in found.trained if not t.is_kept}
     counts = {trace.steps[i].statement.cell for i in working} - trained - _loading(trace)
     slow = [(c.duration_s, c.count) for c in cells if c.count in counts and c.duration_s is not None]

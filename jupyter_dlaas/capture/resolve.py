@@ -218,9 +218,9 @@ class _Solver:
         if name == DLAAS and blocked.index is None:
             solved.needs_dlaas = True
             return None
-        if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
+        if blocked.index is None and self.plan.stars and self._comes_from_star_import(fact, stars):
             return None
-        if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_behind(blocked):
+        if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_later(blocked):
             return None  # its possible readers did not read it: it did not exist yet
         last = self._last_binding(name)
         # the kernel's value is the newest; an earlier statement may have read another one
@@ -240,7 +240,7 @@ class _Solver:
         self._report(blocked, fact, solved)
         return None
 
-    def _is_bound_behind(self, blocked: Blocked) -> bool:
+    def _is_bound_later(self, blocked: Blocked) -> bool:
         """Return whether a step binds the name after all its possible readers have run."""
         first = min(blocked.readers)
         return any(blocked.name in s.flow.binds | s.globals_bound for s in self.steps[first:])
@@ -258,7 +258,7 @@ class _Solver:
         given = Given(index, (name,), source, "literal", reason=reason, cell=place[0], line=place[1])
         return replace(self.plan, given=(*self.plan.given, given))
 
-    def _comes_by_star(self, fact: NameFact | None, stars: Sequence[Step]) -> bool:
+    def _comes_from_star_import(self, fact: NameFact | None, stars: Sequence[Step]) -> bool:
         if self.facts is None:
             return True
         if fact is None:
