@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
     from jupyter_dlaas.wire.codec import DlaasError
 
-_HOME: Final = {
+_MODULE_OF: Final = {
     "Job": "jupyter_dlaas.api.jobs",
     "job": "jupyter_dlaas.api.jobs",
     "jobs": "jupyter_dlaas.api.jobs",
@@ -57,9 +57,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'jupyter_dlaas' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(_HOME[name]), name)
+    value: object = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -44,7 +44,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
     "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
-    "keras_object": ("jupyter_dlaas.objects.keras_objects", "made_again"),
+    "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
     "memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_memory"),
     "skipped": ("jupyter_dlaas.objects.object_kinds", "Skipped"),
     "typed_memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_typed_memory"),

@@ -1,13 +1,16 @@
-"""House rules that no linter knows: short files, plain folder names, no address and no path of one machine.
+"""House rules beyond linters: short files, plain folder names, plain language, no addresses, no paths of one machine.
 
-`python tests/house.py` lists what breaks them. Reads what git tracks or would track.
+`python tests/house.py` lists the violations. It reads the files that git tracks or would track.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +27,50 @@ REFUSED = {
     r"(?<![\w.])/(work|root)/": "a path of one machine",
 }
 
+PLAIN_LANGUAGE = (
+    "jupyter_dlaas/analysis",
+    "jupyter_dlaas/api",
+    "jupyter_dlaas/capture",
+    "jupyter_dlaas/cli",
+    "jupyter_dlaas/client",
+    "jupyter_dlaas/display",
+    "jupyter_dlaas/failures",
+    "jupyter_dlaas/kernel",
+    "jupyter_dlaas/objects",
+    "jupyter_dlaas/stored.py",
+    "jupyter_dlaas/suggest",
+    "jupyter_dlaas/transfer",
+)
+"""Packages and modules whose language is checked. Add each one when it is clean."""
+PRIVATE_WORDS = {
+    "afresh": "again",
+    "anew": "again",
+    "crowd": "queue",
+    "door": "endpoint",
+    "doors": "endpoints",
+    "farewell": "graceful shutdown",
+    "forgotten": "starvation guard",
+    "keeper": "watchdog",
+    "lonely": "single learner",
+    "meeting": "rendezvous",
+    "nobody": "the role that is meant",
+    "somebody": "the role that is meant",
+    "tells": "report, announce",
+    "told": "report, announce",
+    "whys": "reasons",
+}
+"""Words for which the field has a term; refused in identifiers, strings and comments."""
+PRIVATE_PHRASES = {
+    r"\b(goes|go|went) on\b": "continue",
+    r"\b(is|are) no (?!longer|more)[a-z]+ (name|number|file|text|JSON)": "not a valid ...",
+    r"\bask again\b": "retry",
+    r"\b(takes?|goes|comes?) along\b": "include, send",
+    r"\bfor want of\b": "because ... ran out",
+    r"\bwho waits\b": "waiting jobs",
+}
+FIRST_WORDS_REFUSED = {"how", "if", "what", "when", "where", "whether", "which", "who", "why"}
+"""Words that begin no docstring: functions start with an imperative verb, classes and modules with a noun."""
+
 
 def files(root: Path) -> list[Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
@@ -39,8 +86,42 @@ def crowded(root: Path) -> Iterator[str]:
             yield f"{folder.relative_to(root)}: {count} modules; {FILES_MAX} are the limit: split it by concern"
 
 
+def language_faults(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and fault of private words and of docstrings that begin with a question word."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", token.string)
+            for word in sorted(PRIVATE_WORDS.keys() & {part.lower() for part in parts}):
+                yield token.start[0], f"the name {token.string} has the private word '{word}' ({PRIVATE_WORDS[word]})"
+        elif token.type in (tokenize.COMMENT, tokenize.STRING):
+            for number, line in enumerate(token.string.split("\n"), token.start[0]):
+                for word in sorted(PRIVATE_WORDS.keys() & set(re.findall(r"\b[a-z]+\b", line.lower()))):
+                    yield number, f"the private word '{word}' ({PRIVATE_WORDS[word]})"
+                for phrase, term in PRIVATE_PHRASES.items():
+                    if match := re.search(phrase, line):
+                        yield number, f"the private phrase '{match[0]}' ({term})"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = re.match(r"\W*(\w+)", ast.get_docstring(node) or "")
+            if first is not None and first[1].lower() in FIRST_WORDS_REFUSED:
+                yield getattr(node, "lineno", 1), f"a docstring that begins with '{first[1]}'"
+
+
+def unplain(root: Path) -> Iterator[str]:
+    """Name private language in the checked packages, and docstrings of functions without an imperative verb."""
+    for path in files(root):
+        name = path.relative_to(root).as_posix()
+        if path.suffix == ".py" and any(name == part or name.startswith(f"{part}/") for part in PLAIN_LANGUAGE):
+            for number, fault in sorted(language_faults(path.read_text(encoding="utf-8"))):
+                yield f"{name}:{number}: {fault}"
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--quiet", "--output-format", "concise"]
+    command = [*ruff, "--select", "D401,D404", *PLAIN_LANGUAGE]
+    yield from subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.splitlines()
+
+
 def complaints(root: Path) -> Iterator[str]:
     yield from crowded(root)
+    yield from unplain(root)
     for path in files(root):
         name = path.relative_to(root)
         for folder in FOLDERS_REFUSED.intersection(name.parts[:-1]):

@@ -1,4 +1,4 @@
-"""What calling the notebook's own functions and methods does, as far as their text tells. Pure."""
+"""Effects of calling the notebook's own functions and methods, as far as their text shows. Pure."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ __all__ = ["Behaviour", "behaviour_of", "own_methods"]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What calling one of the notebook's own functions does."""
+    """Effects of a call of one of the notebook's own functions."""
 
     touches: frozenset[str] = frozenset()  # module-level objects
     params: tuple[str, ...] = ()
     touched_params: frozenset[str] = frozenset()
-    altered: frozenset[str] = frozenset()  # of the module-level objects, those that surely are different afterwards
+    altered: frozenset[str] = frozenset()  # module-level objects that are certainly different afterwards
     trains: bool = False
     trained: frozenset[str] = frozenset()  # module-level objects that it trains
     trained_params: frozenset[str] = frozenset()
-    asks: bool = False  # input()
+    prompts: bool = False  # input()
     seeds: bool = False
-    keeps: bool = False  # it is another one after each call: it counts in a closure or in a default argument
-    yields: bool = False  # its value is used up by whoever goes over it
+    keeps: bool = False  # keeps state between calls, in a closure or a default argument
+    yields: bool = False  # its value is consumed by iteration
     calls: frozenset[str] = frozenset()  # functions and, with a dot, methods that it calls
-    mentions: frozenset[str] = frozenset()  # names from outside that it may hand on
-    made: Behaviour | None = None  # of the functions that it defines inside, one of which it may return
-    made_params: frozenset[str] = frozenset()  # its parameters that those change: `def patch(cls): def inner(f): …`
+    mentions: frozenset[str] = frozenset()  # outer names that it may pass on
+    made: Behaviour | None = None  # effects of its inner functions, one of which it may return
+    inner_params: frozenset[str] = frozenset()  # its parameters that these change: `def patch(cls): def inner(f): …`
     line: int = 0
-    gradients: Gradients = NO_GRADIENTS  # what its own text does with them
+    gradients: Gradients = NO_GRADIENTS  # effects of its own text on gradients
 
     def touched_args(self, call: Call) -> frozenset[str]:
-        """Which of the variables that a call hands over are different afterwards."""
+        """Return the variables among a call's arguments that are different afterwards."""
         found: set[str] = set()
-        for param, names in self._handed(call):
+        for param, names in self._bound_arguments(call):
             if param is None or param in self.touched_params or param not in self.params:
                 found |= names if self.touched_params else set()
         return frozenset(found)
 
     def given_for(self, call: Call, params: frozenset[str]) -> frozenset[str]:
-        """The variables that a call hands over for these parameters."""
-        return frozenset().union(*(names for param, names in self._handed(call) if param in params))
+        """Return the variables that a call passes for these parameters."""
+        return frozenset().union(*(names for param, names in self._bound_arguments(call) if param in params))
 
-    def _handed(self, call: Call) -> Iterator[tuple[str | None, frozenset[str]]]:
+    def _bound_arguments(self, call: Call) -> Iterator[tuple[str | None, frozenset[str]]]:
         named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
-        for key, names in call.handed:
+        for key, names in call.arguments:
             yield key if isinstance(key, str) else named[key] if 0 <= key < len(named) else None, names
 
     def also(self, other: Behaviour) -> Behaviour:
@@ -74,7 +74,7 @@ class Behaviour:
             altered=self.altered | other.altered,
             trained=self.trained | other.trained,
             trained_params=self.trained_params | other.trained_params,
-            asks=self.asks or other.asks,
+            prompts=self.prompts or other.prompts,
             seeds=self.seeds or other.seeds,
             calls=self.calls | other.calls,
             keeps=self.keeps or other.keeps,
@@ -83,14 +83,14 @@ class Behaviour:
 
 
 def _is_of_own(function: ast.expr, own: Collection[str]) -> bool:
-    """Tell if a method is called on an object that was just made or that a local variable holds."""
+    """Return whether a method is called on a new object or on one that a local variable holds."""
     if not isinstance(function, ast.Attribute):
         return False
     return isinstance(function.value, ast.Call) or root_name(function.value) in own
 
 
 def behaviour_of(function: Function) -> Behaviour:
-    """What a call of this function does, as far as its own text tells; what it calls is looked up elsewhere."""
+    """Return the effects of a call of this function, from its own text; its callees are looked up elsewhere."""
     body = function.body if isinstance(function.body, list) else [ast.Expr(function.body)]
     effects = effects_of(body)
     held: dict[str, frozenset[str]] = {}
@@ -99,7 +99,7 @@ def behaviour_of(function: Function) -> Behaviour:
             held[target] = held.get(target, frozenset()) | hold.objects
     touched: set[str] = set(effects.touches)
     for call in effects.calls:
-        # flags and gradients that each user sets again; the step of the optimiser is what changes things
+        # flags and gradients that each user sets again; only the optimiser's step counts as a change
         mode_only = call.verb in {"eval", "train", "zero_grad", "backward"}
         touched |= call.written
         if call.only_shows or mode_only or not (call.is_dropped or call.is_in_place):
@@ -120,13 +120,13 @@ def behaviour_of(function: Function) -> Behaviour:
     outer = {name for n in inside if isinstance(n, ast.Nonlocal) for name in n.names}
     stored = {n.id for n in inside if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - declared - outer
     own = params | stored
-    # `torch.Generator().manual_seed(0)` starts the stream of an object of this call, and no other.
+    # `torch.Generator().manual_seed(0)` seeds only an object of this call.
     own_streams = {(n.lineno, verb_of(n.func)) for n in inside if isinstance(n, ast.Call) and _is_of_own(n.func, own)}
     made: Behaviour | None = None
-    made_params: frozenset[str] = frozenset()
+    inner_params: frozenset[str] = frozenset()
     for _, one in nested:
-        made_params |= one.touches & params
-        keeps = one.keeps or not own.isdisjoint(one.touches)  # it counts in a variable of this call
+        inner_params |= one.touches & params
+        keeps = one.keeps or not own.isdisjoint(one.touches)  # it keeps state in a variable of this call
         one = replace(one, touches=one.touches - own, keeps=keeps)
         made = one if made is None else made.also(one)
     trained = reach(optimised_names(body) | _stepped(effects.calls), held)
@@ -138,7 +138,7 @@ def behaviour_of(function: Function) -> Behaviour:
         altered=effects.altered - own,
         trained=trained - own,
         trained_params=trained & params,
-        asks=any(call.function == "input" for call in effects.calls) and "input" not in own,
+        prompts=any(call.function == "input" for call in effects.calls) and "input" not in own,
         seeds=any(
             call.verb in SEEDS or (call.is_dropped and is_seed(call.verb))
             for call in effects.calls
@@ -149,32 +149,36 @@ def behaviour_of(function: Function) -> Behaviour:
         calls=frozenset(c.function or f".{c.verb}" for c in effects.calls) - own,
         mentions=effects.values - own,
         made=made,
-        made_params=made_params,
+        inner_params=inner_params,
         line=getattr(function, "lineno", 0),
         gradients=gradients_of(ast.Module([*body], [])),
     )
     for one, _ in run:
         found = found.also(
             Behaviour(
-                trains=one.trains, trained=one.trained - own, asks=one.asks, seeds=one.seeds, calls=one.calls - own
+                trains=one.trains,
+                trained=one.trained - own,
+                prompts=one.prompts,
+                seeds=one.seeds,
+                calls=one.calls - own,
             )
         )
     return found
 
 
 def _stepped(calls: Sequence[Call]) -> frozenset[str]:
-    """Optimisers that take a step, and receivers of `fit`."""
+    """Return the optimisers that take a step, and the receivers of `fit`."""
     fitted = {call.receiver for call in calls if is_step(call) or call.verb in FITS - {"train"}} - {None}
     return frozenset(name for name in fitted if name) - {c.receiver for c in calls if c.verb == "backward"}
 
 
 def _runs_of(name: str, calls: Sequence[Call]) -> list[Call]:
-    """The calls that run a function which is defined inside, or hand it to somebody who may."""
+    """Return the calls that run an inner function, or pass it to code that may run it."""
     return [call for call in calls if name and (call.function == name or name in call.args)]
 
 
 def _remembering(function: Function) -> set[str]:
-    """Parameters whose default is an object that lives as long as the function: `def note(x, log=[])`."""
+    """Return the parameters whose default is an object that persists between calls: `def note(x, log=[])`."""
     args = [*function.args.posonlyargs, *function.args.args]
     pairs = list(zip(args[::-1], function.args.defaults[::-1], strict=False))
     pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None]
@@ -182,9 +186,9 @@ def _remembering(function: Function) -> set[str]:
 
 
 def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
-    """What each method of a class does; changing `self` counts as changing an argument.
+    """Return the effects of each method of a class; changing `self` counts as changing an argument.
 
-    A method trains also when another one, which it calls on its object, does.
+    A method also trains if another method that it calls on its object does.
     """
     methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
     found = {method.name: behaviour_of(method) for method in methods}
@@ -200,6 +204,6 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
 
 
 def _own_calls(method: Function) -> set[str]:
-    """The methods that a method calls on its own object."""
+    """Return the methods that a method calls on its own object."""
     calls = [part.func for part in walk(method) if isinstance(part, ast.Call)]
     return {f.attr for f in calls if isinstance(f, ast.Attribute) and root_name(f.value) in {"self", "cls"}}

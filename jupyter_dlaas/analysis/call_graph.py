@@ -1,4 +1,4 @@
-"""A notebook as functions that call each other: who calls whom with what, and what a name was made by. Pure."""
+"""Call graph of a notebook: functions, calls with their arguments, and the expressions behind names. Pure."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ __all__ = [
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 INNER: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 DEEPEST: Final = 12
-MOST: Final = 400
-"""Calls of interest that are looked at; a training cell has a handful."""
+CALLS_MAX: Final = 400
+"""Maximum number of relevant calls; a training cell has only a few."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sheet:
-    """One cell: what the page shows, and how Python reads it."""
+    """One cell as the page shows it, and as Python parses it."""
 
     label: str  # "cell [7]"
     count: int
-    raw: str  # without the line of %%train
-    first_line: int  # the line of the page's cell where `raw` begins
+    raw: str  # text below the line of %%train
+    first_line: int  # line of the page's cell at which `raw` begins
     clean: Cleaned
     tree: ast.Module
-    above: str = ""  # the page's lines above, where they are known
+    above: str = ""  # lines of the page above `raw`, if known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """A cell's own statements, or a function's body."""
+    """Scope: a cell's own statements, or a function's body."""
 
     sheet: Sheet
     node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
@@ -53,24 +53,24 @@ class Scope:
 
     @property
     def is_module(self) -> bool:
-        """These are a cell's own statements."""
+        """Return whether this is the top level of a cell."""
         return isinstance(self.node, ast.Module)
 
     @property
     def parameters(self) -> list[str]:
-        """Names of the parameters that can be given by place, `self` among them."""
+        """Return the names of the positional parameters, including `self`."""
         if isinstance(self.node, ast.Module):
             return []
         return [one.arg for one in (*self.node.args.posonlyargs, *self.node.args.args)]
 
     @property
     def all_parameters(self) -> set[str]:
-        """Those that go by name only too."""
+        """Return all parameters, including keyword-only ones."""
         named = [] if isinstance(self.node, ast.Module) else [one.arg for one in self.node.args.kwonlyargs]
         return {*self.parameters, *named}
 
     def nodes(self) -> Iterator[ast.AST]:
-        """All that runs when this scope runs, in the order of the page; not the bodies of functions in it."""
+        """Yield all nodes that run with this scope, in the order of the page, without bodies of inner functions."""
         waiting: list[ast.AST] = list(reversed(self.node.body))
         while waiting:
             node = waiting.pop()
@@ -79,16 +79,16 @@ class Scope:
                 waiting += reversed(list(ast.iter_child_nodes(node)))
 
     def bound(self) -> set[str]:
-        """Names that this scope binds by itself."""
+        """Return the names that this scope binds itself."""
         found = {n.id for n in self.nodes() if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         return found | {n.name for n in self.nodes() if isinstance(n, FUNCTIONS | ast.ClassDef)}
 
     def values(self, text: str) -> list[ast.expr]:
-        """What is assigned here to a name or attribute, in the order of the page."""
+        """Return the expressions assigned here to a name or attribute, in the order of the page."""
         return [value for target, value in self.assigned() if target == text]
 
     def assigned(self) -> Iterator[tuple[str, ast.expr]]:
-        """Yield targets as text, with the expression that is assigned; `f()[1]` for `y` of `x, y = f()`."""
+        """Yield targets as text with the assigned expression; `f()[1]` for `y` of `x, y = f()`."""
         for node in self.nodes():
             if isinstance(node, ast.Assign):
                 pairs = [(target, node.value) for target in node.targets]
@@ -112,7 +112,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A place on the way from the training cell to a call: the scope, the blocks around the place, the call in it."""
+    """Position on the path from the training cell to a call: the scope, the enclosing blocks, the call."""
 
     scope: Scope
     around: tuple[ast.stmt, ...]  # outermost first
@@ -120,23 +120,23 @@ class Frame:
 
 
 Call = tuple[Frame, ...]
-"""A call of interest with the way to it; the last frame holds the call itself."""
+"""Path to a relevant call; the last frame holds the call itself."""
 
 
 @dataclass(slots=True)
 class Notebook:
-    """What ran, and the cell that is to train."""
+    """Executed cells and the training cell."""
 
     training: Sheet
     sheets: list[Sheet] = field(default_factory=list)
-    """In the order of execution; the training cell is the last."""
+    """Cells in order of execution; the training cell is the last."""
     functions: dict[str, Scope] = field(default_factory=dict)
     classes: dict[str, dict[str, Scope]] = field(default_factory=dict)
     bases: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cells: Sequence[ExecutedCell], training: TrainingCell) -> Notebook | None:
-        """None where the training cell is no Python."""
+        """Parse a notebook. Return None if the training cell is not valid Python."""
         own = _sheet(f"cell [{training.count}]", training.count, training.source, training.first_line, training.above)
         if own is None:
             return None
@@ -162,17 +162,17 @@ class Notebook:
             if isinstance(node, FUNCTIONS) and node not in methods:
                 self.functions[node.name] = Scope(sheet, node)
 
-    # -- who calls whom -----------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def calls(self, wanted: frozenset[str]) -> list[Call]:
-        """The ways from the training cell to all calls of such methods, through the notebook's own functions."""
+        """Return the paths from the training cell to all calls of such methods, through the user's own functions."""
         found: list[Call] = []
         self._follow(Scope(self.training, self.training.tree), (), wanted, found)
         return found
 
     def _follow(self, scope: Scope, way: Call, wanted: frozenset[str], found: list[Call]) -> None:
         for around, call in _calls_in(scope.node.body, ()):
-            if len(found) >= MOST:
+            if len(found) >= CALLS_MAX:
                 return
             here = (*way, Frame(scope, around, call))
             if isinstance(call.func, ast.Attribute) and call.func.attr in wanted:
@@ -194,10 +194,10 @@ class Notebook:
                 )
 
     def method(self, receiver: ast.expr, name: str, scope: Scope) -> Scope | None:
-        """The notebook's own method that this calls, by the class of the receiver."""
+        """Return the notebook's own method that a call invokes, by the class of the receiver."""
         kind = scope.owner if isinstance(receiver, ast.Name) and receiver.id == "self" else ""
         if not kind:
-            made = receiver if isinstance(receiver, ast.Call) else self.made_by(ast.unparse(receiver), scope, ())
+            made = receiver if isinstance(receiver, ast.Call) else self.value_of(ast.unparse(receiver), scope, ())
             kind = last_name(made.func) if isinstance(made, ast.Call) else ""
         seen: set[str] = set()
         while kind in self.classes and kind not in seen:
@@ -207,10 +207,10 @@ class Notebook:
             kind = next((base for base in self.bases[kind] if base in self.classes), "")
         return None
 
-    # -- what a name is -----------------------------------------------------------------------------------------------
+    # -- bindings -----------------------------------------------------------------------------------------------------
 
-    def made_by(self, text: str, scope: Scope, way: Sequence[Frame]) -> ast.expr | None:
-        """What a name or attribute was last bound to, None where it cannot be seen.
+    def value_of(self, text: str, scope: Scope, way: Sequence[Frame]) -> ast.expr | None:
+        """Return the expression to which a name or attribute was last bound, or None if unknown.
 
         `way`: the frames above the scope, outermost first.
         """
@@ -218,7 +218,7 @@ class Notebook:
         return found[1] if found is not None else None
 
     def home(self, text: str, scope: Scope, way: Sequence[Frame]) -> tuple[Scope, ast.expr] | None:
-        """The same, with the scope in which it was bound."""
+        """Return the same expression with the scope in which it was bound."""
         for _ in range(DEEPEST):
             own = scope.values(text)
             if own:
@@ -251,7 +251,7 @@ class Notebook:
                 return module, value
         if "." in text:  # `trainer.model`: an attribute that the object's class binds
             holder, _, attribute = text.rpartition(".")
-            made = self.made_by(holder, scope, way)
+            made = self.value_of(holder, scope, way)
             kind = last_name(made.func) if isinstance(made, ast.Call) else ""
             for method in self.classes.get(kind, {}).values():
                 if values := method.values(f"self.{attribute}"):
@@ -259,7 +259,7 @@ class Notebook:
         return None
 
     def _of_init(self, value: ast.expr, method: Scope, way: Sequence[Frame]) -> tuple[Scope, ast.expr] | None:
-        """`self.model = model` in `__init__`: what the object was made with."""
+        """Return the constructor's argument behind `self.model = model` in `__init__`."""
         if not isinstance(value, ast.Name) or value.id not in method.all_parameters:
             return None
         for sheet in reversed(self.sheets):
@@ -274,7 +274,7 @@ class Notebook:
 
 
 def argument(call: ast.Call, scope: Scope, text: str) -> ast.expr | None:
-    """What a call gives for a parameter, or for an attribute of one, in the caller's words."""
+    """Return a call's argument for a parameter, or for an attribute of one, in the caller's scope."""
     name = root_of(text)
     rest = text[len(name) :]
     names = scope.parameters
@@ -305,7 +305,7 @@ def _sheet(label: str, count: int, raw: str, first_line: int, above: str = "") -
 
 
 def _calls_in(body: Sequence[ast.AST], around: tuple[ast.stmt, ...]) -> Iterator[tuple[tuple[ast.stmt, ...], ast.Call]]:
-    """All calls that run with these nodes, with the blocks around each; arguments before the call that takes them."""
+    """Yield all calls that run with these nodes, with the enclosing blocks; a call comes after its arguments."""
     for node in body:
         if isinstance(node, INNER):
             continue
@@ -318,19 +318,19 @@ def _calls_in(body: Sequence[ast.AST], around: tuple[ast.stmt, ...]) -> Iterator
 
 
 def last_name(function: ast.expr) -> str:
-    """`torch.optim.Adam` -> "Adam"."""
+    """Return the last name of a function expression: "Adam" for `torch.optim.Adam`."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def root_of(text: str) -> str:
-    """`self.model` -> "self"; `models["a"]` -> "models"."""
+    """Return the root of an expression: "self" for `self.model`, "models" for `models["a"]`."""
     return text.partition(".")[0].partition("[")[0]
 
 
 def names_used(sheets: Sequence[Sheet]) -> set[str]:
-    """All names and parameters."""
+    """Return all names and parameters in the cells."""
     found: set[str] = set()
     for sheet in sheets:
         for node in ast.walk(sheet.tree):
@@ -346,7 +346,7 @@ def names_used(sheets: Sequence[Sheet]) -> set[str]:
 
 
 def modules_used(sheets: Sequence[Sheet]) -> frozenset[str]:
-    """The parts of the names of all modules that the cells import."""
+    """Return the parts of the names of all modules that the cells import."""
     found: set[str] = set()
     for sheet in sheets:
         for node in ast.walk(sheet.tree):

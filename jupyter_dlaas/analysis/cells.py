@@ -1,7 +1,7 @@
-"""Executed cells -> the Python statements that ran. Pure; imports IPython only for cells that need it.
+"""Parsing of executed cells into the Python statements that ran. Pure; imports IPython only if a cell requires it.
 
-Magics and `!` lines are set apart; `%%time`, `%%capture`, `%time statement` are unwrapped; `%run file` becomes the
-file's statements.
+Magics and `!` lines are separated; `%%time`, `%%capture`, `%time statement` are unwrapped; `%run file` is replaced by
+the file's statements.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from jupyter_dlaas.analysis.effects import words
 from jupyter_dlaas.analysis.ipython_magics import is_magic_call, translated
 from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
 
-WRAPPERS = frozenset({"time", "capture", "prun"})  # IPython's own that run the code in the user's namespace
+WRAPPERS = frozenset({"time", "capture", "prun"})  # IPython's magics that run the code in the user's namespace
 FOREIGN = words(
     """! HTML R SVG ai bash bigquery cmd configure cpp cu cuda cython cython_inline cython_pyximport dot file fortran
     html java javascript js julia kql latex markdown mermaid node octave perl powershell pybind11 pypy python python2
     python3 ruby rust scala script sh shell skip spark sql svg sx system tikz timeit writefile writetemplate"""
-)  # what is below is another language, text, or runs elsewhere; a library's magic over Python wraps it like IPython's
+)  # magics over other languages, text, or remote code; other magics are assumed to wrap Python
 JOB_MAGIC = "train"
-UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what `ast.parse` raises for odd or deep text
+UNREADABLE = (
+    SyntaxError,
+    ValueError,
+    RecursionError,
+    MemoryError,
+)  # errors of `ast.parse` for unusual or deeply nested text
 SIMPLE_MAGIC = re.compile(
     r"^(?P<indent>[ \t]*)(?:%(?P<name>[A-Za-z_]\w*)(?P<args>[ \t][^?{]*)?|!(?P<command>[^!\s][^?]*))(?<!\\)$"
 )
@@ -48,13 +53,13 @@ WRITTEN = re.compile(r"^\s*%%(?:writefile|file)[ \t]+(?P<args>\S.*)$")
 ARGUMENTS = words(
     """argv argparse parse_args ArgumentParser HfArgumentParser parse_args_into_dataclasses absl click docopt fire hydra
     optparse simple_parsing typer tyro"""
-)  # names in scripts that read their arguments
+)  # names in scripts that parse their arguments
 NESTED_RUNS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a statement's text and the line of the page's cell where it stands."""
+    """Line of a statement's text with its line number in the page's cell."""
 
     text: str
     line: int
@@ -62,16 +67,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One top-level statement that ran, or a magic line (`node` is None)."""
+    """Top-level statement that ran, or a magic line (`node` is None)."""
 
     cell: int  # execution count
     label: str  # "cell [7]"
     lines: tuple[Line, ...]
     node: ast.stmt | None
-    kind: str = "python"  # "python", "magic", "job", "moved" (to where the kernel was)
-    ran: str = "yes"  # "yes", "partly" (it raised), "unknown" (its cell raised), "no"
-    foreign: str = ""  # why it cannot run again: "a magic's result"
-    is_last: bool = False  # of its cell: IPython shows its value
+    kind: str = "python"  # "python", "magic", "job", "moved" (a change of directory)
+    ran: str = "yes"  # "yes", "partly" (it raised an error), "unknown" (its cell did), "no"
+    foreign: str = ""  # reason why it cannot run again: "a magic's result"
+    is_last: bool = False  # last of its cell: IPython shows its value
 
     @property
     def line(self) -> int:
@@ -83,27 +88,27 @@ class Statement:
 
     @property
     def head(self) -> str:
-        """The first line of code, for lists."""
+        """Return the first line of code, for lists."""
         code = [line.text.strip() for line in self.lines if not line.text.lstrip().startswith("#")]
         return code[0] if code else self.lines[0].text.strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A cell as plain Python. `lines` maps each line of `source` to the line of the raw cell."""
+    """Cell as plain Python. `lines` maps each line of `source` to the line of the raw cell."""
 
     source: str
     lines: tuple[int, ...]
-    magics: tuple[Line, ...] = ()  # commands that are left out
-    refused: tuple[Line, ...] = ()  # commands that a job cannot run; only of a training cell
-    kind: str = "python"  # "python", "magic" (nothing of it is Python of this kernel), "job", "broken"
-    binds: tuple[str, ...] = ()  # by `%%capture out`
+    magics: tuple[Line, ...] = ()  # commands that are omitted
+    refused: tuple[Line, ...] = ()  # commands that a job cannot run, in a training cell
+    kind: str = "python"  # "python", "magic" (no Python of this kernel), "job", "broken"
+    binds: tuple[str, ...] = ()  # names bound by `%%capture out`
     error: str = ""
     error_line: int = 1
 
 
 def files_run(cells: Iterable[ExecutedCell]) -> tuple[str, ...]:
-    """The files whose text `capture` needs because a cell said `%run file`, as written there."""
+    """Return the files, as written in `%run file` of a cell, whose text `capture` needs."""
     names = []
     for cell in cells:
         for line in lines_of(cell.source):
@@ -113,7 +118,7 @@ def files_run(cells: Iterable[ExecutedCell]) -> tuple[str, ...]:
 
 
 def files_written(cells: Sequence[ExecutedCell], on_disk: Mapping[str, str]) -> list[Mapping[str, str]]:
-    """For each cell the text of the files that it may run: as on the disk, unless a cell has written it anew since."""
+    """Return, for each cell, the text of files that it may run: as on disk, unless a cell has rewritten them since."""
     writes = [_written_by(cell.source) for cell in cells]
     last = {name: at for at, name in enumerate(writes) if name is not None}
     found: list[Mapping[str, str]] = []
@@ -128,7 +133,7 @@ def files_written(cells: Sequence[ExecutedCell], on_disk: Mapping[str, str]) -> 
 
 
 def _written_by(source: str) -> str | None:
-    """The file that a `%%writefile` cell makes anew."""
+    """Return the file that a `%%writefile` cell creates."""
     if not source.lstrip().startswith("%%") or (found := WRITTEN.match(source.lstrip().partition("\n")[0])) is None:
         return None
     try:
@@ -139,13 +144,13 @@ def _written_by(source: str) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines as Python counts them: `str.splitlines` also breaks at form feeds and the like, inside strings too."""
+    """Split text into lines as Python does: `str.splitlines` also splits at form feeds, even inside strings."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def labels(cells: Sequence[ExecutedCell]) -> dict[int, str]:
-    """The name of each execution for people: the number that the page shows now, where the cell is still the same."""
+    """Return a label for each execution: the number that the page shows now, if the cell is still the same."""
     found: dict[int, str] = {}
     by_id = {cell.cell_id: cell for cell in cells if cell.cell_id is not None}
     by_source = {cell.source: cell for cell in cells}
@@ -159,10 +164,10 @@ def labels(cells: Sequence[ExecutedCell]) -> dict[int, str]:
 
 
 def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> list[Statement]:
-    """The statements of one executed cell, in order, magics among them."""
+    """Return the statements of an executed cell in order, including magics."""
     clean = clean_cell(cell.source)
     if clean.kind == "broken" and not cell.raised:
-        clean = replace(clean, kind="magic")  # it ran, so it was IPython's: `pip install torch`, `ls`
+        clean = replace(clean, kind="magic")  # it ran, so it was IPython syntax: `pip install torch`, `ls`
     if clean.kind in {"magic", "job", "broken"}:
         lines = tuple(Line(text, n) for n, text in enumerate(lines_of(cell.source), 1) if text.strip())
         if not lines or clean.kind == "broken":
@@ -178,13 +183,13 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
         lines = (Line(f"%%capture {clean.binds[0]}", 1),)
         node = ast.parse(f"{clean.binds[0]} = None").body[0]
         found.append(
-            Statement(cell=cell.count, label=label, lines=lines, node=node, foreign="the output that %%capture caught")
+            Statement(cell=cell.count, label=label, lines=lines, node=node, foreign="the output captured by %%capture")
         )
     return found
 
 
 def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement], Cleaned]:
-    """The statements of the training cell; a syntax error is in the second value's `error`."""
+    """Return the statements of the training cell; a syntax error is in `error` of the second value."""
     clean = clean_cell(cell.source, is_job=True)
     shift = cell.first_line - 1
     clean = replace(
@@ -199,11 +204,9 @@ def training_statements(cell: TrainingCell, label: str) -> tuple[list[Statement]
     return _split(clean, cell.count, label), clean
 
 
-@lru_cache(
-    maxsize=4096
-)  # IPython's transformer is most of a capture's time, and a notebook is captured again and again
+@lru_cache(maxsize=4096)  # IPython's transformer takes most of a capture's time, and a notebook is captured repeatedly
 def clean_cell(raw: str, *, is_job: bool = False) -> Cleaned:
-    """A raw cell as plain Python with the same line numbers where that can be. `is_job`: the job runs its commands."""
+    """Convert a cell to plain Python, with the same line numbers if possible. `is_job`: the job runs its commands."""
     source, start, binds, is_known = raw, 0, [], True
     while (first := source.lstrip()).startswith("%%"):
         start += source[: len(source) - len(first)].count("\n") + 1
@@ -220,7 +223,7 @@ def clean_cell(raw: str, *, is_job: bool = False) -> Cleaned:
     if _parses(source):
         if "get_ipython" not in source:
             return Cleaned(source, lines, binds=tuple(binds))
-        clean = source  # a script that was made of a notebook calls its magics by name
+        clean = source  # a script exported from a notebook calls magics by name
     else:
         simple = _simple_magics(source)
         clean, lines = (simple, lines) if simple is not None else _transform(source, lines)
@@ -235,9 +238,9 @@ def clean_cell(raw: str, *, is_job: bool = False) -> Cleaned:
     return replace(_without_magics(clean, tree, lines, lines_of(raw), is_job=is_job), binds=tuple(binds))
 
 
-@lru_cache(maxsize=2)  # asked whether it parses, and then for its statements
+@lru_cache(maxsize=2)  # called to test the syntax, and then for the statements
 def parse(source: str) -> ast.Module:
-    """The program's tree. Raises one of `UNREADABLE`. What Python warns about, the kernel has shown already."""
+    """Parse a program. Raises one of `UNREADABLE`. Warnings are suppressed: the kernel has shown them already."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
@@ -252,10 +255,10 @@ def _parses(source: str) -> bool:
 
 
 def _simple_magics(source: str) -> str | None:
-    """`%name args` and `!command` on lines of their own, as IPython writes them; None where it takes IPython to tell.
+    """Translate `%name args` and `!command` on separate lines as IPython does; None if that requires IPython.
 
-    IPython takes longer to import than all the rest of a capture takes. The lines get a name each; only when Python
-    then finds each of these names alone in a statement was none of the lines part of a string or of an expression.
+    Importing IPython takes longer than the rest of a capture. Each such line becomes a unique name; only if Python
+    then finds each of these names alone in a statement, no line was part of a string or of an expression.
     """
     text = lines_of(source)
     calls: dict[str, tuple[int, str]] = {}
@@ -290,15 +293,15 @@ def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...
     before = lines_of(source)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd line ends: the kernel has shown it already
+            warnings.simplefilter("ignore")  # warnings about line ends, which the kernel has shown already
             clean = TransformerManager().transform_cell(source)
     except (*UNREADABLE, IndexError, tokenize.TokenError):
-        return source, lines  # as it is, it has told that it does not parse
+        return source, lines  # unchanged: the caller reports the syntax error
     after = lines_of(clean)
     blank = next((i for i, text in enumerate(before) if text.strip()), 0)
     if len(after) == len(before) - blank:
         return clean, lines[blank:]
-    # a magic over several lines became one line: match the lines that stayed as they were
+    # a magic of several lines became one line: match the unchanged lines
     found: list[int] = []
     last = lines[0] if lines else 1
     same = {}
@@ -311,10 +314,10 @@ def _transform(source: str, lines: tuple[int, ...]) -> tuple[str, tuple[int, ...
 
 
 def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: list[str], *, is_job: bool) -> Cleaned:
-    """Put Python in place of what a job runs of a cell's commands; take out the others, and keep their text."""
+    """Replace commands that a job runs by Python; remove the others and keep their text."""
     made = translated("\n".join(lines_of(clean)), tree, is_job=is_job)
-    if not _parses(made.text):  # a magic behind a line that ends in a backslash
-        return Cleaned("", (), kind="broken", error="a magic cannot be continued from the line above")
+    if not _parses(made.text):  # a magic after a line that ends with a backslash
+        return Cleaned("", (), kind="broken", error="a magic cannot follow a line that ends with a backslash")
     left, refused = (
         tuple(Line(raw[lines[at - 1] - 1].strip() if lines[at - 1] <= len(raw) else "", lines[at - 1]) for at in found)
         for found in (made.left, made.refused)
@@ -323,7 +326,7 @@ def _without_magics(clean: str, tree: ast.Module, lines: tuple[int, ...], raw: l
 
 
 def _split(clean: Cleaned, count: int, label: str) -> list[Statement]:
-    """One record per top-level statement, with the comments that stand right above it."""
+    """Return one record per top-level statement, with the comments directly above it."""
     text = lines_of(clean.source)
     nodes = parse(clean.source).body
     found = []
@@ -358,7 +361,7 @@ def _has_magic(node: ast.AST) -> bool:
     return any(is_magic_call(n) for n in ast.walk(node))
 
 
-def _run_words(args: str) -> list[str]:
+def _run_arguments(args: str) -> list[str]:
     try:
         words = shlex.split(args)
     except ValueError:
@@ -368,8 +371,8 @@ def _run_words(args: str) -> list[str]:
 
 
 def _run_target(args: str) -> str | None:
-    """The file of `%run -i train.py --epochs 3`; None for modules, which are not a file's text."""
-    words = _run_words(args)
+    """Return the file of `%run -i train.py --epochs 3`; None for modules, which are not given by a path."""
+    words = _run_arguments(args)
     if not words:
         return None
     return words[0] if words[0].endswith((".py", ".ipynb")) else f"{words[0]}.py"
@@ -392,7 +395,7 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
     given = []
     names = _identifiers(parse(text))
     if names & ARGUMENTS:
-        given += ["import sys", f"sys.argv = {[name, *_run_words(found['args'])[1:]]!r}"]
+        given += ["import sys", f"sys.argv = {[name, *_run_arguments(found['args'])[1:]]!r}"]
     if "__file__" in names:
         given.append(f"__file__ = {name!r}")
     head = [replace(statement, lines=(Line(t, statement.line),), node=parse(t).body[0], kind="python") for t in given]
@@ -400,7 +403,7 @@ def _run_files(statement: Statement, files: Mapping[str, str]) -> list[Statement
 
 
 def _identifiers(tree: ast.AST) -> frozenset[str]:
-    """Variables, attributes and the modules that are imported."""
+    """Return variables, attributes and imported modules."""
     found: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -416,7 +419,7 @@ def _identifiers(tree: ast.AST) -> frozenset[str]:
 
 
 def _run_notebook(statement: Statement, name: str, files: Mapping[str, str]) -> list[Statement]:
-    """The statements of the code cells of a notebook that was run inside this one."""
+    """Return the statements of the code cells of a notebook that was run inside this one."""
     try:
         cells = json.loads(files[name])["cells"]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -438,7 +441,7 @@ def _in_raised_cell(statement: Statement, raised_line: int | None) -> Statement:
 
 
 def is_magic_word(source: str) -> bool:
-    """One line that only IPython can read, as a command without its sign: `pip install torch`, `ls data`."""
+    """Return whether a line is an IPython command without its sign: `pip install torch`, `ls data`."""
     lines = [line for line in lines_of(source) if line.strip()]
     first = lines[0].split()[0] if len(lines) == 1 else ""
     return first.isidentifier() and not keyword.iskeyword(first) and first not in {"print", "exec"}

@@ -1,4 +1,4 @@
-"""Facts that constants tell before a program runs: branches and loops that surely run, annotations as text. Pure."""
+"""Facts known from constants: branches and loops that certainly run, annotations as text. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 
 def is_always_true(test: ast.expr) -> bool:
-    """`if True:` and `if __name__ == "__main__":`, which holds in a notebook and in train.py."""
+    """Return whether a test always holds: `if True:`, `if __name__ == "__main__":` (also in train.py)."""
     match test:
         case ast.Constant(value=value):
             return bool(value)
@@ -17,7 +17,7 @@ def is_always_true(test: ast.expr) -> bool:
 
 
 def is_never_empty(source: ast.expr) -> bool:
-    """A loop over `range(3)` or `[1, 2]` surely runs; over anything else perhaps not."""
+    """Return whether a loop certainly runs, as over `range(3)` or `[1, 2]`."""
     match source:
         case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int(count))]):
             return count > 0
@@ -28,14 +28,14 @@ def is_never_empty(source: ast.expr) -> bool:
 
 
 def names_in_text(text: str) -> set[str]:
-    """The names in an annotation that is written as a string."""
+    """Return the names in an annotation that is written as a string."""
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError:
-        return set()  # `Literal["two words"]` is no name
+        return set()  # `Literal["two words"]` is not an expression
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
 
 
 def catches_names(kind: ast.expr | None) -> bool:
-    """`except NameError:` around a read asks whether the name is there."""
+    """Return whether an `except` clause catches NameError, as in a test for a name."""
     return kind is not None and any(isinstance(part, ast.Name) and part.id == "NameError" for part in ast.walk(kind))

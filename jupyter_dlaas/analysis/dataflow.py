@@ -1,8 +1,8 @@
-"""From statements to steps: what each one does in the light of all that ran before it. Pure, forward in time.
+"""Data flow: statements converted to steps, with their effects given all earlier statements. Pure, forward in time.
 
-A step knows the names that its calls may read (function bodies read globals when they are called, not when they are
-defined), the objects that it changes through other names (`layer = model.fc; layer.weight.zero_()`), whether it trains
-something, and whether it can run again at all.
+A step knows the names that its calls may read (function bodies read globals when called, not when defined), the objects
+that it changes through other names (`layer = model.fc; layer.weight.zero_()`), whether it trains, and whether it can
+be run again.
 """
 
 from __future__ import annotations
@@ -40,78 +40,78 @@ from jupyter_dlaas.analysis.names import Flow, flow_of, root_name, walk
 from jupyter_dlaas.analysis.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
 
-ASKING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
+PROMPTING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
 GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
-DRAWS = words("one_batch show_batch")  # fastai's loaders have a stream of their own
+DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random stream
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno")
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A change of an object through one of its names."""
+    """Change of an object through one of its names."""
 
     name: str
     below: frozenset[str]  # the name, and all names whose objects it holds
-    affects: frozenset[str]  # those, and the names that hold any of them
+    affects: frozenset[str]  # these, and the names that hold any of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One statement with all that it does."""
+    """Statement with all its effects."""
 
     statement: Statement
     flow: Flow
-    reads_late: frozenset[str]  # what the functions and objects that it uses read when they are called
+    reads_late: frozenset[str]  # names that its functions and objects read when called
     touches: tuple[Touch, ...]  # objects that are different afterwards
-    globals_bound: frozenset[str]  # by functions that it calls
+    globals_bound: frozenset[str]  # globals bound by functions that it calls
     uses: frozenset[str]  # the notebook's own functions that it may call
-    loads: frozenset[str]  # "package.module" that an import loads beside what it binds
+    loads: frozenset[str]  # "package.module" that an import loads in addition to its bindings
     dotted: frozenset[str]  # "package.module" that the statement may need loaded
-    is_definition: bool  # an import, function, class or plain constant: the same wherever it runs
+    is_definition: bool  # import, function, class or plain constant: independent of its position
     is_setup: bool
     saves: bool  # writes a file
-    may_register: bool  # an import that may be there for what it does
-    is_star: bool  # binds names that its text does not show
+    may_register: bool  # an import that may matter for its side effects
+    is_star: bool  # binds names that its text does not contain
     is_future: bool
-    trains: bool  # a gradient step: surely a training
-    trained: frozenset[str]  # what its optimisers and training functions are given
-    passive: frozenset[str]  # of `changes`, modules and data: they may be changed, and are not trained
-    altered: frozenset[str]  # of `changes`, those that are so without a doubt: `losses.append(loss)`
+    trains: bool  # a gradient step: certainly a training
+    trained: frozenset[str]  # objects passed to its optimisers and training functions
+    passive: frozenset[str]  # subset of `changes`: modules and data, which may change but are not trained
+    altered: frozenset[str]  # subset of `changes` that is certain: `losses.append(loss)`
     fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
     gradients: Gradients
-    foreign: str  # why it cannot run again, "" if it can
-    calls: tuple[Call, ...]  # that run where they stand
+    foreign: str  # reason why it cannot run again, or ""
+    calls: tuple[Call, ...]  # calls that run immediately
     changes: frozenset[str]  # all names whose objects are different afterwards
-    is_plain: bool  # nothing speaks for keeping or leaving it but the names that it provides
+    is_plain: bool  # only the names that it provides decide whether it is kept
     provides: frozenset[str]  # names that it binds, changes or deletes
 
     @property
     def is_block(self) -> bool:
-        """A loop, with, if, try or match."""
+        """Return whether the statement is a loop, with, if, try or match."""
         return isinstance(self.statement.node, BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """All steps, and what is known when the last one has run."""
+    """All steps, and the state after the last one."""
 
     steps: tuple[Step, ...]
-    holds: dict[str, frozenset[str]]  # name -> names whose objects it holds, or that made it
+    holds: dict[str, frozenset[str]]  # name -> names whose objects it holds, or that created it
     definitions: frozenset[str]  # the notebook's own functions and classes
     late: dict[str, frozenset[str]]
     behaviours: dict[str, Behaviour]
 
 
 def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
-    """Go through the statements in the order in which they ran. `immutable`: names that no call can change."""
+    """Process the statements in order of execution. `immutable`: names that no call can change."""
     tracer = Tracer(immutable)
     steps = [tracer.step(statement) for statement in statements]
     return tracer.trace(steps)
 
 
 class Tracer:
-    """All that is known after the statements so far. Grows step by step."""
+    """State after the statements so far. Grows step by step."""
 
     def __init__(self, immutable: Collection[str] = ()) -> None:
         self.immutable = frozenset(immutable)
@@ -119,24 +119,25 @@ class Tracer:
         self.seen: set[str] = set()
         self.plain: set[str] = set()  # bound by imports, definitions, constants
         self.modules: set[str] = set()
-        self.asking: set[str] = set()  # names of widget libraries
+        self.prompting: set[str] = set()  # names of widget libraries
         self.classes: set[str] = set()
         self.late: dict[str, frozenset[str]] = {}
         self.objects: dict[str, frozenset[str]] = {}
-        self.holders: dict[str, set[str]] = {}  # `objects` the other way round, so that a change is not a search
+        self.holders: dict[str, set[str]] = {}  # inverse of `objects`, to avoid searches
         self.makers: dict[str, frozenset[str]] = {}
-        self.made: dict[str, set[str]] = {}  # `makers` the other way round
+        self.made: dict[str, set[str]] = {}  # inverse of `makers`
         self.behaviours: dict[str, Behaviour] = {}
         self.methods: dict[str, Behaviour] = {}
         self.globals_of: dict[str, frozenset[str]] = {}
-        self.starts: dict[str, Behaviour] = {}  # class -> what making an object of it does
-        self.handed: dict[str, frozenset[str]] = {}  # object -> own functions that it was given: `Thread(target=work)`
-        self.trainings = Trainings(self.behaviours, self.methods, self.handed, self.objects, self.modules)
-        self.iterators: set[str] = set()  # used up by whoever goes over them
+        self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
+        # object -> own functions passed to it: `Thread(target=work)`
+        self.passed_functions: dict[str, frozenset[str]] = {}
+        self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
+        self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
 
     def trace(self, steps: Sequence[Step]) -> Trace:
-        """What is known now. Shares what grows: to be used before the next step."""
+        """Return the state as a trace. It shares growing data, so use it before the next step."""
         holds = {name: self.objects.get(name, frozenset()) | self.makers.get(name, frozenset()) for name in self.seen}
         definitions = frozenset(self.behaviours) | frozenset(self.classes)
         return Trace(tuple(steps), holds, definitions, self.late, self.behaviours)
@@ -145,7 +146,7 @@ class Tracer:
         return gradients_of(node, self.modules, self._called, self.trainings.optimisers)
 
     def step(self, statement: Statement) -> Step:
-        """What the next statement does."""
+        """Return the step of the next statement."""
         node = statement.node
         if node is None:
             return _nothing(statement)
@@ -154,10 +155,10 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
-        if isinstance(node, DEFINITIONS):  # what it reads is not called, but for decorators and the like
+        if isinstance(node, DEFINITIONS):  # its reads happen later, except in decorators and the like
             ran = frozenset().union(*(_named(call) for call in effects.calls)) - {node.name}
         else:
-            # a lambda that only gets a name runs later; any other may run here: `sorted(xs, key=lambda x: x + b)`
+            # a lambda that is only named runs later; others may run now: `sorted(xs, key=lambda x: x + b)`
             ran = reads if _only_defines(node) else reads | flow.late
         reads_late = self._closure(ran) - flow.reads
         uses = frozenset(n for n in ran | reads_late if n in self.behaviours) if effects.calls else frozenset()
@@ -169,14 +170,16 @@ class Tracer:
         touches = self._touches(effects, behaviour, uses, statement)
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
-        asks = self._asks(
+        prompts = self._prompt_of(
             node, reads, uses
-        )  # before the statement's own bindings: it may bind a function anew that it calls
+        )  # before the statement's own bindings: it may rebind a function that it calls
         self._remember(node, flow, self._carried(node, effects, reads))
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
             later = joined([flow.late, self._late_of(reads)])
-            sums: dict[int, tuple[frozenset[str], frozenset[str]]] = {}  # many names share one set; so do their sums
+            sums: dict[
+                int, tuple[frozenset[str], frozenset[str]]
+            ] = {}  # many names share one set, and so do the unions
             for name in changes if later else ():
                 known = self.late.get(name, frozenset())
                 if id(known) not in sums:
@@ -214,7 +217,7 @@ class Tracer:
             altered=(effects.altered | behaviour.altered) - self.modules,
             fits=fits,
             gradients=gradients,
-            foreign=statement.foreign or asks,
+            foreign=statement.foreign or prompts,
             calls=effects.calls,
             changes=changes,
             is_plain=not is_special and statement.ran == "yes",
@@ -232,7 +235,7 @@ class Tracer:
         pairs = [name.split(".") for name in dotted_names(node)]
         return frozenset(f"{self.module_roots[root]}.{part}" for root, part in pairs if root in self.module_roots)
 
-    # what is read later
+    # late reads
     def _late_of(self, names: Iterable[str]) -> frozenset[str]:
         return joined([self.late[name] for name in names if name in self.late])
 
@@ -240,7 +243,7 @@ class Tracer:
         return reach(names, self.late)
 
     def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
-        """The names read whose code may live on in what is bound: `x = f(1)` is a number, unless `f` makes objects."""
+        """Return the read names whose code may persist in the bound value: a number has none, an object may."""
         if isinstance(node, DEFINITIONS):
             return reads
         called = {call.function for call in effects.calls if call.function is not None}
@@ -248,7 +251,7 @@ class Tracer:
         return reads - {name for name in only_called if not self._hands_on_code(name)}
 
     def _hands_on_code(self, function: str) -> bool:
-        """What it returns may have code of the notebook's in it."""
+        """Return whether a function's result may contain code of the notebook."""
         for name in {function} | self._closure([function]):
             own = self.behaviours.get(name)
             if name in self.classes or (own is not None and own.made is not None):
@@ -258,7 +261,7 @@ class Tracer:
         return False
 
     def _remember(self, node: ast.stmt, flow: Flow, reads: frozenset[str]) -> None:
-        """What the names bound here read when they are used, and what kind of thing they are."""
+        """Record the names that bound objects read when used, and the kinds of the objects."""
         late = joined([flow.late, self._late_of(reads)])
         is_plain = _binds_plain(node)
         wrapped = self._wrapped(node)
@@ -269,7 +272,7 @@ class Tracer:
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
             self.starts.pop(name, None)
-            for group in (self.plain, self.modules, self.asking, self.classes, self.iterators):
+            for group in (self.plain, self.modules, self.prompting, self.classes, self.iterators):
                 group.discard(name)
             if is_used_up:
                 self.iterators.add(name)
@@ -299,7 +302,7 @@ class Tracer:
                 self.behaviours[name], self.globals_of[name] = wrapped
             case ast.Import() | ast.ImportFrom():
                 self._import(node)
-            case ast.Try() | ast.TryStar() | ast.If() | ast.With():  # `try: import wandb` and the like
+            case ast.Try() | ast.TryStar() | ast.If() | ast.With():  # `try: import wandb` and similar
                 for part in walk_now([node]):
                     if isinstance(part, ast.Import | ast.ImportFrom):
                         self._import(part)
@@ -314,11 +317,11 @@ class Tracer:
             if source is None or bound.islower():
                 self.modules.add(bound)
             root = alias.name.partition(".")[0] if source is None else source
-            if root in ASKING_MODULES or f"{source}.{alias.name}" in ASKING_MODULES:
-                self.asking.add(bound)
+            if root in PROMPTING_MODULES or f"{source}.{alias.name}" in PROMPTING_MODULES:
+                self.prompting.add(bound)
 
     def _wrapped(self, node: ast.stmt) -> tuple[Behaviour, frozenset[str]] | None:
-        """What a wrapper of an own function does: `step = jax.jit(step)`, `f = partial(g, 2)`, `up = counter()`."""
+        """Return the effects of a wrapped own function: `step = jit(step)`, `f = partial(g, 2)`, `up = counter()`."""
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name):
             maker = self.behaviours.get(node.value.func.id)
             if maker is not None and maker.made is not None:
@@ -330,7 +333,7 @@ class Tracer:
         return None
 
     def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Behaviour:
-        """What a call of a function does, its own decorators' functions around it included."""
+        """Return the effects of a call of a function, including its own decorators."""
         found = behaviour_of(node)
         for decorator in node.decorator_list:
             name = root_name(decorator)
@@ -340,14 +343,14 @@ class Tracer:
         return found
 
     def _is_used_up(self, value: ast.expr | None) -> bool:
-        """A generator, or what an own function with `yield` returns."""
+        """Return whether a value is a generator, or the result of an own function with `yield`."""
         match value:
             case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
                 return True
             case ast.Call(func=ast.Name(id=verb) | ast.Attribute(attr=verb), keywords=options) if (
                 verb in GENERATORS or (verb[:1].isupper() and any(option.arg == "generator" for option in options))
             ):
-                return True  # each draw, also by those who only look, leaves it elsewhere
+                return True  # each draw changes its state
             case ast.Call(func=ast.Attribute(value=ast.Call() as maker, attr="manual_seed")):
                 return self._is_used_up(maker)
             case ast.Call(func=ast.Name(id=name)) if name in self.behaviours:
@@ -355,22 +358,22 @@ class Tracer:
             case _:
                 return False
 
-    # what is changed
+    # changes
     def _hold(self, effects: Effects, flow: Flow) -> None:
         for hold in effects.holds:
             objects = frozenset(n for n in hold.objects if self._is_object(n))
             given = frozenset(n for n in hold.objects if n in self.behaviours)
-            given = given.union(*(self.handed[n] for n in sorted(objects & self.handed.keys())))
+            given = given.union(*(self.passed_functions[n] for n in sorted(objects & self.passed_functions.keys())))
             for target in hold.targets - self.modules:
                 is_new = hold.is_sure and target in flow.kills and target not in hold.objects
                 before, makers = self.objects.get(target, frozenset()), self.makers.get(target, frozenset())
                 _link(self.objects, self.holders, target, objects if is_new else before | objects)
                 _link(self.makers, self.made, target, hold.makers if is_new else makers | hold.makers)
-                kept = frozenset() if is_new else self.handed.get(target, frozenset())
+                kept = frozenset() if is_new else self.passed_functions.get(target, frozenset())
                 if given | kept:
-                    self.handed[target] = given | kept
+                    self.passed_functions[target] = given | kept
                 else:
-                    self.handed.pop(target, None)
+                    self.passed_functions.pop(target, None)
 
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
@@ -396,7 +399,7 @@ class Tracer:
         return tuple(self._touch(name) for name in sorted(touched))
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
-        """The variables of the statement that a call changes."""
+        """Return the variables of the statement that a call changes."""
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
@@ -407,10 +410,12 @@ class Tracer:
         own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
         if call.function is not None and own is not None:
             found |= {call.function} if own.keeps else set()
-            if call.is_called and own.made_params:
-                found |= set(replace(own, touched_params=own.made_params).touched_args(call))
+            if call.is_called and own.inner_params:
+                found |= set(replace(own, touched_params=own.inner_params).touched_args(call))
             return found | {n for n in self._changed_args(call, own, uses) if self._is_object(n)}
-        changes_itself = own is not None and bool(own.touched_params)  # the notebook's own `plot` may do more than plot
+        changes_itself = own is not None and bool(
+            own.touched_params
+        )  # the notebook's own `plot` may have other effects
         if (call.only_shows and not changes_itself) or (call.receiver in self.modules and call.verb in SEEDS):
             return found
         if own is not None and not call.is_dropped:
@@ -426,7 +431,7 @@ class Tracer:
         return found | receiver if call.is_in_place else found
 
     def _touched_by_module(self, call: Call, args: set[str], *, shows_value: bool) -> set[str]:
-        """`random.shuffle(items)` changes the items; `wandb.init()` the module itself."""
+        """Return the arguments or the module that a library call changes: `random.shuffle(items)`, `wandb.init()`."""
         module = call.receiver or ""
         sets_up = SETS.match(call.verb) is not None
         if call.is_in_place:
@@ -436,9 +441,11 @@ class Tracer:
         return args | {module}
 
     def _touched_elsewhere(self, call: Call) -> frozenset[str]:
-        """Objects that the statement does not name, and that a method, a class or the function's maker changes."""
-        handed = self.handed.get(call.receiver or call.function or "", frozenset())
-        found = frozenset().union(*(self.behaviours[n].touches for n in sorted(handed) if n in self.behaviours))
+        """Return objects that the statement does not name but a method, class or the function's maker changes."""
+        passed_functions = self.passed_functions.get(call.receiver or call.function or "", frozenset())
+        found = frozenset().union(
+            *(self.behaviours[n].touches for n in sorted(passed_functions) if n in self.behaviours)
+        )
         if call.receiver is not None:
             method = self.methods.get(call.verb) if call.receiver not in self.modules else None
             return found | (method.touches if method is not None else frozenset())
@@ -448,7 +455,7 @@ class Tracer:
         return own.made.touches if call.is_called and own is not None and own.made is not None else found
 
     def _changed_args(self, call: Call, own: Behaviour, uses: frozenset[str]) -> frozenset[str]:
-        """What a call of an own function changes; what its helpers change may be any of its arguments."""
+        """Return the arguments that a call of an own function changes; its helpers may change any of them."""
         called = reach([call.function or ""], self.late) & uses - {call.function}
         if not own.touched_params and any(self.behaviours[name].touched_params for name in called):
             return call.args
@@ -457,38 +464,38 @@ class Tracer:
     def _touch(self, name: str) -> Touch:
         below = reach([name], self.objects)
         above = reach(below, self.holders)
-        # `Net.forward = better` changes every model that `Net` made
+        # `Net.forward = better` changes every object of `Net`
         return Touch(name, below, above | self.made.get(name, frozenset()))
 
     def runs_training(self, call: Call) -> bool:
-        """`trainer.run(data)` of a trainer that was given a function which trains: `trainer = Engine(step)`."""
+        """Return whether `trainer.run(data)` runs a training function given to the trainer."""
         return self.trainings.runs_training(call)
 
-    # what cannot run again
-    def _asks(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
+    # statements that cannot run again
+    def _prompt_of(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:
         if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
             return ""
-        asked = "input" in reads or not self.asking.isdisjoint(reads)
-        for part in walk_now([node]) if asked else ():
+        tested = "input" in reads or not self.prompting.isdisjoint(reads)
+        for part in walk_now([node]) if tested else ():
             if not isinstance(part, ast.Call):
                 continue
             names = {n.id for n in walk(part.func) if isinstance(n, ast.Name)}
             if "input" in names and isinstance(part.func, ast.Name) and "input" not in self.seen:
                 return "input()"
-            if names & self.asking:
+            if names & self.prompting:
                 return "a widget or a prompt"
-        asking = sorted(name for name in uses if self.behaviours[name].asks)
-        return f"input(), asked by `{asking[0]}`" if asking else ""
+        prompting = sorted(name for name in uses if self.behaviours[name].prompts)
+        return f"input(), called by `{prompting[0]}`" if prompting else ""
 
 
-def _link(there: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
-    """Note that `name` leads to `others` and to nobody else, in both directions."""
-    before = there.get(name, frozenset())
+def _link(forward: dict[str, frozenset[str]], back: dict[str, set[str]], name: str, others: frozenset[str]) -> None:
+    """Record that `name` leads to `others` and nothing else, in both directions."""
+    before = forward.get(name, frozenset())
     for other in before - others:
         back[other].discard(name)
     for other in others - before:
         back.setdefault(other, set()).add(name)
-    there[name] = others
+    forward[name] = others
 
 
 def _nothing(statement: Statement) -> Step:
@@ -523,7 +530,7 @@ def _nothing(statement: Statement) -> Step:
 
 
 def _named(call: Call) -> frozenset[str]:
-    """The variables that a call runs or hands over."""
+    """Return the variables that a call runs or passes."""
     return call.args | {name for name in (call.function, call.receiver) if name is not None}
 
 
@@ -538,7 +545,7 @@ def _only_defines(node: ast.stmt) -> bool:
 
 
 def _binds_whole(node: ast.Assign) -> bool:
-    """Tell if a name gets the value itself, not its elements: `x = zip(a, b)`, but not `x, y = zip(*pairs)`."""
+    """Return whether a name is bound to the value itself: `x = zip(a, b)`, but not `x, y = zip(*pairs)`."""
     return any(not isinstance(target, ast.Tuple | ast.List) for target in node.targets)
 
 

@@ -1,8 +1,8 @@
-"""What a statement may change besides binding names, and which objects hold which. Pure.
+"""Effects of a statement besides binding names, and which objects hold which. Pure.
 
-Python does not tell whether a call changes its arguments. These are the rules of thumb, made from what notebooks do:
-a call whose value is dropped changes its receiver and its arguments, unless it is known to only show or compute; the
-notebook's own functions are looked into. A wrong guess keeps a statement too many, which costs time and nothing else.
+Python does not show whether a call changes its arguments. These heuristics come from notebooks: a call whose value is
+dropped changes its receiver and its arguments, unless it is known only to show or compute; the notebook's own functions
+are analysed. A wrong guess keeps an unnecessary statement, which costs only time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jupyter_dlaas.analysis.names import LEAVES, bound_names, children, root_nam
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of words written as text."""
+    """Return the set of words in a text."""
     return frozenset(text.split())
 
 
@@ -62,7 +62,7 @@ DRAWING_VERBS = words(
     set_yticklabels suptitle tick_params tight_layout
     """
 )
-"""Methods of plots, of pandas and of seaborn: they draw from their arguments and leave these as they are."""
+"""Methods of plots, pandas and seaborn that draw their arguments and leave them unchanged."""
 PURE_ENDS = ("_score", "_matrix", "_report", "_error")
 CHANGING_VERBS = words(
     """
@@ -71,7 +71,7 @@ CHANGING_VERBS = words(
     add_module set_params compile apply requires_grad_ tie_weights resize_token_embeddings add_special_tokens
     """
 )
-TAKES = words("setdefault pop popitem popleft")  # they change a collection where their value is used, too
+TAKES = words("setdefault pop popitem popleft")  # they change a collection even if their value is used
 COLLECTS = TAKES | words("append extend insert add update remove discard clear appendleft")
 SEEDS = words(
     """
@@ -86,15 +86,15 @@ SEEDS = words(
 SETS = re.compile(
     r"(set|enable|disable|use|init|start|register|install|allow|patch|clear|reset)(_|$)|autolog|login|setup|configure"
 )
-"""Verbs of a module whose value nobody needs: they set something up in it."""
+"""Verbs of a module whose value is not needed: they configure it."""
 SEEDING = re.compile(r"(^|_)(re)?seeds?(_|$)|determinis|reproducib", re.IGNORECASE)
-"""Other people's names for it: `set_seeds`, `seed_torch`, `make_deterministic`."""
+"""Other names for seeding: `set_seeds`, `seed_torch`, `make_deterministic`."""
 SETS_LIBRARY = re.compile(r"(set|enable|disable|use|allow|register|install|patch|setup|configure)(_|$)(?!print|option)")
-"""Functions of a library that change it for all that follows, whether anybody names it again or not."""
+"""Functions of a library that change it for all later code, whether it is named again or not."""
 QUIET_MODULES = words(
     """os shutil gc time sys subprocess pathlib glob matplotlib seaborn plotly altair bokeh IPython pprint tqdm
     inspect pdb traceback matplotlib_inline"""
-)  # what their calls do is there already, or is a picture
+)  # the effects of their calls persist already, or are only pictures
 KEEPS_ARGUMENTS = words("append add insert setdefault load_state_dict load_weights set_weights compile")
 SETUP_STARTS = (
     "sys.path.",
@@ -116,7 +116,7 @@ HANDS_ON = words(
     partial jit pmap vmap compile script trace wraps cache lru_cache on attach append register hook grad
     value_and_grad checkpoint signature getsource help print display type callable
     """
-)  # calls that are given a function and do not run it
+)  # calls that receive a function and do not run it
 RUNS = re.compile(r"(run|fit|train|step|start|learn|optimi[sz]e|execute|launch|main|solve|search|map|submit)")
 FITS = words("fit fit_one_cycle fit_generator fine_tune partial_fit learn train train_model")
 STEPS = words("backward train_on_batch apply_gradients apply_updates minimize manual_backward training_step")
@@ -133,40 +133,38 @@ HOLDING = words(
     compile jit
     """
 )
-GIVEN_IN_JOBS = words("display exit get_ipython quit")  # the job's runner provides them
-PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user bound such a name
+GIVEN_IN_JOBS = words("display exit get_ipython quit")  # provided by the job's runner
+PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user has bound such a name
 NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.If | ast.Try | ast.TryStar | ast.Match
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that runs where it stands."""
+    """Call that runs immediately."""
 
     function: str | None  # `f` of `f(x)`; None for methods
     receiver: str | None  # `a` of `a.b.c(x)`
     verb: str  # `f`, `c`
-    handed: tuple[
-        tuple[int | str, frozenset[str]], ...
-    ]  # position or keyword -> variables whose objects are handed over
-    is_dropped: bool  # nobody takes its value
-    is_called: bool  # its value is called at once: `register("net")(Net)`, also as a decorator
+    arguments: tuple[tuple[int | str, frozenset[str]], ...]  # position or keyword -> variables passed
+    is_dropped: bool  # its value is not used
+    is_called: bool  # its value is called immediately: `register("net")(Net)`, also as a decorator
     line: int
-    has_number: bool = False  # a number above 1 stands among its positional arguments
+    has_number: bool = False  # a positional argument is a number above 1
 
     @property
     def args(self) -> frozenset[str]:
-        """All variables whose objects are handed over."""
-        return frozenset().union(*(names for _, names in self.handed))
+        """Return all variables whose objects are passed."""
+        return frozenset().union(*(names for _, names in self.arguments))
 
     @property
     def saves(self) -> bool:
-        """It writes a file and leaves its objects as they are."""
+        """Return whether the call writes a file and leaves its objects unchanged."""
         return self.verb in SAVES
 
     @property
     def only_shows(self) -> bool:
-        """It prints, draws or computes: no object is different afterwards."""
+        """Return whether the call prints, draws or computes, without changing any object."""
         verb = self.verb.lower().lstrip("_")
         root = self.function or self.receiver
         if self.saves:
@@ -179,37 +177,37 @@ class Call:
 
     @property
     def is_in_place(self) -> bool:
-        """Changes its receiver even where its value is used: `x = items.pop()`, `y = t.add_(1)`."""
+        """Return whether the call changes its receiver even if its value is used: `items.pop()`, `t.add_(1)`."""
         if self.verb in CHANGING_VERBS or self.has_option("inplace"):
             return True
         return self.verb.endswith("_") and not self.verb.startswith("_")
 
     @property
     def written(self) -> frozenset[str]:
-        """What it writes into, whatever else it does: `out=x`, `next(numbers)`."""
-        found = [names for key, names in self.handed if key == "out" or (key == 0 and self.function == "next")]
+        """Return the objects that the call certainly writes to: `out=x`, `next(numbers)`."""
+        found = [names for key, names in self.arguments if key == "out" or (key == 0 and self.function == "next")]
         return frozenset().union(*found)
 
     @property
     def stores(self) -> bool:
-        """Its receiver may hold its arguments from now on: `parts.append(part)`."""
+        """Return whether the receiver may hold the arguments afterwards: `parts.append(part)`."""
         if self.receiver is None or self.only_shows or self.verb in FITS or not self.args:
             return False
         return self.is_dropped or self.is_in_place
 
     def has_option(self, name: str) -> bool:
-        """It is given this keyword."""
-        return any(key == name for key, _ in self.handed)
+        """Return whether the call has this keyword."""
+        return any(key == name for key, _ in self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """After this, the objects of `targets` are, hold or are made of those of `objects`."""
+    """Relation after which the objects of `targets` are, hold or derive from those of `objects`."""
 
     targets: frozenset[str]
     objects: frozenset[str]
-    makers: frozenset[str]  # called to make it: classes and functions
-    is_sure: bool  # a plain assignment: what the targets held before is forgotten
+    makers: frozenset[str]  # classes and functions called to create it
+    is_sure: bool  # a plain assignment: it replaces what the targets held
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,19 +215,19 @@ class Effects:
     touches: frozenset[str]  # `x[0] = 1`, `x.a = 1`, `del x[0]`
     calls: tuple[Call, ...]
     holds: tuple[Hold, ...]
-    entered: frozenset[str]  # names in the head of a `with`
-    passed: frozenset[str]  # names that a loop or comprehension goes over
-    values: frozenset[str]  # names that stand for their object, not only for what a call of them returns
+    entered: frozenset[str]  # names in the header of a `with`
+    passed: frozenset[str]  # names that a loop or comprehension iterates over
+    values: frozenset[str]  # names that are used as objects, not only called
 
     @property
     def altered(self) -> frozenset[str]:
-        """Objects that surely are different afterwards: an item is assigned, or added to a collection."""
+        """Return objects that certainly change: an item is assigned, or added to a collection."""
         collects = [call for call in self.calls if call.verb in COLLECTS and (call.is_dropped or call.verb in TAKES)]
         return self.touches | {call.receiver for call in collects if call.receiver}
 
 
 def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes that run where they stand: function bodies do not."""
+    """Yield all nodes that run immediately, without function bodies."""
     todo = list(nodes)[::-1]
     while todo:
         node = todo.pop()
@@ -244,7 +242,7 @@ def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def effects_of(nodes: Iterable[ast.AST]) -> Effects:
-    """What these statements change and hold when they run."""
+    """Return the changes and holds of these statements."""
     nodes = list(nodes)
     top = {id(n) for n in nodes}
     touches: set[str] = set()
@@ -265,7 +263,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
             case ast.Expr(value=ast.IfExp(body=body, orelse=orelse)):
                 dropped |= {id(body), id(orelse)}
             case ast.Expr(value=ast.BinOp(op=ast.LShift() | ast.RShift(), left=left, right=right)):
-                touches |= objects_in(left) | objects_in(right)  # `first >> second`, which links them
+                touches |= objects_in(left) | objects_in(right)  # `first >> second` connects them
             case ast.Name(id=name, ctx=ast.Load()) if id(node) not in functions:
                 values.add(name)
             case ast.Call():
@@ -322,10 +320,10 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
 
 
 def reach(start: Iterable[str], held: Mapping[str, Set[str]]) -> frozenset[str]:
-    """The names and all that their objects hold."""
+    """Return the names and everything that their objects hold."""
     found = set(start)
     todo = list(found)
-    done: set[int] = set()  # many names share one set, which may be large: each is gone through once
+    done: set[int] = set()  # many names share one set, which may be large: visit each once
     while todo:
         more = held.get(todo.pop())
         if more and id(more) not in done:
@@ -337,7 +335,7 @@ def reach(start: Iterable[str], held: Mapping[str, Set[str]]) -> frozenset[str]:
 
 
 def joined(sets: Iterable[frozenset[str]]) -> frozenset[str]:
-    """Their union: one of them itself where it has all the others in it, so that names share sets."""
+    """Return the union: one of the sets itself if it contains all others, so that names share sets."""
     largest: frozenset[str] = frozenset()
     for one in sets:
         if not one <= largest:
@@ -346,25 +344,25 @@ def joined(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def is_step(call: Call) -> bool:
-    """A call that only training makes: a gradient, or a step of an optimiser."""
+    """Return whether only a training makes this call: a gradient, or a step of an optimiser."""
     if call.verb == "step" and call.receiver:
         return any(part in call.receiver.lower() for part in ("opt", "trainer", "scaler", "accelerator"))
     return call.verb in STEPS
 
 
 def is_seed(verb: str) -> bool:
-    """A call of this name, whose value nobody takes, starts random streams."""
+    """Return whether a call of this name, whose value is not used, seeds random streams."""
     return verb in SEEDS or (SEEDING.search(verb) is not None and not verb.startswith(("get", *SHOW_VERBS)))
 
 
 def sets_library(call: Call) -> bool:
-    """`numpyro.enable_x64()`, `set_config(…)`, `config.update(…)`; the library is for the caller to know."""
+    """Return whether a call configures a library: `numpyro.enable_x64()`, `set_config(…)`, `config.update(…)`."""
     is_update = call.verb == "update" and (call.receiver or "").endswith("config")
     return call.is_dropped and (is_update or SETS_LIBRARY.match(call.verb) is not None)
 
 
 def is_setup(node: ast.stmt) -> bool:
-    """Seeds, search paths, environment, defaults: libraries depend on them and nothing names them."""
+    """Return whether a statement is setup that libraries depend on without naming it: seeds, paths, environment."""
     if isinstance(node, BLOCKS):
         return _sets_up_only(node)
     if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
@@ -382,7 +380,7 @@ def is_setup(node: ast.stmt) -> bool:
 
 
 def _sets_up_only(block: ast.stmt) -> bool:
-    """`for gpu in gpus: set_memory_growth(gpu, True)`: set-up, and nothing else but prints and plain variables."""
+    """Return whether a block only configures, as `for gpu in gpus: set_memory_growth(gpu, True)`, or prints."""
     found = False
     for node in walk_now([block]):
         if not isinstance(node, ast.stmt) or isinstance(node, BLOCKS | ast.Pass):
@@ -398,12 +396,12 @@ def _sets_up_only(block: ast.stmt) -> bool:
 
 
 def changes_directory(node: ast.AST) -> bool:
-    """A call in it goes to another directory: `os.chdir(path)`."""
+    """Return whether a node contains a call that changes the directory: `os.chdir(path)`."""
     return any(isinstance(part, ast.Call) and verb_of(part.func) == "chdir" for part in walk(node))
 
 
 def module_attribute(node: ast.stmt) -> str | None:
-    """The root of `ssl._create_default_https_context = f`: set-up for all, if the root is a module."""
+    """Return the root of `ssl._create_default_https_context = f`: setup for all if the root is a module."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
         return None
     root = root_name(node.targets[0])
@@ -411,7 +409,7 @@ def module_attribute(node: ast.stmt) -> str | None:
 
 
 def loaded_modules(node: ast.stmt) -> frozenset[str]:
-    """The submodules that an import loads beside what it binds, as "package.module"."""
+    """Return the submodules that an import loads in addition to its bindings, as "package.module"."""
     if isinstance(node, ast.ImportFrom) and not node.level:
         names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module else []
     else:
@@ -420,32 +418,32 @@ def loaded_modules(node: ast.stmt) -> frozenset[str]:
 
 
 def dotted_names(node: ast.AST) -> frozenset[str]:
-    """The first two parts of `a.b.c`, wherever it stands, bodies of functions included."""
+    """Return the first two parts of each `a.b.c`, including function bodies."""
     pairs = [n for n in walk(node) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
     return frozenset(f"{n.value.id}.{n.attr}" for n in pairs if isinstance(n.value, ast.Name))
 
 
 def verb_of(function: ast.expr) -> str:
-    """The last name of what is called: `f` of `f(x)`, `c` of `a.b.c(x)`; "" where there is none."""
+    """Return the last name of a called function: `f` of `f(x)`, `c` of `a.b.c(x)`; "" if there is none."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def _same(targets: list[ast.expr]) -> list[Hold]:
-    """`a = b = []`: each is the other."""
+    """Return the holds of `a = b = []`: each name is the other."""
     names = [t.id for t in targets if isinstance(t, ast.Name)]
     return [Hold(frozenset({name}), frozenset({names[0]}), frozenset(), False) for name in names[1:]]
 
 
 def _decoration(decorator: ast.expr, name: str) -> Call:
-    """`@register` calls `register` with the function; `@app.route` changes `app`."""
+    """Return the call of a decorator: `@register` calls `register` with the function; `@app.route` changes `app`."""
     function = decorator.id if isinstance(decorator, ast.Name) else None
     return Call(
         function=function,
         receiver=None if function else root_name(decorator),
         verb=verb_of(decorator),
-        handed=((0, frozenset({name})),) if function else (),
+        arguments=((0, frozenset({name})),) if function else (),
         is_dropped=function is None,
         is_called=False,
         line=decorator.lineno,
@@ -454,16 +452,16 @@ def _decoration(decorator: ast.expr, name: str) -> Call:
 
 def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
     is_spread = any(isinstance(arg, ast.Starred) for arg in node.args)
-    handed: list[tuple[int | str, frozenset[str]]] = []
+    arguments: list[tuple[int | str, frozenset[str]]] = []
     for position, arg in enumerate(node.args):
-        handed.append((-1 if is_spread else position, frozenset(objects_in(arg))))
+        arguments.append((-1 if is_spread else position, frozenset(objects_in(arg))))
     for keyword in node.keywords:
-        handed.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
+        arguments.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
         verb=verb_of(node.func),
-        handed=tuple(handed),
+        arguments=tuple(arguments),
         is_dropped=is_dropped,
         is_called=is_called,
         line=node.lineno,
@@ -474,7 +472,7 @@ def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
 def _is_number(node: ast.expr) -> bool:
     match node:
         case ast.Constant(value=int() | float() as value):
-            return value > 1  # True and 1 are modes
+            return value > 1  # True and 1 set a mode
         case ast.BinOp(left=left, right=right):
             return _is_number(left) or _is_number(right)
         case _:
@@ -482,7 +480,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def objects_in(node: ast.AST) -> set[str]:
-    """The variables whose objects an expression hands on, rather than copies or computes with."""
+    """Return the variables whose objects an expression passes on, rather than copies or computes with."""
     match node:
         case ast.Name(id=name):
             return {name}
@@ -511,8 +509,8 @@ def objects_in(node: ast.AST) -> set[str]:
             return set()
 
 
-def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
-    """The callables that make a value, and the objects that a class or an own function is given."""
+def _constructors(value: ast.expr) -> tuple[set[str], set[str]]:
+    """Return the callables that create a value, and the objects passed to a class or an own function."""
     makers: set[str] = set()
     given: set[str] = set()
     for node in walk_now([value]):
@@ -529,7 +527,7 @@ def _makers(value: ast.expr) -> tuple[set[str], set[str]]:
 
 def _hold(targets: list[ast.expr], value: ast.expr, *, is_sure: bool) -> Hold:
     names = frozenset(name for target in targets for name in bound_names(target))
-    makers, given = _makers(value)
+    makers, given = _constructors(value)
     objects = objects_in(value) | given
     return Hold(names, frozenset(objects) - SHOW_ROOTS - HOLDING, frozenset(makers), is_sure)
 

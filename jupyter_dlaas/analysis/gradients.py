@@ -1,4 +1,4 @@
-"""What statements do with gradients: who makes them for others, who uses those of others. Pure."""
+"""Effects of statements on gradients: computed for later statements, or used from earlier ones. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USES = words("clip_grad_norm_ clip_grad_value_ clip_grad_norm clip_grad_value un
 
 
 class Gradients(NamedTuple):
-    """What a statement does with gradients."""
+    """Effects of a statement on gradients."""
 
-    makes: bool = False  # for others to use: `loss.backward()`, without a step of an optimiser
-    uses: bool = False  # those that an earlier statement made
+    makes: bool = False  # computes them for later use: `loss.backward()` without an optimiser's step
+    uses: bool = False  # uses those of an earlier statement
     clears: bool = False
 
     def also(self, other: Gradients) -> Gradients:
-        """Of both together: who makes gradients and uses them leaves none for others."""
+        """Combine two effects: gradients that are computed and used leave none for others."""
         makes, uses = self.makes or other.makes, self.uses or other.uses
         return Gradients(makes and not uses, uses and not makes, self.clears or other.clears)
 
@@ -42,7 +42,7 @@ class _Function(Protocol):
 
 
 def of_call(call: Call, functions: Mapping[str, _Function], methods: Mapping[str, _Function]) -> Gradients:
-    """What a call of one of the notebook's own functions or methods does with gradients."""
+    """Return the effects of calling one of the notebook's own functions or methods."""
     found, seen, todo = NO_GRADIENTS, set[str](), [call.function or f".{call.verb}"]
     while todo:
         name = todo.pop()
@@ -62,11 +62,11 @@ def gradients_of(
     called: Callable[[Call], Gradients] = lambda _: NO_GRADIENTS,
     optimisers: Set[str] = frozenset(),
 ) -> Gradients:
-    """What a statement does with gradients when it runs. `called` tells what a call of an own function does.
+    """Return the effects of a statement. `called` returns the effects of calling an own function.
 
-    `optimisers`: names of which it is known.
+    `optimisers`: names of known optimisers.
 
-    `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` stands before them in the same statement.
+    `w -= w.grad` and `opt.step()` use gradients, unless a `backward()` precedes them in the same statement.
     """
     made: tuple[int, int] | None = None
     used: list[tuple[int, int]] = []
@@ -93,12 +93,12 @@ def gradients_of(
 
 
 def _takes_step(call: Call, optimisers: Set[str]) -> bool:
-    """An optimiser's step: by its name, by what made it, or since it is given nothing, as `sgd.step()`."""
+    """Return whether a call is an optimiser's step: by its name, its maker, or as it has no argument: `sgd.step()`."""
     receiver = call.receiver or ""
-    is_bare = bool(receiver) and not call.handed and not call.has_number and not NO_OPTIMISERS.search(receiver)
+    is_bare = bool(receiver) and not call.arguments and not call.has_number and not NO_OPTIMISERS.search(receiver)
     return is_step(call) or receiver in optimisers or is_bare
 
 
 def _is_gradient(function: ast.expr) -> bool:
-    """`w.grad.zero_`, `w.grad.data.zero_`."""
+    """Return whether a function belongs to a gradient: `w.grad.zero_`, `w.grad.data.zero_`."""
     return any(isinstance(part, ast.Attribute) and part.attr == "grad" for part in walk(function))

@@ -1,4 +1,4 @@
-"""Imports that are there for what loading a module does: registrations and switches. Pure."""
+"""Imports that matter for their side effects: registrations and switches. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ PLAIN: Final = frozenset(sys.stdlib_module_names) | words(
     torchtext torchvision torchviz tqdm transformers trl umap unidecode urllib3 wandb wordcloud xgboost yaml
     yellowbrick yfinance"""
 )
-"""Packages whose modules are imported for the names in them."""
+"""Packages whose modules are imported for their names."""
 SWITCHES: Final = ("enable_", "disable_")
 
 
 def may_register(node: ast.stmt) -> bool:
-    """An import that may change other modules, whether anybody reads the name that it binds or not.
+    """Return whether an import may change other modules, regardless of the name that it binds.
 
     `import panda_gym` adds environments to gymnasium's table, `from sklearn.experimental import
-    enable_iterative_imputer` lets another module be imported. A wrong guess costs the time of an import.
+    enable_iterative_imputer` enables the import of another module. A wrong guess costs the time of an import.
     """
     match node:
         case ast.ImportFrom(module=str(module), names=names, level=0):

@@ -1,7 +1,7 @@
-"""`!` lines and magics, as IPython writes them in Python: what a job runs of them, leaves out or refuses. Pure.
+"""Translation of `!` lines and magics in IPython's Python form: run in the job, omitted or refused. Pure.
 
-A job runs shell commands by `dlaas.shell` and `dlaas.shell_lines`: those of the training cell, and those of functions
-that it may call. Other commands of earlier cells have been run already; what they gave comes from the kernel.
+A job runs shell commands through `dlaas.shell` and `dlaas.shell_lines`: those of the training cell, and those of
+functions that it may call. Other commands of earlier cells have run already; their results come from the kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _words(text: str) -> frozenset[str]:
 SHELL: Final = "dlaas.shell"
 LINES: Final = "dlaas.shell_lines"
 METHODS: Final = {"system": SHELL, "system_raw": SHELL, "system_piped": SHELL, "getoutput": LINES}
-"""Methods of IPython's shell that run a command, and what does so in a job."""
+"""Methods of IPython's shell that run a command, and their counterparts in a job."""
 ALIASES: Final = _words("cat cp ldir less lf lk ll ls lx man mkdir more mv rm rmdir")
 SHELL_MAGICS: Final = frozenset({"sx", "system"})
 WRAPPERS: Final = frozenset({"time", "prun"})
@@ -36,23 +36,23 @@ SHOWING: Final = _words(
     psource pwd pycat qtconsole quickref rehashx reload_ext tb tensorboard timeit unalias unload_ext watermark who
     who_ls whos xmode"""
 )
-"""Line magics that set the notebook up or show something: a job does as well without."""
+"""Line magics for setup or display, which a job does not need."""
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _DOLLARS: Final = re.compile(r"\$(\$?[^\W\d][\w.]*)(?=(?:[^']*'[^']*')*[^']*$)")
 
 
 @dataclass(slots=True)
 class Translated:
-    """A cell's text with Python in place of its commands, on the same lines."""
+    """Cell's text with Python instead of its commands, on the same lines."""
 
     text: str
-    left: list[int] = field(default_factory=list)  # lines of commands that are left out
+    left: list[int] = field(default_factory=list)  # lines of omitted commands
     refused: list[int] = field(default_factory=list)  # lines of commands that a job cannot run
 
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """New text in place of a part of the cell; columns count bytes, as Python's do."""
+    """Replacement of a part of the cell; columns count bytes, as in Python."""
 
     start: tuple[int, int]
     end: tuple[int, int]
@@ -60,7 +60,7 @@ class _Edit:
 
 
 def translated(text: str, tree: ast.Module, *, is_job: bool) -> Translated:
-    """Put Python in place of `get_ipython().system(…)` and the like. `is_job`: all of this text runs in the job."""
+    """Replace `get_ipython().system(…)` and similar calls by Python. `is_job`: all of this text runs in the job."""
     made = Translated(text)
     edits: list[_Edit] = []
     todo: list[tuple[ast.AST, bool]] = [(tree, is_job)]
@@ -86,7 +86,7 @@ def translated(text: str, tree: ast.Module, *, is_job: bool) -> Translated:
 
 
 def is_magic_call(node: ast.AST) -> bool:
-    """`get_ipython().run_line_magic('time', 'f()')`: a method of IPython's shell."""
+    """Return whether a node calls a method of IPython's shell: `get_ipython().run_line_magic('time', 'f()')`."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")))):
             return True
@@ -95,7 +95,7 @@ def is_magic_call(node: ast.AST) -> bool:
 
 
 def _statement(node: ast.Call, method: str, made: Translated, *, runs: bool, is_job: bool) -> Iterator[_Edit]:
-    """A command on a line of its own."""
+    """Yield the edit of a command on its own line."""
     args = _texts(node)
     inner = args[1].removeprefix("--no-raise-error").strip() if len(args) > 1 else ""
     if method == "run_line_magic" and args and args[0] in WRAPPERS and inner and _parses(inner):
@@ -112,7 +112,7 @@ def _statement(node: ast.Call, method: str, made: Translated, *, runs: bool, is_
 
 
 def _value(node: ast.Call, method: str, made: Translated, *, runs: bool, is_job: bool) -> Iterator[_Edit]:
-    """A command whose value is used: `files = !ls`. What an earlier cell got is the kernel's to give."""
+    """Yield the edit of a command whose value is used, as `files = !ls`; for earlier cells the kernel has the value."""
     args = _texts(node)
     if method in METHODS and runs:
         yield _function(node, METHODS[method])
@@ -123,7 +123,7 @@ def _value(node: ast.Call, method: str, made: Translated, *, runs: bool, is_job:
 
 
 def _as_python(name: str, args: str) -> str:
-    """A line magic that a job can do itself, as Python; "" for others."""
+    """Translate a line magic that a job can run to Python; "" for others."""
     if name in SHELL_MAGICS:
         return f"{SHELL}({args!r})"
     if name in ALIASES:
@@ -143,7 +143,7 @@ def _only_shows(args: list[str]) -> bool:
 
 
 def directory_named(verb: str, args: str) -> str | None:
-    """The directory that `%cd` names, as Python; None where only the kernel could tell: `%cd -`, `%popd`."""
+    """Return the directory that `%cd` names, as Python; None if only the kernel knows: `%cd -`, `%popd`."""
     if verb == "popd":
         return None
     try:
@@ -157,7 +157,7 @@ def directory_named(verb: str, args: str) -> str | None:
 
 
 def names_expanded(node: ast.AST) -> frozenset[str]:
-    """The variables that a command's text names: `{path}` and `$path`. The shell may know them instead."""
+    """Return the variables in a command's text: `{path}` and `$path`, which may be shell variables instead."""
     match node:
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="dlaas"), attr="shell" | "shell_lines"),
@@ -172,7 +172,7 @@ def _names_in(command: str) -> Iterator[str]:
     try:
         parts = list(Formatter().parse(command))
     except ValueError:
-        return  # braces of the shell's own: IPython leaves such a command as it is
+        return  # shell braces: IPython leaves such a command unchanged
     for literal, expression, spec, _ in parts:
         for found in _DOLLARS.finditer(literal):
             if not found[1].startswith("$"):

@@ -1,6 +1,6 @@
-"""What a loss does with the samples of a batch, as its code says: a sum over them, or a mean. Pure.
+"""Reduction of a loss over the samples of a batch, from its code: a sum or a mean. Pure.
 
-Gradients of several learners are averaged, so that a sum must be known.
+The gradients of several learners are averaged, so a sum must be known.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ __all__ = ["Kind", "kind_of"]
 
 _DEPTH_MAX: Final = 12
 _SAMPLES: Final = frozenset({"size", "len", "shape", "numel", "nelement"})
-"""Calls and attributes by which a loop counts the samples that it has."""
+"""Calls and attributes by which a loop counts its samples."""
 _LOSSES: Final = ("loss", "cross_entropy", "entropy_with_logits", "kl_div", "criterion")
 
 
 class Kind(StrEnum):
-    """What a loss does with the samples of a batch."""
+    """Reduction over the samples of a batch."""
 
     SUM = "sum"
     MEAN = "mean"
     MIXED = "mixed"
-    """It adds a sum to a mean."""
+    """Sum of a sum and a mean."""
     UNKNOWN = "unknown"
 
 
 def kind_of(notebook: Notebook, ends: Sequence[Call]) -> Kind:
-    """What all losses do that go backward, by the ways to these calls."""
+    """Return the common reduction of all losses with a backward pass, by the paths to these calls."""
     found: set[Kind] = set()
     for end in ends:
         call = end[-1].call
@@ -74,7 +74,7 @@ class _Reader:
         if (id(scope.node), text) in self._seen:
             return Kind.UNKNOWN
         self._seen.add((id(scope.node), text))
-        made = self._notebook.made_by(text, scope, way)
+        made = self._notebook.value_of(text, scope, way)
         values = scope.values(text)[-1:] or ([] if made is None else [made])
         added = [one.value for one in _augmented(scope, text, ast.Add, ast.Sub)]
         found = _together({self.kind(one, scope, way, depth + 1) for one in [*values, *added]})
@@ -82,8 +82,8 @@ class _Reader:
         return Kind.MEAN if divided and found is Kind.SUM else found
 
     def _call(self, call: ast.Call, scope: Scope, way: Sequence[Frame], depth: int) -> Kind:
-        if (said := _reduction(call)) is not None:
-            return said
+        if (reduction := _reduction(call)) is not None:
+            return reduction
         name = last_name(call.func)
         is_method = isinstance(call.func, ast.Attribute)
         values = call.args[1:] if is_method and _is_module(call.func) else call.args
@@ -102,11 +102,11 @@ class _Reader:
             here = (*way, Frame(scope, (), call))
             first = [one.elts[0] if isinstance(one, ast.Tuple) and one.elts else one for one in returned]
             return _together({self.kind(one, own, here, depth + 1) for one in first})
-        made = self._notebook.made_by(ast.unparse(call.func), scope, way)
+        made = self._notebook.value_of(ast.unparse(call.func), scope, way)
         if isinstance(made, ast.Call):
-            said = _reduction(made)
-            if said is not None or _is_loss(last_name(made.func)):
-                return said or Kind.MEAN
+            reduction = _reduction(made)
+            if reduction is not None or _is_loss(last_name(made.func)):
+                return reduction or Kind.MEAN
         return Kind.MEAN if _is_loss(name) else Kind.UNKNOWN
 
     def _function(self, call: ast.Call, scope: Scope) -> Scope | None:
@@ -127,7 +127,7 @@ class _Reader:
 
 
 def _reduction(call: ast.Call) -> Kind | None:
-    """What `reduction=` says, of a loss function or of the object that computes it."""
+    """Return the reduction given by `reduction=` of a loss function or of its object."""
     for one in call.keywords:
         if not isinstance(one.value, ast.Constant):
             continue
@@ -145,10 +145,10 @@ def _augmented(scope: Scope, text: str, *kinds: type[ast.operator]) -> Iterator[
 
 
 def _is_module(function: ast.expr) -> bool:
-    """`torch.sum`: the first argument is what is summed."""
+    """Return whether a function is a module's, as `torch.sum`, whose first argument is summed."""
     return isinstance(function, ast.Attribute) and ast.unparse(function.value) in ("torch", "th")
 
 
 def _is_loss(name: str) -> bool:
-    said = name.lower()
-    return any(one in said for one in _LOSSES)
+    reduction = name.lower()
+    return any(one in reduction for one in _LOSSES)

@@ -1,4 +1,4 @@
-"""The words of capture: what goes in (cells, facts of the kernel) and what comes out (`Capture`). Frozen records."""
+"""Data model of capture: its inputs (cells, facts of the kernel) and its output (`Capture`). Frozen records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = [
     "ExecutedCell",
     "Kept",
     "KernelFacts",
-    "LeftOut",
     "LineRef",
     "Literal",
     "NameFact",
+    "OmittedStatement",
     "OwnModule",
     "Problem",
     "ResultRef",
@@ -24,100 +24,102 @@ __all__ = [
 ]
 
 _RANGES_MAX: Final = 2000
-"""What `JobSpec.cells` may hold."""
+"""Maximum number of ranges in `JobSpec.cells`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedCell:
-    """One execution of one cell; the same cell executed twice is two of these."""
+    """One execution of one cell; a cell that was executed twice has two records."""
 
-    count: int  # the execution count, as in In [7]
-    source: str  # raw, as the user typed it, magics and all
+    count: int  # execution count, as in In [7]
+    source: str  # raw text as typed, including magics
     raised: bool = False
-    raised_line: int | None = None  # in `source`, from 1; None: not known
-    duration_s: float | None = None  # None: ran before anybody looked at the clock
-    cell_id: str | None = None  # the notebook's id of the cell, where the front end sends one
-    chance: str | None = None  # where the random streams were when the cell began; None: not known
-    directory: str | None = None  # the kernel's when the cell began; None: not known
-    ended_s: float | None = None  # Unix time; None: not known
+    raised_line: int | None = None  # in `source`, from 1; None: unknown
+    duration_s: float | None = None  # None: executed before recording began
+    cell_id: str | None = None  # the notebook's id of the cell, if the front end sends one
+    random_state: str | None = None  # random state at the start of the cell; None: unknown
+    directory: str | None = None  # the kernel's directory at the start of the cell; None: unknown
+    ended_s: float | None = None  # Unix time; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCell:
-    """The cell under `%%train` and what its line asks of the capture."""
+    """Cell under `%%train`, with the options of its line that affect capture."""
 
     count: int
     source: str  # without the %%train line
-    first_line: int = 2  # the line of the page's cell where `source` begins
-    above: str = ""  # the page's lines above it, where they are known
+    first_line: int = 2  # line of the page's cell at which `source` begins
+    above: str = ""  # lines of the page's cell above it, if known
     outputs: tuple[str, ...] = ()  # -o
     push: tuple[str, ...] = ()  # --push
     with_cells: tuple[int, ...] = ()  # --with-cell
-    learners_max: int = 1  # more than one: every learner runs every line
+    learners_max: int = 1  # if more than one, every learner runs every line
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRef:
-    """A name's value is what an earlier job brought back with -o."""
+    """Reference to a result of an earlier job's -o that a name holds."""
 
     job: str
     name: str
-    after_cell: int | None = None  # assigned when this execution count was the newest; None: just now
-    is_restored: bool = False  # its state was loaded into the object that the name was bound to before
+    after_cell: int | None = None  # newest execution count at the assignment; None: just now
+    is_restored: bool = False  # its state was loaded into the previous object of the name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameFact:
-    """What the kernel knows about one variable, gathered without changing it."""
+    """Facts about one variable of the kernel, collected without changing it."""
 
     type_name: str  # "torch.Tensor", "list"
     size_bytes: int | None = None
     literal: str | None = None  # source text of a small plain value
     shape: str | None = None  # "(1797, 64)", shown beside the type
-    cannot_travel: str | None = None  # why --push must refuse it: "an open file", "a lock"
+    cannot_travel: str | None = None  # reason why --push refuses it: "an open file", "a lock"
     is_callable: bool = False
     is_immutable: bool = False  # numbers, strings, functions, classes, modules, devices: a call cannot change them
-    module: str | None = None  # where a function or class comes from
-    main_names: tuple[str, ...] = ()  # classes and functions of the notebook that the object is made of
+    module: str | None = None  # module of a function or class
+    main_names: tuple[str, ...] = ()  # classes and functions of the notebook that the object consists of
     result: ResultRef | None = None
-    has_text: bool = False  # text, or a container of text: the order of a set of these differs between processes
-    has_weights: bool = False  # it holds models or optimisers; known where some name is a result
-    of_before_reload: str = ""  # the class or function of an own module, "helpers.Net", that was reloaded since
-    shares: tuple[str, ...] = ()  # other variables that hold the same weights or optimisers; known of what is pushed
+    has_text: bool = False  # strings, or containers of strings: the order of a set of these differs between processes
+    has_weights: bool = False  # it holds models or optimisers; known if some name is a result
+    of_before_reload: str = ""  # class or function, "helpers.Net", of a module of the user that was reloaded since
+    shares: tuple[str, ...] = ()  # other variables with the same weights or optimisers; known for pushed names
 
 
 @dataclass(frozen=True, slots=True)
 class OwnModule:
-    """A module that was imported from below the working directory."""
+    """Module that was imported from below the working directory."""
 
     name: str  # "helpers.data"
     path: str  # relative to the working directory
-    is_edited: bool = False  # the file is newer than what the kernel imported
+    is_edited: bool = False  # the file is newer than the imported version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFacts:
-    """What capture must know of the kernel. Without it (`jupyter dlaas check`) values cannot be judged, names can."""
+    """State of the kernel that capture needs. Without it (`jupyter dlaas check`) names are checked, but not values."""
 
     names: Mapping[str, NameFact] = field(default_factory=dict)
     own_modules: tuple[OwnModule, ...] = ()
-    edited_elsewhere: tuple[OwnModule, ...] = ()  # modules of other directories that were edited since; they stay there
-    files: Mapping[str, str] = field(default_factory=dict)  # the text of files that `%run` names
-    chance: str | None = None  # where the random streams are now
-    directory: str | None = None  # the kernel's current one, where the job begins; None: not known
-    hash_seed: str | None = None  # the kernel's, which the job has too; None: Python drew one, and the job has another
-    started_in: str | None = None  # the kernel's first one
-    modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by their paths
-    missing: frozenset[str] = frozenset()  # files that cells read and that are not there any more
+    edited_elsewhere: tuple[
+        OwnModule, ...
+    ] = ()  # modules in other directories that were edited since; they are not sent
+    files: Mapping[str, str] = field(default_factory=dict)  # text of the files of `%run`
+    random_state: str | None = None  # current random state
+    directory: str | None = None  # the kernel's current directory, which is the job's; None: unknown
+    hash_seed: str | None = None  # of the kernel and the job; None: chosen at random by Python, so the job's differs
+    started_in: str | None = None  # the kernel's initial directory
+    modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by path
+    missing: frozenset[str] = frozenset()  # files that cells read and that no longer exist
 
 
 @dataclass(frozen=True, slots=True)
 class LineRef:
-    """Where a line of train.py comes from."""
+    """Origin of a line of train.py."""
 
     line: int  # in train.py, from 1
     cell: str  # "cell [7]"
-    cell_line: int  # in the cell as the page shows it, from 1
+    cell_line: int  # in the cell as shown on the page, from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +131,18 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class OmittedStatement:
     cell: str
     line: int
     source: str
     kind: str  # "unneeded", "shown", "saved", "magic", "trained", "raised", "pushed", "literal", "job"
     reason: str
-    option: str = ""  # what to type to bring it in; "" where nothing can
+    option: str = ""  # option that includes it; "" if none does
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A small plain value written into train.py because the statement that made it cannot run again."""
+    """Small plain value written into train.py because the statement that created it cannot run again."""
 
     name: str
     source: str
@@ -149,7 +151,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What, where, and what to type. `code` is stable; `message` is for people and has all three."""
+    """Problem with its place and its fix. `code` is stable; `message` is for users and contains all three."""
 
     code: str
     message: str
@@ -160,28 +162,28 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """A training cell made into a program, or the reasons why it cannot be one."""
+    """Training cell converted to a program, or the reasons why that is not possible."""
 
     text: str  # train.py
     lines: tuple[LineRef, ...]
     kept: tuple[Kept, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[OmittedStatement, ...]
     pushed: tuple[str, ...]  # one graph, in this order
     results: tuple[ResultRef, ...]
     literals: tuple[Literal, ...]
     modules: tuple[OwnModule, ...]  # files to copy with the job
-    unbound: tuple[str, ...]  # needed, and bound by nothing
+    unbound: tuple[str, ...]  # needed, but not defined
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
-    chance: Mapping[int, str] = field(default_factory=dict)  # cell -> where the random streams were when it began
+    random_state: Mapping[int, str] = field(default_factory=dict)  # cell -> random state at its start
 
     @property
     def is_ready(self) -> bool:
-        """Nothing stands against submitting this program."""
+        """Return whether the program can be submitted."""
         return not self.errors
 
     def where(self, line: int) -> str | None:
-        """The place in the notebook of a line of train.py, as in "cell [7], line 3"."""
+        """Return the place in the notebook of a line of train.py, such as "cell [7], line 3"."""
         for ref in self.lines:
             if ref.line == line:
                 return f"{ref.cell}, line {ref.cell_line}"
@@ -189,7 +191,7 @@ class Capture:
 
 
 def size_text(size_bytes: int) -> str:
-    """A size for people: "12.4 MB"."""
+    """Format a size for users: "12.4 MB"."""
     size, unit = float(size_bytes), "bytes"
     for larger in ("kB", "MB", "GB"):
         if size < 1000:
@@ -199,7 +201,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def line_map(lines: Sequence[LineRef]) -> dict[str, str]:
-    """`JobSpec.cells`: "12-30" -> "cell [7]:3". Of very long programs the last part, where the training cell is."""
+    """Return `JobSpec.cells`: "12-30" -> "cell [7]:3". For very long programs the last part, with the training cell."""
     runs: list[list[LineRef]] = []
     for ref in lines:
         last = runs[-1][-1] if runs else None

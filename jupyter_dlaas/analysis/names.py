@@ -1,8 +1,9 @@
-"""Which names a statement reads, binds and deletes, and which its functions read later. Pure."""
+"""Names that a statement reads, binds and deletes, and that its functions read later. Pure."""
 
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,31 +11,41 @@ from jupyter_dlaas.analysis.constants import catches_names, is_always_true, is_n
 from jupyter_dlaas.analysis.ipython_magics import names_expanded
 from jupyter_dlaas.analysis.text_lookups import looked_up, looked_up_in
 
-TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12; absent from the nodes before
+TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12
 
 LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_CLOSE = 0.7
+"""Similarity from which a name is suggested for another: `hist` for `history`, but not `time` for `optimizer`."""
+
+
+def closest_name(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that is spelled most like the name; None if none is close."""
+    close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=_CLOSE)
+    return close[0] if close else None
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a statement does with module-level names, in the order in which it does it."""
+    """Effects of a statement on module-level names, in their order."""
 
-    reads: frozenset[str] = frozenset()  # before it has bound them itself: somebody earlier must have
-    soft: frozenset[str] = frozenset()  # perhaps read before bound: wanted when anybody binds them, no error otherwise
-    late: frozenset[str] = frozenset()  # by function bodies, when they are called
-    binds: frozenset[str] = frozenset()  # perhaps or surely
-    kills: frozenset[str] = frozenset()  # surely bound: what was bound before is no longer in force
+    reads: frozenset[str] = frozenset()  # read before it binds them itself: an earlier statement must bind them
+    soft: frozenset[str] = (
+        frozenset()
+    )  # possibly read before bound: needed if a statement binds them, no error otherwise
+    late: frozenset[str] = frozenset()  # read by function bodies, when called
+    binds: frozenset[str] = frozenset()  # possibly or certainly
+    kills: frozenset[str] = frozenset()  # certainly bound: earlier bindings no longer apply
     deletes: frozenset[str] = frozenset()
-    globals_bound: frozenset[str] = frozenset()  # by function bodies that say `global`, when they are called
-    conditional: frozenset[str] = frozenset()  # of the reads, those that only some branch makes
-    rare: frozenset[str] = frozenset()  # of these, those of an `except` clause or of an `if` outside of loops
+    globals_bound: frozenset[str] = frozenset()  # bound by function bodies with `global`, when called
+    conditional: frozenset[str] = frozenset()  # reads that only some branch makes
+    rare: frozenset[str] = frozenset()  # conditional reads of an `except` clause or of an `if` outside loops
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What a function body needs from outside."""
+    """Outer names that a function body needs."""
 
     reads: frozenset[str]  # an enclosing function may bind them
     globals_read: frozenset[str]  # declared `global`: enclosing functions do not matter
@@ -42,14 +53,14 @@ class Free:
 
 
 def flow_of(node: ast.stmt, *, lazy_annotations: bool = False) -> Flow:
-    """The flow of one module-level statement; `lazy_annotations` where `from __future__ import annotations` holds."""
+    """Return the flow of a module-level statement; `lazy_annotations` for `from __future__ import annotations`."""
     walk = _Walk(lazy_annotations)
     walk.statement(node)
     return walk.flow()
 
 
 def free_names(function: Function) -> Free:
-    """The names that a function's body reads from outside of it, and the globals that it binds."""
+    """Return the names that a function's body reads from outside, and the globals that it binds."""
     scope = _Scope()
     args = function.args
     local = {a.arg for a in [*args.posonlyargs, *args.args, *args.kwonlyargs]}
@@ -61,7 +72,7 @@ def free_names(function: Function) -> Free:
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below one, parents first. As `ast.walk`, in a third of its time: most of a check is walking."""
+    """Yield all nodes below one, parents first. Takes a third of the time of `ast.walk`: a check mostly walks trees."""
     todo = [node]
     while todo:
         node = todo.pop()
@@ -71,11 +82,10 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below one, the last first; without load, store and operators, which have nothing in them.
+    """Return the direct child nodes, the last first; without load, store and operators, which contain nothing.
 
-    Reads the node's fields only. Other tools leave attributes of their own on nodes, and the parser shares one object
-    per operator among all trees: `executing`, which formats IPython's tracebacks, sets `parent` on them, and following
-    that leads round in circles.
+    Reads only the node's fields. Other tools add attributes to nodes, and the parser shares one object per operator
+    in all trees: `executing`, which formats IPython's tracebacks, sets `parent` on them, which leads to cycles.
     """
     found: list[ast.AST] = []
     values = node.__dict__
@@ -90,7 +100,7 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 
 def root_name(node: ast.AST) -> str | None:
-    """The variable at the root of `a.b[0].c(1).d`, here `a`; None if there is none."""
+    """Return the variable at the root of `a.b[0].c(1).d`, here `a`; None if there is none."""
     while True:
         match node:
             case ast.Call(func=ast.Name(id="vars" | "getattr" | "iter" | "next" | "super"), args=[first, *_]):
@@ -106,16 +116,16 @@ def root_name(node: ast.AST) -> str | None:
 
 
 def bound_names(target: ast.AST) -> frozenset[str]:
-    """All names that an assignment target, or any part of a block, stores into."""
+    """Return all names that an assignment target, or any part of a block, stores into."""
     if type(target) is ast.Name:
         return frozenset((target.id,)) if isinstance(target.ctx, ast.Store) else frozenset()
     return frozenset(n.id for n in walk(target) if type(n) is ast.Name and isinstance(n.ctx, ast.Store))
 
 
 class _Walk:
-    """Goes over statements in the order of execution and notes reads before bindings.
+    """Visitor of statements in order of execution that records reads before bindings.
 
-    Branches share what was read, and have their own idea of what is bound.
+    Branches share the reads but have separate bindings.
     """
 
     def __init__(self, lazy_annotations: bool) -> None:
@@ -127,11 +137,11 @@ class _Walk:
         self.binds: set[str] = set()
         self.kills: set[str] = set()
         self.deletes: set[str] = set()
-        self.dead = False  # behind break, continue, raise
+        self.dead = False  # after break, continue, raise
         self.loop_binds: frozenset[str] = frozenset()
         self.is_conditional = False  # inside a branch of the innermost loop
-        self.exits: list[set[str]] = []  # what was surely bound at each break and continue
-        self.sure: set[str] = set()  # reads outside of all branches
+        self.exits: list[set[str]] = []  # names certainly bound at each break and continue
+        self.sure: set[str] = set()  # reads outside all branches
         self.frequent: set[str] = set()  # reads in branches of loops, too
         self.is_in_branch = self.is_in_loop = self.is_rare = False
 
@@ -183,13 +193,13 @@ class _Walk:
         return other
 
     def option(self, *, is_rare: bool = False) -> _Walk:
-        """A branch that need not run."""
+        """Return a visitor for a branch that may not run."""
         other = self.branch()
         other.is_in_branch, other.is_rare = True, self.is_rare or is_rare
         return other
 
     def join(self, branches: Sequence[_Walk]) -> None:
-        """Go on where several ways meet. What only some of them bind is perhaps bound; so is what only some delete."""
+        """Merge branches. Names that only some of them bind or delete are possibly bound."""
         alive = [b for b in branches if not b.dead]
         self.binds = set().union(*(b.binds for b in branches))
         self.dead = self.dead or not alive
@@ -213,7 +223,7 @@ class _Walk:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 for alias in names:
                     if isinstance(node, ast.Import) and alias.asname is None and "." in alias.name:
-                        self.binds.add(alias.name.partition(".")[0])  # adds to what an earlier import of it bound
+                        self.binds.add(alias.name.partition(".")[0])  # extends an earlier import of the package
                         self.deletes.discard(alias.name.partition(".")[0])
                     elif alias.name != "*":
                         self.bind(alias.asname or alias.name)
@@ -316,12 +326,12 @@ class _Walk:
         if is_always_true(test):
             self.block(body)
             return
-        before = set(self.reads) if (asked := looked_up_in(test)) else self.reads
+        before = set(self.reads) if (tested := looked_up_in(test)) else self.reads
         yes, no = (self.option(is_rare=not self.is_in_loop) for _ in range(2))
         yes.block(body)
         no.block(orelse)
         self.join([yes, no])
-        self._soften(asked, before)
+        self._soften(tested, before)
 
     def _loop(self, node: ast.stmt, target: ast.expr | None, body: list[ast.stmt], *, runs: bool) -> None:
         inside, before = self.branch() if runs else self.option(), self.branch()
@@ -344,7 +354,7 @@ class _Walk:
         main.is_rare, main.is_in_branch = self.is_rare, self.is_in_branch
         handlers = []
         for handler in node.handlers:
-            caught = self.option(is_rare=True)  # the body may have stopped anywhere: nothing of it is sure
+            caught = self.option(is_rare=True)  # the body may have stopped anywhere: none of it is certain
             caught.binds |= main.binds
             if handler.type is not None:
                 caught.expression(handler.type)
@@ -407,7 +417,7 @@ class _Walk:
                 self.expression(node)
 
     def annotation(self, node: ast.expr, own: Iterable[str] = ()) -> None:
-        """Annotations are evaluated where they stand, unless the future import makes them lazy; strings always are."""
+        """Visit an annotation, which is evaluated immediately (not strings) unless made lazy by the future import."""
         for part in walk(node):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 self.soft |= names_in_text(part.value) - set(own)
@@ -437,17 +447,17 @@ class _Walk:
                 self._maybe(others)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self.expression(test)
-                before = set(self.reads) if (asked := looked_up_in(test)) else self.reads
+                before = set(self.reads) if (tested := looked_up_in(test)) else self.reads
                 self._maybe([body], [orelse])
-                self._soften(asked, before)
+                self._soften(tested, before)
             case _:
                 self.soft |= (looked_up(node) | names_expanded(node)) - self.kills
                 for child in ast.iter_child_nodes(node):
                     self.expression(child)
 
-    def _soften(self, asked: frozenset[str], before: set[str]) -> None:
-        """What was read below a question for it is read only if it is there."""
-        for name in asked & self.reads - before:
+    def _soften(self, tested: frozenset[str], before: set[str]) -> None:
+        """Mark names read below a test for their existence as soft reads."""
+        for name in tested & self.reads - before:
             self.reads.discard(name)
             self.soft.add(name)
 
@@ -475,7 +485,7 @@ class _Walk:
 
 
 class _Scope(ast.NodeVisitor):
-    """All names of one function scope, in no order: inside a function order does not matter to those outside."""
+    """All names of a function scope, unordered: the order inside a function does not matter outside."""
 
     def __init__(self) -> None:
         self.reads: set[str] = set()
@@ -497,7 +507,7 @@ class _Scope(ast.NodeVisitor):
         (self.reads if isinstance(node.ctx, ast.Load) else self.stores).add(node.id)
 
     def visit_Call(self, node: ast.Call) -> None:
-        self.reads |= {name for name in names_expanded(node) if not name.isupper()}  # `$HOME` is the shell's
+        self.reads |= {name for name in names_expanded(node) if not name.isupper()}  # `$HOME` is a shell variable
         self.generic_visit(node)
 
     def visit_Global(self, node: ast.Global) -> None:

@@ -1,4 +1,4 @@
-"""What a statement hands over to optimisers, by its text. Pure."""
+"""Objects that a statement passes to optimisers, from its text. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["is_optimiser_class", "optimised_names"]
 PARAMETERS = words("parameters named_parameters trainable_parameters")
 VARIABLES = words("trainable_variables trainable_weights")
 NO_WRAPPERS = re.compile(r"LR$|sched|warm|anneal|trainer|engine|module|env|callback|logger|plateau", re.IGNORECASE)
-"""Makers of objects around an optimiser that are none."""
+"""Constructors of objects around an optimiser that are not optimisers."""
 OPTIMISERS = re.compile(
     r"^(SGD|ASGD|AdamW?|Nadam|NAdam|RAdam|Adamax|Adagrad|Adadelta|Adafactor|RMSprop|RMSProp|Rprop|LBFGS|Lion|LARS|LAMB)$"
     r"|Optimi[sz]er$"
@@ -23,9 +23,10 @@ OPTIMISERS = re.compile(
 def optimised_names(
     nodes: Iterable[ast.AST], kinds: Set[str] = frozenset(), optimisers: Set[str] = frozenset()
 ) -> frozenset[str]:
-    """What optimisers are given: `model` of `model.parameters()`, `w` of `SGD([w])`, `params` of `opt.init(params)`.
+    """Return the objects passed to optimisers: `model` of `model.parameters()`, `w` of `SGD([w])`, `params` of
+    `opt.init(params)`.
 
-    `kinds`: optimisers among the notebook's own classes; `optimisers`: known ones, which others are made around.
+    `kinds`: optimisers among the notebook's own classes; `optimisers`: known ones, which others may wrap.
     """
     found: set[str] = set()
     for node in walk_now(nodes):
@@ -39,18 +40,18 @@ def optimised_names(
             case ast.Call(args=[given, *_], func=function) if OPTIMISERS.search(verb_of(function)):
                 found |= objects_in(given)
             case ast.Call(func=function, args=args, keywords=keywords):
-                handed = frozenset[str]().union(*map(objects_in, [*args, *(one.value for one in keywords)]))
+                passed = frozenset[str]().union(*map(objects_in, [*args, *(one.value for one in keywords)]))
                 verb = verb_of(function)
-                is_around = verb[:1].isupper() and not handed.isdisjoint(optimisers) and not NO_WRAPPERS.search(verb)
+                is_around = verb[:1].isupper() and not passed.isdisjoint(optimisers) and not NO_WRAPPERS.search(verb)
                 if verb in kinds or is_around:
-                    found |= handed
+                    found |= passed
             case _:
                 continue
     return frozenset(found) - {"self"}
 
 
 def is_optimiser_class(node: ast.ClassDef, kinds: Set[str]) -> bool:
-    """Tell whether a class of the notebook is an optimiser: by its base, or by its methods."""
+    """Return whether a class of the notebook is an optimiser, by its base or its methods."""
     if any(OPTIMISERS.search(verb_of(base)) or verb_of(base) in kinds for base in node.bases):
         return True
     methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
@@ -61,6 +62,6 @@ def is_optimiser_class(node: ast.ClassDef, kinds: Set[str]) -> bool:
 
 
 def _is_optimiser(node: ast.expr) -> bool:
-    """`opt`, `self.optimizer`, `tx`: optax's name for one."""
+    """Return whether a name denotes an optimiser: `opt`, `self.optimizer`, and `tx` as in optax."""
     name = verb_of(node)
     return name == "tx" or "opt" in name.lower()

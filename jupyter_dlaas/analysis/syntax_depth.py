@@ -1,4 +1,4 @@
-"""How deep a syntax tree may be. Pure."""
+"""Maximum depth of a syntax tree. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 RECURSION_LIMIT: Final = 50_000
-"""Frames of Python. Its compiler accepts trees about 3,000 levels deep; one level takes up to five frames here."""
+"""Recursion limit. Python's compiler accepts trees about 3,000 levels deep; one level takes up to five frames."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ GETTERS = frozenset({"get", "pop", "setdefault"})
 
 
 def looked_up(node: ast.AST) -> frozenset[str]:
-    """The variable that this very expression looks up by its name as text."""
+    """Return the variable that this expression looks up by its name as text."""
     name = _looked_up(node)
     return frozenset((name,)) if name is not None else frozenset()
 
@@ -30,12 +30,12 @@ def _looked_up(node: ast.AST) -> str | None:
 
 
 def looked_up_in(test: ast.expr) -> frozenset[str]:
-    """The variables that a condition asks for: who reads them below it knows whether they are there."""
+    """Return the variables whose existence a condition tests."""
     return frozenset().union(*(looked_up(node) for node in ast.walk(test) if isinstance(node, ast.Compare)))
 
 
 def binds_as_text(nodes: Iterable[ast.AST]) -> bool:
-    """It may bind names that its text does not show: `exec(text)`, `globals().update(found)`, `globals()[name] = 1`."""
+    """Return whether nodes may bind names not in their text: `exec(text)`, `globals().update(found)`."""
     for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="exec"), args=[_]):

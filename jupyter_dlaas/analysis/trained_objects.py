@@ -1,4 +1,4 @@
-"""Which statements train, and what they train: the parameters given to optimisers, the receivers of `fit`. Pure."""
+"""Training statements and trained objects: parameters passed to optimisers, receivers of `fit`. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DATA: Final = re.compile(
     r"|metric|callback|^input|transform|token|writer|logger|stopping|checkpoint|seed|generator|tqdm",
     re.IGNORECASE,
 )
-"""Makers of what a training reads or writes to, and does not train."""
+"""Constructors of objects that a training reads or writes but does not train."""
 APPLIES: Final = words("apply_gradients apply_updates minimize")
 EPOCHS: Final = words(
     "epochs max_epochs n_epochs num_epochs nb_epochs epoch n_epoch num_epoch nb_epoch epoch_length total_timesteps"
 )
-"""Arguments by which a call is told how long to train."""
+"""Arguments that set the length of a training."""
 INFERENCE: Final = {"SVI": words("run step update"), "MCMC": words("run"), "NUTS": words("run"), "ADVI": words("fit")}
-"""Makers of objects of NumPyro, Pyro and their like, and the methods by which these learn."""
+"""Constructors of objects of NumPyro, Pyro and the like, and the methods by which these learn."""
 _TRAINERS: Final = re.compile(r"trainer|^train$|runner|solver|experiment", re.IGNORECASE)
 _TRAINER_KINDS: Final = re.compile(r"Trainer|trainer$|Runner|Solver|Experiment")
 _MODES: Final = re.compile(r"mode|^(is|was)_|training$|flag", re.IGNORECASE)
@@ -33,26 +33,31 @@ _LEARNERS: Final = words("learn learner")
 
 
 class Trainings:
-    """Which calls train, by what is known of the notebook's own functions and objects. Grows with the tracer's."""
+    """Training calls, from the known functions and objects of the notebook. Grows with the tracer's state."""
 
     def __init__(
         self,
         behaviours: Mapping[str, Behaviour],
         methods: Mapping[str, Behaviour],
-        handed: Mapping[str, frozenset[str]],
+        passed_functions: Mapping[str, frozenset[str]],
         objects: Mapping[str, frozenset[str]],
         modules: Set[str],
     ) -> None:
-        self.behaviours, self.methods, self.handed, self.objects = behaviours, methods, handed, objects
+        self.behaviours, self.methods, self.passed_functions, self.objects = (
+            behaviours,
+            methods,
+            passed_functions,
+            objects,
+        )
         self.modules = modules
-        self.optimised: set[str] = set()  # optimisers, and what they were given
+        self.optimised: set[str] = set()  # optimisers, and the objects passed to them
         self.optimisers: set[str] = set()
-        self.optimiser_kinds: set[str] = set()  # classes of the notebook
-        self.data: set[str] = set()  # what loops go over, and what `fit` is given
-        self.kinds: dict[str, str] = {}  # name -> what was called to make it; "" where nothing was
+        self.optimiser_kinds: set[str] = set()  # optimiser classes of the notebook
+        self.data: set[str] = set()  # iterables of loops, and arguments of `fit`
+        self.kinds: dict[str, str] = {}  # name -> function that created it, or ""
 
     def note(self, node: ast.stmt, effects: Effects) -> None:
-        """Take in what a statement tells of optimisers, models and data. To be asked before `training`."""
+        """Record a statement's optimisers, models and data. Call it before `training`."""
         self.data |= effects.passed
         for call in effects.calls:
             if call.verb in FITS and call.receiver and not _takes_model(call):
@@ -82,7 +87,7 @@ class Trainings:
     def training(
         self, effects: Effects, uses: frozenset[str], binds: frozenset[str]
     ) -> tuple[frozenset[str], frozenset[str], bool]:
-        """What a statement fits, what it trains as far as that is known, and whether it surely trains."""
+        """Return the objects that a statement fits, those that it trains, and whether it certainly trains."""
         fits: set[str] = set()
         trained: set[str] = set()
         trains = False
@@ -97,28 +102,28 @@ class Trainings:
         return frozenset(fits), frozenset(trained - self.modules), trains
 
     def passive(self, names: frozenset[str]) -> frozenset[str]:
-        """Those of the names that a training uses and does not train: modules and data."""
+        """Return the names that a training uses but does not train: modules and data."""
         return names & (self.data | self.modules)
 
     def _first_of(self, call: Call) -> frozenset[str]:
-        """The model that `trainer.fit(model, …)` is given."""
-        first = [names for key, names in call.handed if key in {0, "model"}] if _takes_model(call) else []
+        """Return the model passed to `trainer.fit(model, …)`."""
+        first = [names for key, names in call.arguments if key in {0, "model"}] if _takes_model(call) else []
         return frozenset().union(*first)
 
     def _may_fit(self, call: Call) -> bool:
         return call.verb in FITS or self.is_training(call)
 
     def is_training(self, call: Call) -> bool:
-        """A method trains by what it is given, or by what made its object.
+        """Return whether a method trains, by its arguments or by the maker of its object.
 
         `stepper.train(20)`, `trainer.run(loader, max_epochs=5)`, `svi.run(key, 9, data)`, `nlp.update(docs, sgd=opt)`.
         """
         receiver = call.receiver or ""
         kind = self.kinds.get(receiver, "")
         is_trainer = _TRAINERS.search(receiver) is not None or _TRAINER_KINDS.search(kind) is not None
-        options = {key for key, _ in call.handed if isinstance(key, str)}
+        options = {key for key, _ in call.arguments if isinstance(key, str)}
         match call.verb:
-            case "train":  # without any of these it sets a mode
+            case "train":  # without such arguments it sets a mode
                 is_given = any(not _MODES.search(name) for name in call.args)
                 return is_trainer or call.has_number or is_given or bool(options - {"mode"})
             case "run" | "search" | "start":
@@ -150,7 +155,7 @@ class Trainings:
         return self._with_parts(found)
 
     def _with_parts(self, names: set[str]) -> frozenset[str]:
-        """The names, and what their objects hold that can be trained."""
+        """Return the names and the trainable objects that they hold."""
         return frozenset(names).union(name for name in reach(names, self.objects) if self._is_trainable(name))
 
     def _is_trainable(self, name: str) -> bool:
@@ -163,7 +168,7 @@ class Trainings:
         return is_step(call) or (call.verb == "step" and call.receiver in self.optimisers)
 
     def call_trains(self, call: Call) -> bool:
-        """It takes training steps: here, in an own function or method, or in one that it is given to run."""
+        """Return whether a call takes training steps: itself, in an own function or method, or in one passed to it."""
         if self._is_step(call):
             return True
         if call.function is not None and call.function in self.behaviours:
@@ -179,12 +184,12 @@ class Trainings:
         return any(name in self.behaviours and self.trains(name) for name in call.args)
 
     def runs_training(self, call: Call) -> bool:
-        """`trainer.run(data)` of a trainer that was given a function which trains: `trainer = Engine(step)`."""
-        given = self.handed.get(call.receiver or "", frozenset())
+        """Return whether `trainer.run(data)` runs a training function given to the trainer."""
+        given = self.passed_functions.get(call.receiver or "", frozenset())
         return RUNS.match(call.verb) is not None and any(self.trains(name) for name in given)
 
     def trains(self, function: str) -> bool:
-        """An own function, or with a dot a method, takes training steps, or one that it calls does."""
+        """Return whether an own function or (with a dot) method takes training steps, or calls one that does."""
         seen, waiting = {function}, [function]
         while waiting:
             name = waiting.pop()
@@ -200,7 +205,7 @@ class Trainings:
 
 
 def only_hands_on(call: Call) -> bool:
-    """The functions that a call is given do not run in it: constructors, wrappers, what registers."""
+    """Return whether the functions passed to a call do not run in it: constructors, wrappers, registrations."""
     starts = ("add_", "register", "set_", "on_")
     return call.verb in HANDS_ON or call.verb[:1].isupper() or call.verb.startswith(starts)
 

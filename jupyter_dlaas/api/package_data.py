@@ -46,13 +46,13 @@ class PackageData:
 
 def package_data(program: str, modules: Mapping[str, Path]) -> PackageData:
     """Find the data files of a program's modules (name in the job to file) if any code locates a module's file."""
-    places = {name: _place_words(path) for name, path in modules.items() if path.suffix == ".py"}
-    asks = bool(_words(program) & _PLACES)
+    places = {name: _locating_identifiers(path) for name, path in modules.items() if path.suffix == ".py"}
+    locates_modules = bool(_identifiers(program) & _PLACES)
     files: dict[str, Path] = {}
     originals: dict[str, list[str]] = {}
     notes = []
     for package, folder in _packages(modules).items():
-        if not asks and not any(found for name, found in places.items() if name.startswith(f"{package}/")):
+        if not locates_modules and not any(found for name, found in places.items() if name.startswith(f"{package}/")):
             continue
         originals[package] = [str(folder)]
         data, size = _data_of(folder)
@@ -64,9 +64,9 @@ def package_data(program: str, modules: Mapping[str, Path]) -> PackageData:
         depth, levels = name.count("/"), _levels_up(path) if places.get(name) else 0
         if levels > depth + 1:
             notes.append(_above(name))
-        is_plain = depth == 0 and path.suffix == ".py" and (asks or bool(places[name]))
+        is_plain = depth == 0 and path.suffix == ".py" and (locates_modules or bool(places[name]))
         if is_plain:
-            files |= _named_beside(path)
+            files |= _named_neighbours(path)
         if is_plain or levels > depth:
             _add(originals.setdefault("", []), str(path.parents[depth]))
     return PackageData({name: path for name, path in files.items() if name not in modules}, originals, tuple(notes))
@@ -107,7 +107,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(top) / name for name in sorted(names) if (Path(top) / name).is_file())
 
 
-def _named_beside(module: Path) -> dict[str, Path]:
+def _named_neighbours(module: Path) -> dict[str, Path]:
     """Return the existing files beside a module that it names, as in `Path(__file__).parent / "config.json"`."""
     found: dict[str, Path] = {}
     for text in _texts(module):
@@ -166,11 +166,11 @@ def _dots(parts: Sequence[ast.expr]) -> int:
     return sum(PurePosixPath(text).parts.count("..") for text in texts)
 
 
-def _place_words(module: Path) -> frozenset[str]:
-    return frozenset(_words(_text(module)) & _PLACES)
+def _locating_identifiers(module: Path) -> frozenset[str]:
+    return frozenset(_identifiers(_text(module)) & _PLACES)
 
 
-def _words(text: str) -> set[str]:
+def _identifiers(text: str) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(_tree(text)):
         match node:

@@ -17,7 +17,7 @@ from jupyter_dlaas.analysis.model import (
     ExecutedCell,
     Kept,
     KernelFacts,
-    LeftOut,
+    OmittedStatement,
     OwnModule,
     Problem,
     TrainingCell,
@@ -28,8 +28,8 @@ from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
 from jupyter_dlaas.capture.nondeterminism import scan
 from jupyter_dlaas.capture.preflight import (
-    check_asking,
     check_modules,
+    check_prompts,
     check_pushes,
     check_raised,
     check_reloaded,
@@ -85,7 +85,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     prelude = [i for i in sorted(solved.slice.kept) if i < goal]
     lines = sorted(solved.slice.lines, key=lambda g: (g.index, g.names))
     placed = [*lines, *(_restoring(traced, one.index, one.cell) for one in random.restores)]
-    placed += [_anew(traced, goal)] if random.is_anew else []
+    placed += [_new_numbers(traced, goal)] if random.uses_new_numbers else []
     text, refs = render(
         [traced.steps[i] for i in prelude],
         [(sum(1 for i in prelude if i < line.index), line) for line in placed],
@@ -97,7 +97,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     problems = (
         *check_request(cells, training, facts),
         *solved.errors,
-        *check_asking(traced, goal),
+        *check_prompts(traced, goal),
         *check_pushes(traced, solved, facts),
         *solved.warnings,
         *check_trainings(traced, solved.slice),
@@ -123,7 +123,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         unbound=tuple(solved.unbound),
         errors=tuple(p for p in problems if p.code not in WARNINGS),
         warnings=tuple(p for p in problems if p.code in WARNINGS),
-        chance={one.cell: one.state for one in random.restores},
+        random_state={one.cell: one.state for one in random.restores},
     )
 
 
@@ -132,7 +132,7 @@ def _solve(
 ) -> tuple[Solved, Streams, list[Problem]]:
     """Find what the training cell needs. Small values that a rerun would draw differently come from the kernel."""
     scanned = scan(traced.steps, goal, facts)
-    now = facts.chance if facts is not None else None
+    now = facts.random_state if facts is not None else None
     literals: dict[int, str] = {}
     first: Solved | None = None
     while True:
@@ -179,8 +179,8 @@ def _restoring(traced: Trace, index: int, cell: int) -> Given:
     return Given(index, (), text, "chance", cell=statement.label, line=statement.line)
 
 
-def _anew(traced: Trace, goal: int) -> Given:
-    """Return the line that seeds the training afresh, as in a notebook that sets no seed."""
+def _new_numbers(traced: Trace, goal: int) -> Given:
+    """Return the line that gives the training a new random state, as in a notebook that sets no seed."""
     statement = traced.steps[goal].statement
     text = "dlaas.random_anew()  # no seed is set: use new random numbers"
     return Given(goal, (), text, "chance", cell=statement.label, line=statement.line)
@@ -190,19 +190,19 @@ def _kept(step: Step, reason: str) -> Kept:
     return Kept(step.statement.label, step.statement.line, step.statement.source, reason)
 
 
-def _left_out(traced: Trace, solved: Solved) -> tuple[LeftOut, ...]:
+def _left_out(traced: Trace, solved: Solved) -> tuple[OmittedStatement, ...]:
     found = []
     for index in sorted(solved.slice.left):
         kind, reason = solved.slice.left[index]
         statement = traced.steps[index].statement
         option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
-        found.append(LeftOut(statement.label, statement.line, statement.head, kind, reason, option))
+        found.append(OmittedStatement(statement.label, statement.line, statement.head, kind, reason, option))
     return tuple(found)
 
 
-def _command(line: Line, label: str) -> LeftOut:
+def _command(line: Line, label: str) -> OmittedStatement:
     reason = "a notebook command for display or setup; the job does not need it"
-    return LeftOut(label, line.line, line.text, "magic", reason)
+    return OmittedStatement(label, line.line, line.text, "magic", reason)
 
 
 def _own_modules(traced: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[OwnModule, ...]:

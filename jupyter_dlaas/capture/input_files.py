@@ -58,13 +58,15 @@ def check_files(
         paths = dict.fromkeys(path for node in nodes for path in _paths_in(node, facts.names))
         changed = [path for path in paths if facts.modified.get(path, 0.0) > since]
         names = [name for name in sorted(step.flow.binds | step.changes) if _may_go(facts.names.get(name))]
-        gone = [path for path in _paths_in(step.statement.node, steady, is_certain=True) if path in facts.missing]
-        gone = [path for path in gone if not _may_be_written(path, trace, found, index)]
-        if not changed and not gone:
+        missing_paths = [
+            path for path in _paths_in(step.statement.node, steady, is_certain=True) if path in facts.missing
+        ]
+        missing_paths = [path for path in missing_paths if not _may_be_written(path, trace, found, index)]
+        if not changed and not missing_paths:
             continue
         statement = step.statement
         line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
-        text = f"{statement.label}, line {line} read `{(changed or gone)[0]}`, which "
+        text = f"{statement.label}, line {line} read `{(changed or missing_paths)[0]}`, which "
         text += (
             "has changed since; the job reads the current file."
             if changed
@@ -108,7 +110,7 @@ class ReadFiles:
     """Paths that no longer exist."""
 
 
-def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], here: Path) -> ReadFiles:
+def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], directory: Path) -> ReadFiles:
     """Collect the files and folders that cells have read."""
     found: dict[str, float] = {}
     missing: set[str] = set()
@@ -119,7 +121,7 @@ def read_files(cells: Sequence[ExecutedCell], names: Mapping[str, NameFact], her
             tree = parse(clean_cell(cell.source).source)
         except UNREADABLE:
             continue
-        base = Path(cell.directory) if cell.directory is not None else here
+        base = Path(cell.directory) if cell.directory is not None else directory
         for path in _paths_in(tree, names):
             at_s = _modified_s(base / path)
             if at_s is not None:

@@ -25,12 +25,12 @@ def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners
     ends = notebook.calls(frozenset({"backward"}))
     kind = kind_of(notebook, ends)
     if kind is Kind.SUM:
-        said = (
+        text = (
             "the loss sums over samples, but the learners' gradients are averaged: with n learners, steps are n times "
             'smaller. Use run.prepare(…, loss="sum").'
         )
     elif kind is Kind.MIXED:
-        said = (
+        text = (
             "the loss adds a sum over samples to a mean. Averaged over learners, the sum weighs less than with one. "
             'Divide it by the number of samples, or make all parts sums and use run.prepare(…, loss="sum").'
         )
@@ -40,7 +40,7 @@ def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners
     sheet = frame.scope.sheet
     at = frame.call.lineno
     line = (sheet.clean.lines[at - 1] if at <= len(sheet.clean.lines) else at) + sheet.first_line - 1
-    return (Problem("loss_is_sum", f"{sheet.label}, line {line}: {said}", sheet.label, line),)
+    return (Problem("loss_is_sum", f"{sheet.label}, line {line}: {text}", sheet.label, line),)
 
 
 def _is_run(way: Call, notebook: Notebook) -> bool:
@@ -48,5 +48,5 @@ def _is_run(way: Call, notebook: Notebook) -> bool:
     function = way[-1].call.func
     if not isinstance(function, ast.Attribute):
         return False
-    made = notebook.made_by(ast.unparse(function.value), way[-1].scope, way[:-1])
+    made = notebook.value_of(ast.unparse(function.value), way[-1].scope, way[:-1])
     return ast.unparse(made if made is not None else function.value) in ("dlaas.run()", "jupyter_dlaas.run()", "run")

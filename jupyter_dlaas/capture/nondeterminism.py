@@ -47,7 +47,7 @@ _UNIQUE: Final = words(
     """uuid.uuid1 uuid.uuid4 uuid.uuid6 uuid.uuid7 os.urandom os.getrandom tempfile.mkdtemp tempfile.mkstemp
     tempfile.mktemp tempfile.TemporaryDirectory tempfile.NamedTemporaryFile"""
 )
-_MAKERS: Final = words("numpy.random.default_rng numpy.random.RandomState random.Random random.SystemRandom")
+_CONSTRUCTORS: Final = words("numpy.random.default_rng numpy.random.RandomState random.Random random.SystemRandom")
 _SPLITTERS: Final = words(
     """ShuffleSplit GroupShuffleSplit StratifiedShuffleSplit RepeatedKFold RepeatedStratifiedKFold"""
 )
@@ -86,7 +86,7 @@ class Scan:
         """Return the full name of a library's function; "" for everything else."""
         return _dotted(node, self.names)
 
-    def draws_anew(self, call: ast.Call) -> bool:
+    def is_irreproducible(self, call: ast.Call) -> bool:
         """Return whether a call reads a clock or something unique: `time.time()`, `os.urandom(4)`."""
         name = self.dotted(call.func)
         return name in _CLOCKS | _UNIQUE or name.startswith("secrets.")
@@ -251,7 +251,7 @@ class _Scanner:
         match root:
             case "random" if verb in _PYTHON:
                 return "random"
-            case "numpy.random" if verb not in _NO_DRAWS and name not in _MAKERS:
+            case "numpy.random" if verb not in _NO_DRAWS and name not in _CONSTRUCTORS:
                 return "numpy.random"
             case "torch" if verb in _TORCH and not _has(call, "generator"):
                 return "torch"
@@ -310,7 +310,7 @@ class _Scanner:
         return any(isinstance(arg, ast.Name) and arg.id in self.generators for arg in given)
 
     def _is_unseeded_generator(self, value: ast.expr) -> bool:
-        if not isinstance(value, ast.Call) or _dotted(value.func, self.names) not in _MAKERS:
+        if not isinstance(value, ast.Call) or _dotted(value.func, self.names) not in _CONSTRUCTORS:
             return False
         given = [*value.args, *(option.value for option in value.keywords)]
         return all(isinstance(arg, ast.Constant) and arg.value is None for arg in given)

@@ -6,7 +6,6 @@ Each message names the thing, its place (cell and line) and the fix. The pool's 
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from jupyter_dlaas.analysis.cells import Cleaned, parse
 from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import SAVES, walk_now, words
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
-from jupyter_dlaas.analysis.names import LEAVES, children
+from jupyter_dlaas.analysis.names import LEAVES, children, closest_name
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
 
@@ -93,8 +92,8 @@ def check_commands(goal: Cleaned, label: str) -> tuple[Problem, ...]:
     )
 
 
-def check_asking(trace: Trace, goal: int) -> tuple[Problem, ...]:
-    """Report calls of input(), which nobody can answer in a job."""
+def check_prompts(trace: Trace, goal: int) -> tuple[Problem, ...]:
+    """Report calls of input(), which cannot be answered in a job."""
     return tuple(
         Problem(
             "input_in_job",
@@ -163,14 +162,14 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         return ()
     immutable = {n for n, fact in facts.names.items() if fact.is_immutable} if facts is not None else set()
     fresh: dict[str, Step] = {}
-    found = list(_made_twice(trace, solved, pushed, facts))
+    found = list(_duplicated_models(trace, solved, pushed, facts))
     if found:
         return tuple(found)
     for index in sorted(solved.slice.kept):
         step = trace.steps[index]
         if index >= solved.plan.goal or step.is_definition:
             continue
-        touched = sorted(trace_holders(trace, step, pushed.names) - immutable)
+        touched = sorted(holders_of(trace, step, pushed.names) - immutable)
         if index < pushed.index and touched:
             names = ",".join([*pushed.names, *touched])
             text = (
@@ -198,7 +197,7 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
     return tuple(found)
 
 
-def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts | None) -> Iterator[Problem]:
+def _duplicated_models(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts | None) -> Iterator[Problem]:
     """Yield a problem if a pushed optimiser includes its own copy of a model that the job also creates."""
     goal = solved.plan.goal
     for name in pushed.names if facts is not None else ():
@@ -215,7 +214,7 @@ def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts 
         for index in sorted(solved.slice.kept):
             step = trace.steps[index]
             same = sorted(step.flow.binds & frozenset(fact.shares)) if fact is not None and index < goal else []
-            if same and not trace_holders(trace, step, pushed.names):
+            if same and not holders_of(trace, step, pushed.names):
                 place = f"{step.statement.label}, line {step.statement.line}"
                 text = (
                     f"{place}: the job would create a new {_list(same)}, but the pushed `{name}` refers to the "
@@ -225,7 +224,7 @@ def _made_twice(trace: Trace, solved: Solved, pushed: Given, facts: KernelFacts 
                 return
 
 
-def trace_holders(trace: Trace, step: Step, names: Iterable[str]) -> frozenset[str]:
+def holders_of(trace: Trace, step: Step, names: Iterable[str]) -> frozenset[str]:
     """Return the names bound by a step whose objects refer to one of `names`."""
     others = frozenset(names)
     direct = step.flow.reads & others
@@ -255,7 +254,7 @@ def check_slow(
 ) -> tuple[Problem, ...]:
     """Warn of kept cells that took long here, since they take as long in the job."""
     working = [i for i in sorted(found.kept) if i < goal and not trace.steps[i].is_definition]
-    # The duration of a cell that also trained does not tell how long its lines take in the job.
+    # The duration of a cell that also trained says nothing about the duration of its other lines.
     trained = {trace.steps[t.index].statement.cell for t in found.trained if not t.is_kept}
     counts = {trace.steps[i].statement.cell for i in working} - trained - _loading(trace)
     slow = [(c.duration_s, c.count) for c in cells if c.count in counts and c.duration_s is not None]
@@ -343,8 +342,8 @@ def _bad_pushes(training: TrainingCell, facts: KernelFacts | None) -> Iterator[P
     for name in dict.fromkeys(training.push):
         fact = facts.names.get(name)
         if fact is None:
-            close = difflib.get_close_matches(name, sorted(facts.names), n=1)
-            hint = f"Did you mean --push {close[0]}?" if close else "Run the cell that creates it first."
+            close = closest_name(name, facts.names)
+            hint = f"Did you mean --push {close}?" if close else "Run the cell that creates it first."
             yield Problem("push_unknown", f"--push {name}: the kernel has no `{name}`. {hint}", label, line, (name,))
         elif fact.cannot_travel:
             instead = "Create it in the training cell, or push the data it was created from."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import reach
 from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
+from jupyter_dlaas.analysis.names import closest_name
 from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 
 DLAAS = "dlaas"
@@ -218,9 +218,9 @@ class _Solver:
         if name == DLAAS and blocked.index is None:
             solved.needs_dlaas = True
             return None
-        if blocked.index is None and self.plan.stars and self._comes_by_star(fact, stars):
+        if blocked.index is None and self.plan.stars and self._comes_from_star_import(fact, stars):
             return None
-        if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_behind(blocked):
+        if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_later(blocked):
             return None  # its possible readers did not read it: it did not exist yet
         last = self._last_binding(name)
         # the kernel's value is the newest; an earlier statement may have read another one
@@ -240,7 +240,7 @@ class _Solver:
         self._report(blocked, fact, solved)
         return None
 
-    def _is_bound_behind(self, blocked: Blocked) -> bool:
+    def _is_bound_later(self, blocked: Blocked) -> bool:
         """Return whether a step binds the name after all its possible readers have run."""
         first = min(blocked.readers)
         return any(blocked.name in s.flow.binds | s.globals_bound for s in self.steps[first:])
@@ -258,7 +258,7 @@ class _Solver:
         given = Given(index, (name,), source, "literal", reason=reason, cell=place[0], line=place[1])
         return replace(self.plan, given=(*self.plan.given, given))
 
-    def _comes_by_star(self, fact: NameFact | None, stars: Sequence[Step]) -> bool:
+    def _comes_from_star_import(self, fact: NameFact | None, stars: Sequence[Step]) -> bool:
         if self.facts is None:
             return True
         if fact is None:
@@ -304,8 +304,8 @@ class _Solver:
     def _undefined(self, blocked: Blocked, where: str, cell: str, line: int) -> Problem:
         name = blocked.name
         if blocked.readers == frozenset({len(self.steps)}):
-            close = difflib.get_close_matches(name, sorted(self._bound_names()), n=1)
-            hint = f" Did you mean -o {close[0]}?" if close else ""
+            close = closest_name(name, self._bound_names())
+            hint = f" Did you mean -o {close}?" if close else ""
             hint = hint or " Use the name from the cell."
             text = f"-o {name}: `{name}` is not defined in the training cell or before it.{hint}"
             return Problem("output_unbound", text, cell, line, (name,))
@@ -323,8 +323,8 @@ class _Solver:
             )
             return Problem("undefined_name", text, cell, line, (name,))
         because = f" ({blocked.reason})" if blocked.reason else ""
-        close = difflib.get_close_matches(name, sorted(self._bound_names() - {name}), n=1)
-        hint = f"Did you mean `{close[0]}`?" if close else f"Run the cell that defines `{name}`, or define it here."
+        close = closest_name(name, self._bound_names() - {name})
+        hint = f"Did you mean `{close}`?" if close else f"Run the cell that defines `{name}`, or define it here."
         text = f"{where} reads `{name}`, which no executed cell defines{because}. {hint}"
         return Problem("undefined_name", text, cell, line, (name,))
 

@@ -50,7 +50,7 @@ class Streams:
     """Treatment of the random streams throughout the program."""
 
     restores: list[Restore] = field(default_factory=list)  # in the program's order
-    is_anew: bool = False  # the training uses new random numbers: the notebook sets no seed
+    uses_new_numbers: bool = False  # the training uses new random numbers: the notebook sets no seed
     seeded: set[str] = field(default_factory=set)  # streams that the notebook has seeded
     elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
     """Kept steps at which some library's stream certainly differs from the notebook's, and the libraries."""
@@ -66,7 +66,7 @@ def follow(
     scan: Scan,
 ) -> Streams:
     """Return what to restore before the training cell (`count`, with the streams at `now`), in the program's order."""
-    states = {cell.count: cell.chance for cell in cells} | {count: now}
+    states = {cell.count: cell.random_state for cell in cells} | {count: now}
     by_cell: dict[int, list[int]] = {}
     for index in range(goal):
         by_cell.setdefault(steps[index].statement.cell, []).append(index)
@@ -102,7 +102,7 @@ def follow(
             off |= drew
     if seeded & off and now is not None:
         found.restores.append(Restore(goal, count, now))
-    found.is_anew = bool(found.restores) and not seeded
+    found.uses_new_numbers = bool(found.restores) and not seeded
     return found
 
 
@@ -132,10 +132,10 @@ def _surely_drawn(step: Step, index: int, scan: Scan) -> frozenset[str]:
     if step.trains or step.fits:
         return _ALL
     libraries = frozenset(draw.library for draw in scan.draws.get(index, ()) if draw.kind is Kind.STREAM)
-    return libraries | ({"torch"} if scan.loaders and _goes_over(step, scan.loaders) else frozenset())
+    return libraries | ({"torch"} if scan.loaders and _iterates(step, scan.loaders) else frozenset())
 
 
-def _goes_over(step: Step, loaders: Collection[str]) -> bool:
+def _iterates(step: Step, loaders: Collection[str]) -> bool:
     """Return whether a step iterates over a data loader: `next(iter(loader))`, `for x, y in enumerate(loader): …`."""
     for part in walk(step.statement.node) if step.statement.node is not None else ():
         sources = [part.iter] if isinstance(part, ast.For | ast.comprehension) else []
@@ -206,7 +206,7 @@ class _Seeding:
         ):
             return True
         inner = (part for arg in given for part in walk(arg) if isinstance(part, ast.Call))
-        return any(self.scan.draws_anew(part) for part in inner)
+        return any(self.scan.is_irreproducible(part) for part in inner)
 
 
 def _is_seeding(node: ast.Call) -> bool:

@@ -195,11 +195,11 @@ class _Pass:
     def drop_detours(self) -> None:
         """Drop changes of directory after which no needed statement runs."""
         for index, follower in pairwise(sorted(self.slice.kept)):
-            if self._only_goes(index) and self._only_goes(follower):
+            if self._only_changes_directory(index) and self._only_changes_directory(follower):
                 del self.slice.kept[index]
                 self.leave(index, "unneeded", "no needed statement ran there")
 
-    def _only_goes(self, index: int) -> bool:
+    def _only_changes_directory(self, index: int) -> bool:
         statement = self.steps[index].statement
         return statement.kind == "moved" and statement.node is not None and changes_directory(statement.node)
 

@@ -92,7 +92,7 @@ class Watcher:
             for call in step.calls:
                 if found := self._why_call(call, is_alone=not (has_loop or has_step)):
                     return found
-                if call.receiver and (call.verb.startswith("append_") or (call.verb == "compile" and call.handed)):
+                if call.receiver and (call.verb.startswith("append_") or (call.verb == "compile" and call.arguments)):
                     self.ready.add(call.receiver)
             if (receiver := _chained(node)) or (receiver := _given_by_train(node)) in self.ready:
                 return f"calls `{receiver}.train`"
@@ -138,8 +138,8 @@ class Watcher:
             if name in tracer.behaviours and self._trains(name):
                 return f"passes `{name}`, which trains{self._in(name)}"
         if call.receiver is None:
-            is_said = call.function in TRAIN_CALLS or call.function in self.trainers or self._is_library(call.verb)
-            return f"calls `{call.function}`" if is_said else ""
+            is_likely = call.function in TRAIN_CALLS or call.function in self.trainers or self._is_library(call.verb)
+            return f"calls `{call.function}`" if is_likely else ""
         if call.verb in RUNS and call.receiver == "run":
             return f"uses `run.{call.verb}`"
         method = tracer.methods.get(call.verb)
@@ -155,10 +155,10 @@ class Watcher:
         if call.verb == "train" and not is_module:
             return receiver in self.ready and call.is_dropped  # else it sets a mode
         if is_module:
-            return _says_training(call.verb) and bool(call.handed)
+            return _names_training(call.verb) and bool(call.arguments)
         if call.verb not in FITS:
             return False
-        if any(key in OPTIONS for key, _ in call.handed):
+        if any(key in OPTIONS for key, _ in call.arguments):
             return True
         return not (PREPARES.search(kind) or PREPARES.search(receiver))
 
@@ -178,12 +178,12 @@ class Watcher:
 
     def _is_library(self, function: str) -> bool:
         """Return whether a function is imported: `fit_to_data` of `from flowjax.train import fit_to_data`."""
-        return function in self.imported and _says_training(function)
+        return function in self.imported and _names_training(function)
 
     def _is_trainer(self, function: ast.expr) -> bool:
         """Return whether an expression is `ppo.train` of a library, or a function that trains."""
         if isinstance(function, ast.Attribute):
-            return root_name(function) in self.tracer.modules and _says_training(function.attr)
+            return root_name(function) in self.tracer.modules and _names_training(function.attr)
         return isinstance(function, ast.Name) and (self._is_library(function.id) or self._trains(function.id))
 
     def _is_own(self, receiver: str) -> bool:
@@ -205,7 +205,7 @@ class Watcher:
         return f" ({self.places[name]})" if name in self.places else ""
 
 
-def _says_training(name: str) -> bool:
+def _names_training(name: str) -> bool:
     """Return whether a name denotes training: `fit_to_data`, `train_and_evaluate`; not `train_test_split`."""
     return LIBRARY.fullmatch(name) is not None and not THINGS.match(name)
 

@@ -33,7 +33,7 @@ def with_directories(
     for position, (cell, own) in enumerate(zip(cells, statements, strict=True)):
         start, after = starts[position : position + 2]
         if start is not None and now is not None and start != now:
-            found += _going(start, cell.count, f"cell [{cell.count}]", is_first=not found)
+            found += _changes_to(start, cell.count, f"cell [{cell.count}]", is_first=not found)
         magics = [n for n, s in enumerate(own) if s.node is None and MAGIC.match(s.source)]
         for n, statement in enumerate(own):
             if n not in magics:
@@ -45,7 +45,7 @@ def with_directories(
             found.append(_as_call(statement, where) if where else statement)
         now = after if after is not None else now
     if facts is not None and facts.directory is not None and now != facts.directory:
-        found += _going(facts.directory, cells[-1].count if cells else 0, label, is_first=False)
+        found += _changes_to(facts.directory, cells[-1].count if cells else 0, label, is_first=False)
     return found
 
 
@@ -59,14 +59,14 @@ def _starts(
     found.append(facts.directory)
     known = next(directory for directory in found if directory is not None)
     early = found.index(known)
-    if early and any(_goes(one) for own in statements[:early] for one in own):
+    if early and any(_may_change_directory(one) for own in statements[:early] for one in own):
         found[0] = facts.started_in
     else:
         found[:early] = [known] * early
     return found
 
 
-def _goes(statement: Statement) -> bool:
+def _may_change_directory(statement: Statement) -> bool:
     """Return whether a statement may change the directory."""
     if statement.node is None:
         return MAGIC.match(statement.source) is not None
@@ -85,7 +85,7 @@ def _as_call(statement: Statement, where: str) -> Statement:
     return replace(statement, lines=(Line(text, statement.line),), node=node, kind="python")
 
 
-def _going(directory: str, count: int, label: str, *, is_first: bool) -> list[Statement]:
+def _changes_to(directory: str, count: int, label: str, *, is_first: bool) -> list[Statement]:
     texts = [f'__import__("os").chdir({directory!r})  # directory of the kernel']
     if is_first:  # modules were imported from there
         texts.append(f'__import__("sys").path.append({directory!r})')

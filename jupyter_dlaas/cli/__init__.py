@@ -1,1 +1,1 @@
-"""The command line `jupyter dlaas`: parser, verbs and tables for a terminal."""
+"""Command line `jupyter dlaas`: parser, verbs and tables for a terminal."""

@@ -77,14 +77,14 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
 def _checked(path: str, cell: int | None, *, suggests: bool) -> Report:
     try:
         content = Path(path).read_bytes()
-        return check(content, path, cell, suggests=suggests, files=_beside(Path(path), run_by(content)))
+        return check(content, path, cell, suggests=suggests, files=_texts_beside(Path(path), run_by(content)))
     except OSError as error:
         return Report(path=path, error=f"cannot be read: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001  # an unexpected notebook must not end the check of the others
         return Report(path=path, error=f"internal error, please report it: {type(error).__name__}: {error}")
 
 
-def _beside(notebook: Path, names: Sequence[str]) -> dict[str, str]:
+def _texts_beside(notebook: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the text of those files that exist beside the notebook. A cell may write the others later."""
     texts = {}
     for name in names:

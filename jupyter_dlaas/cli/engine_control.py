@@ -16,7 +16,7 @@ from jupyter_dlaas.wire.protocol import Unavailable
 __all__ = ["state", "stop"]
 
 
-def _pid_behind(directory: Path) -> int | None:
+def _listening_pid(directory: Path) -> int | None:
     """Return the process that listens on the pool's socket, according to the kernel: a pid file could be stale."""
     try:
         with discovery.connect_unix(directory / discovery.SOCKET, 2.0) as connection:
@@ -29,7 +29,7 @@ def _pid_behind(directory: Path) -> int | None:
 
 def state(directory: Path) -> dict[str, Any] | None:
     """Return the record that the running engine wrote about itself, or None if no engine is running."""
-    pid = _pid_behind(directory)
+    pid = _listening_pid(directory)
     return None if pid is None else discovery.engine_record(directory) | {"pid": pid}
 
 
@@ -38,7 +38,7 @@ def stop(directory: Path, timeout_s: float = 20.0) -> int | None:
 
     Jobs keep running. Raises Unavailable if the engine has not ended after `timeout_s`.
     """
-    pid = _pid_behind(directory)
+    pid = _listening_pid(directory)
     if pid is None:
         return None
     try:
@@ -46,7 +46,7 @@ def stop(directory: Path, timeout_s: float = 20.0) -> int | None:
     except ProcessLookupError:
         return pid
     try:
-        if _pid_behind(directory) == pid:  # the pidfd is open now, so the id cannot be reused
+        if _listening_pid(directory) == pid:  # the pidfd is open now, so the id cannot be reused
             signal.pidfd_send_signal(handle, signal.SIGTERM)
         watch = select.poll()
         watch.register(handle, select.POLLIN)  # readable once the process has ended, reaped or not

@@ -398,10 +398,10 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    door = discovery.SocketDoor(discovery.pool_directory(options.pool), engine_idle_s=options.idle_s)
-    command = discovery.engine_command(door)
+    endpoint = discovery.SocketEndpoint(discovery.pool_directory(options.pool), engine_idle_s=options.idle_s)
+    command = discovery.engine_command(endpoint)
     print(
-        f"Serving the pool in {door.directory}. Ctrl-C stops the engine; jobs keep running.",
+        f"Serving the pool in {endpoint.directory}. Ctrl-C stops the engine; jobs keep running.",
         file=sys.stderr,
         flush=True,
     )

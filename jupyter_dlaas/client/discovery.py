@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     import subprocess
 
 __all__ = [
-    "Door",
-    "ServerDoor",
-    "SocketDoor",
+    "Endpoint",
+    "ServerEndpoint",
+    "SocketEndpoint",
     "connect",
     "connect_unix",
     "engine_record",
-    "find_doors",
-    "jupyter_door",
+    "find_endpoints",
+    "jupyter_endpoint",
     "notebook_path",
     "pool_directory",
     "short_path",
@@ -53,7 +53,7 @@ _EVERYWHERE: Final = ("", "0.0.0.0", "::", "*")  # noqa: S104  # compared with, 
 
 
 @dataclass(frozen=True, slots=True)
-class SocketDoor:
+class SocketEndpoint:
     """Endpoint at the engine's own socket in the pool's directory. The socket's peer credentials identify the user."""
 
     directory: Path
@@ -63,7 +63,7 @@ class SocketDoor:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerDoor:
+class ServerEndpoint:
     """Endpoint at a Jupyter server that has the extension: address, path of its pages, and token."""
 
     host: str
@@ -74,10 +74,10 @@ class ServerDoor:
     unix_path: str | None = None
 
     def __repr__(self) -> str:  # keeps the token out of logs and tracebacks
-        return f"ServerDoor({self.unix_path or self.host + ':' + str(self.port)}{self.base})"
+        return f"ServerEndpoint({self.unix_path or self.host + ':' + str(self.port)}{self.base})"
 
 
-Door = SocketDoor | ServerDoor
+Endpoint = SocketEndpoint | ServerEndpoint
 
 
 def pool_directory(pool: str | None = None) -> Path:
@@ -106,17 +106,17 @@ def pool_directory(pool: str | None = None) -> Path:
     return Path(jupyter_data_dir()).absolute() / "dlaas" / pool
 
 
-def find_doors(pool: str | None = None) -> tuple[Door, ...]:
+def find_endpoints(pool: str | None = None) -> tuple[Endpoint, ...]:
     """Return the endpoints to try: the Jupyter server of this kernel (for the pool it serves), then the socket."""
-    at_server = jupyter_door() if pool is None and not os.environ.get("JUPYTER_DLAAS_POOL_DIR") else None
-    own = SocketDoor(pool_directory(pool))
+    at_server = jupyter_endpoint() if pool is None and not os.environ.get("JUPYTER_DLAAS_POOL_DIR") else None
+    own = SocketEndpoint(pool_directory(pool))
     return (own,) if at_server is None else (at_server, own)
 
 
-def jupyter_door(parent: str | None = None, runtime_dir: Path | None = None) -> ServerDoor | None:
+def jupyter_endpoint(parent: str | None = None, runtime_dir: Path | None = None) -> ServerEndpoint | None:
     """Return the endpoint of the Jupyter server that started this kernel (JPY_PARENT_PID), from its runtime record.
 
-    Return None if there is no server, if it is gone, or if its record holds no token (as under JupyterHub).
+    Return None if there is no server, if it has ended, or if its record has no token (as under JupyterHub).
     """
     parent = os.environ.get("JPY_PARENT_PID", "") if parent is None else parent
     if not parent.isdecimal() or not _is_alive(int(parent)):
@@ -125,7 +125,7 @@ def jupyter_door(parent: str | None = None, runtime_dir: Path | None = None) -> 
     token, url = record.get("token"), record.get("url")
     if not isinstance(token, str) or not token or not isinstance(url, str):
         return None
-    return _server_door(url, token, record)
+    return _server_endpoint(url, token, record)
 
 
 def _server_record(pid: str, runtime_dir: Path | None = None) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def notebook_path() -> str | None:
     return name or None
 
 
-def _server_door(url: str, token: str, record: Mapping[str, Any]) -> ServerDoor | None:
+def _server_endpoint(url: str, token: str, record: Mapping[str, Any]) -> ServerEndpoint | None:
     parts = urlsplit(url)
     base = str(record.get("base_url") or parts.path or "/")
     base = "/" + base.strip("/") + "/" if base.strip("/") else "/"
     if parts.scheme == "http+unix":
-        return ServerDoor("localhost", 0, base, token, unix_path=str(record.get("sock") or unquote(parts.netloc)))
+        return ServerEndpoint("localhost", 0, base, token, unix_path=str(record.get("sock") or unquote(parts.netloc)))
     try:
         host, port = parts.hostname or "", parts.port
     except ValueError:  # the port is not a number
@@ -159,7 +159,7 @@ def _server_door(url: str, token: str, record: Mapping[str, Any]) -> ServerDoor 
     if parts.scheme not in ("http", "https"):
         return None
     is_tls = parts.scheme == "https"
-    return ServerDoor(
+    return ServerEndpoint(
         "127.0.0.1" if host in _EVERYWHERE else host, port or (443 if is_tls else 80), base, token, is_tls
     )
 
@@ -218,39 +218,41 @@ def connect_unix(path: Path, timeout_s: float | None) -> socket.socket:
 _ABSENT: Final = (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, NotADirectoryError)
 
 
-def connect(door: SocketDoor, timeout_s: float | None = None) -> socket.socket:
+def connect(endpoint: SocketEndpoint, timeout_s: float | None = None) -> socket.socket:
     """Return a socket connected to the pool's engine, and start the engine if none runs. Raise Unavailable."""
-    path = door.directory / SOCKET
+    path = endpoint.directory / SOCKET
     try:
         return connect_unix(path, timeout_s)
     except _ABSENT:
-        if not door.may_start:
-            raise Unavailable(f"no engine is running for the pool in {door.directory}") from None
+        if not endpoint.may_start:
+            raise Unavailable(f"no engine is running for the pool in {endpoint.directory}") from None
     except PermissionError:
         raise Unavailable(f"{path} belongs to another user; use your own pool (JUPYTER_DLAAS_POOL)") from None
-    return _start_and_connect(door, timeout_s)
+    return _start_and_connect(endpoint, timeout_s)
 
 
-def _start_and_connect(door: SocketDoor, timeout_s: float | None) -> socket.socket:
+def _start_and_connect(endpoint: SocketEndpoint, timeout_s: float | None) -> socket.socket:
     """Start the engine and wait until one listens: this one, or another that was started faster.
 
     An engine that finds the lock taken ends with code 0 at once. If the lock's holder is just ending, no engine serves;
     therefore the engine is started again, with a growing delay, until one listens.
     """
-    process, again_s = _start(door), 0.05
+    process, again_s = _start(endpoint), 0.05
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    path = door.directory / SOCKET
+    path = endpoint.directory / SOCKET
     while True:
         try:
             return connect_unix(path, timeout_s)
         except _ABSENT:
             if process.returncode not in (None, 0):
-                raise Unavailable(_why_not(door.directory, f"exited with code {process.returncode}")) from None
+                raise Unavailable(_why_not(endpoint.directory, f"exited with code {process.returncode}")) from None
             if time.monotonic() > deadline_s:
-                raise Unavailable(_why_not(door.directory, f"did not answer within {START_TIMEOUT_S:.0f} s")) from None
+                raise Unavailable(
+                    _why_not(endpoint.directory, f"did not answer within {START_TIMEOUT_S:.0f} s")
+                ) from None
         if process.returncode == 0:
             time.sleep(again_s)
-            process, again_s = _start(door), min(1.0, again_s * 2)
+            process, again_s = _start(endpoint), min(1.0, again_s * 2)
         time.sleep(0.005)
 
 
@@ -287,28 +289,28 @@ def _interpreter(directory: Path) -> str:
     )
 
 
-def engine_command(door: SocketDoor) -> list[str]:
+def engine_command(endpoint: SocketEndpoint) -> list[str]:
     """Return the command line that runs the engine of this pool."""
-    command = [_interpreter(door.directory), "-m", "dlaas_server.engine", "--pool-dir", str(door.directory)]
-    if door.engine_idle_s is not None:
-        command += ["--idle-s", f"{door.engine_idle_s:g}"]
+    command = [_interpreter(endpoint.directory), "-m", "dlaas_server.engine", "--pool-dir", str(endpoint.directory)]
+    if endpoint.engine_idle_s is not None:
+        command += ["--idle-s", f"{endpoint.engine_idle_s:g}"]
     return command
 
 
-def _start(door: SocketDoor) -> subprocess.Popen[bytes]:
+def _start(endpoint: SocketEndpoint) -> subprocess.Popen[bytes]:
     """Start the engine as an independent process: own session, no terminal, and output to engine.log."""
     import subprocess
     import threading
 
-    command = engine_command(door)
+    command = engine_command(endpoint)
     try:
-        door.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log = door.directory / "engine.log"
+        endpoint.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = endpoint.directory / "engine.log"
         if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.old"))
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Unavailable(f"the pool's directory {door.directory} cannot be used: {error.strerror}") from None
+        raise Unavailable(f"the pool's directory {endpoint.directory} cannot be used: {error.strerror}") from None
     try:
         process = subprocess.Popen(
             command,
@@ -317,7 +319,7 @@ def _start(door: SocketDoor) -> subprocess.Popen[bytes]:
             stderr=out,
             start_new_session=True,
             env=_engine_environment(),
-            cwd=door.directory,
+            cwd=endpoint.directory,
         )
     finally:
         os.close(out)

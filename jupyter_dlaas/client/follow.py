@@ -20,7 +20,7 @@ __all__ = ["Follower", "LogLines", "follow"]
 
 PATIENCE_S: Final = 300.0
 """Seconds for which a follower tries to reach an engine again before it gives up."""
-_ODD_ANSWERS_MAX: Final = 5
+_REJECTED_MAX: Final = 5
 _PIECE: Final = 2**20
 T = TypeVar("T")
 
@@ -42,36 +42,36 @@ class Follower:
     view: JobView | None = None
     is_lossless: bool = True
     """True to read what the engine left out of a long log; False to yield its "log_skipped" message instead."""
-    _was_odd: bool = False
+    _was_rejected: bool = False
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield everything newer than the cursor, then new messages until the job ends."""
-        odd = 0
+        rejected = 0
         if self.view is None and self.cursor.row:  # there may be no newer message, so request the state
             self.view = self.client.job(self.job)
             self.job = self.view.id
         while True:
             is_over = self.view is not None and self.view.state.is_final
-            handed_out = 0
+            yielded = 0
             for message in self.once(0.0 if is_over else self.wait_s):
-                handed_out += message["type"] != "progress"
+                yielded += message["type"] != "progress"
                 yield message
                 if message["type"] == "gone":
                     return
-            odd = odd + 1 if self._was_odd else 0
-            if odd > _ODD_ANSWERS_MAX:
+            rejected = rejected + 1 if self._was_rejected else 0
+            if rejected > _REJECTED_MAX:
                 raise DlaasError(f"{self.job}: the stream has a gap after the saved cursor; read the log with logs()")
-            if is_over and not handed_out and not odd:
+            if is_over and not yielded and not rejected:
                 return
 
     def once(self, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
         """Yield the result of one request, which waits up to `wait_s` (default: the follower's own) for news."""
-        self._was_odd = False
-        batch, after = self._ask(self.wait_s if wait_s is None else wait_s)
+        self._was_rejected = False
+        batch, after = self._poll(self.wait_s if wait_s is None else wait_s)
         for message in batch:
             verdict = self._take(message)
             if verdict == "reject":
-                self._was_odd = True
+                self._was_rejected = True
                 return
             if verdict == "yield" and message["type"] == "log_skipped" and self.is_lossless:
                 yield from self._skipped(message)
@@ -95,16 +95,16 @@ class Follower:
             yield {"type": "log", "job": self.job, "member": member, "from": at, "to": part["to"], "text": part["text"]}
             at = int(part["to"])
 
-    def _ask(self, wait_s: float) -> tuple[list[dict[str, Any]], Cursor]:
+    def _poll(self, wait_s: float) -> tuple[list[dict[str, Any]], Cursor]:
         """Send one long poll."""
         return self._patiently(lambda: self.client.stream(self.job, self.cursor, want=self.want, wait_s=wait_s))
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Call `ask`. While there is no engine, repeat it with a growing delay for up to `patience_s`."""
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """Call `request`. While there is no engine, repeat it with a growing delay for up to `patience_s`."""
         give_up_s, pause_s = time.monotonic() + self.patience_s, 0.1
         while True:
             try:
-                return ask()
+                return request()
             except Unavailable:
                 if time.monotonic() > give_up_s:
                     raise

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from jupyter_dlaas.client import discovery as doors
-from jupyter_dlaas.client.discovery import Door, ServerDoor, SocketDoor
+from jupyter_dlaas.client import discovery as endpoints
+from jupyter_dlaas.client.discovery import Endpoint, ServerEndpoint, SocketEndpoint
 from jupyter_dlaas.wire.codec import DlaasError, Json, decode, encode
 from jupyter_dlaas.wire.protocol import (
     ERRORS,
@@ -57,39 +57,39 @@ class _Wrong(Exception):
 class _Connection(http.client.HTTPConnection):
     """HTTP connection to an endpoint: Unix socket, TCP or TLS."""
 
-    def __init__(self, door: Door, timeout_s: float) -> None:
-        super().__init__(door.host if isinstance(door, ServerDoor) else "localhost", timeout=timeout_s)
-        self._door = door
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+        super().__init__(endpoint.host if isinstance(endpoint, ServerEndpoint) else "localhost", timeout=timeout_s)
+        self._endpoint = endpoint
         self._timeout_s = timeout_s
 
     def connect(self) -> None:
-        door = self._door
-        if isinstance(door, SocketDoor):
-            self.sock = doors.connect(door, self._timeout_s)
-        elif door.unix_path is not None:
-            self.sock = doors.connect_unix(Path(door.unix_path), self._timeout_s)
+        endpoint = self._endpoint
+        if isinstance(endpoint, SocketEndpoint):
+            self.sock = endpoints.connect(endpoint, self._timeout_s)
+        elif endpoint.unix_path is not None:
+            self.sock = endpoints.connect_unix(Path(endpoint.unix_path), self._timeout_s)
         else:
-            self.sock = socket.create_connection((door.host, door.port), self._timeout_s)
+            self.sock = socket.create_connection((endpoint.host, endpoint.port), self._timeout_s)
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if door.is_tls:
+            if endpoint.is_tls:
                 import ssl
 
-                self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=door.host)
+                self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=endpoint.host)
 
 
 class Client:
     """Client of one pool. It is cheap to create and safe to share between threads (one connection per request)."""
 
-    def __init__(self, pool: str | None = None, *, at: Sequence[Door] | None = None) -> None:
+    def __init__(self, pool: str | None = None, *, at: Sequence[Endpoint] | None = None) -> None:
         """Choose the pool by name or directory (None: that of this kernel or user), or the endpoints `at` in order."""
-        self._doors = tuple(doors.find_doors(pool) if at is None else at)
-        if not self._doors:
+        self._endpoints = tuple(endpoints.find_endpoints(pool) if at is None else at)
+        if not self._endpoints:
             raise ValueError("at: at least one endpoint is required")
 
     @property
-    def doors(self) -> tuple[Door, ...]:
+    def endpoints(self) -> tuple[Endpoint, ...]:
         """Endpoints that are still considered usable, in the order in which they are tried."""
-        return self._doors
+        return self._endpoints
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -142,13 +142,15 @@ class Client:
         target = _target(path, query)
         attempt = 0
         while True:
-            door = self._doors[min(attempt % 2, len(self._doors) - 1)]  # after a failed server endpoint, try the socket
+            endpoint = self._endpoints[
+                min(attempt % 2, len(self._endpoints) - 1)
+            ]  # after a failed server endpoint, try the socket
             try:
-                return self._once(door, method, target, data, media, timeout_s)
+                return self._once(endpoint, method, target, data, media, timeout_s)
             except _Wrong as error:
-                if len(self._doors) == 1:
+                if len(self._endpoints) == 1:
                     raise Unavailable(str(error)) from None
-                self._doors = tuple(one for one in self._doors if one is not door)
+                self._endpoints = tuple(one for one in self._endpoints if one is not endpoint)
                 continue
             except Unavailable as error:
                 failure: DlaasError = error
@@ -163,15 +165,21 @@ class Client:
             attempt += 1
 
     def _once(
-        self, door: Door, method: str, target: str, data: bytes | Path | None, media: str | None, timeout_s: float
+        self,
+        endpoint: Endpoint,
+        method: str,
+        target: str,
+        data: bytes | Path | None,
+        media: str | None,
+        timeout_s: float,
     ) -> bytes:
-        connection = _Connection(door, timeout_s)
+        connection = _Connection(endpoint, timeout_s)
         try:
             headers = {"Accept": "*/*", "Connection": "close", "X-Dlaas-Protocol": str(PROTOCOL)}
             base = "/"
-            if isinstance(door, ServerDoor):
-                base = door.base
-                headers["Authorization"] = f"token {door.token}"
+            if isinstance(endpoint, ServerEndpoint):
+                base = endpoint.base
+                headers["Authorization"] = f"token {endpoint.token}"
             if data is not None and media is not None:
                 headers["Content-Type"] = media
             if isinstance(data, Path):
@@ -185,7 +193,7 @@ class Client:
             if media is not None and len(raw) > REPLY_BYTES_MAX:
                 raise DlaasError(f"the response exceeds {REPLY_BYTES_MAX >> 20} MiB")
             if response.status >= 300:
-                raise _error(door, response.status, raw)
+                raise _error(endpoint, response.status, raw)
             return raw
         finally:
             connection.close()
@@ -209,19 +217,19 @@ class Client:
 
         Options that are None stay unchanged. Raise Forbidden or Invalid.
         """
-        asked = {
+        parameters = {
             "order": order,
             "preemption": preemption,
             "placement": placement,
             "spot_price": spot_price,
             "spot_notice_s": spot_notice_s,
         }
-        return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in asked.items() if v is not None}))
+        return _read(PoolView, self.request("PATCH", "pool", {k: v for k, v in parameters.items() if v is not None}))
 
     def set_queue(self, name: str, *, weight: float | None = None, guaranteed: int | None = None) -> PoolView:
         """Create or change a queue. Options that are None stay unchanged. Raise Forbidden, Invalid or NotAllowed."""
-        asked = {"weight": weight, "guaranteed": guaranteed}
-        body = {k: v for k, v in asked.items() if v is not None}
+        parameters = {"weight": weight, "guaranteed": guaranteed}
+        body = {k: v for k, v in parameters.items() if v is not None}
         return _read(PoolView, self.request("PUT", f"queues/{quote(name, safe='')}", body))
 
     def remove_queue(self, name: str) -> PoolView:
@@ -272,8 +280,8 @@ class Client:
         self, job: str, *, learners: int | None = None, priority: int | None = None, elastic: Elastic | None = None
     ) -> JobView:
         """Change the requested size (in learners), the priority, or the control over the job's size."""
-        asked = {"learners": learners, "priority": priority, "elastic": elastic}
-        return _read(JobView, self.request("PATCH", _job(job), {k: v for k, v in asked.items() if v is not None}))
+        parameters = {"learners": learners, "priority": priority, "elastic": elastic}
+        return _read(JobView, self.request("PATCH", _job(job), {k: v for k, v in parameters.items() if v is not None}))
 
     def act(self, job: str, verb: str, key: str | None = None) -> JobView:
         """Request halt, resume, cancel, checkpoint or retry. A retry returns the new job."""
@@ -353,7 +361,7 @@ class Client:
 
     def without_start(self) -> Client:
         """Return a client of the same endpoints that starts no engine, for callers that can do without one."""
-        kept = [replace(one, may_start=False) if isinstance(one, SocketDoor) else one for one in self._doors]
+        kept = [replace(one, may_start=False) if isinstance(one, SocketEndpoint) else one for one in self._endpoints]
         return Client(at=kept)
 
 
@@ -367,8 +375,8 @@ def _send(connection: _Connection, method: str, target: str, body: Any, headers:
 
 
 def _target(path: str, query: Mapping[str, object] | None) -> str:
-    asked = {key: value for key, value in (query or {}).items() if value is not None and value != ""}
-    return f"dlaas/{path}" + (f"?{urlencode(asked)}" if asked else "")
+    parameters = {key: value for key, value in (query or {}).items() if value is not None and value != ""}
+    return f"dlaas/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
 
 
 def _node(node: str) -> str:
@@ -383,7 +391,7 @@ def _read(kind: type[T], value: object) -> T:
     return decode(kind, value, unknown="ignore")
 
 
-def _error(door: Door, status: int, raw: bytes) -> Exception:
+def _error(endpoint: Endpoint, status: int, raw: bytes) -> Exception:
     """Return the exception for an error answer.
 
     An answer in another form shows that the endpoint does not lead to an engine.
@@ -394,7 +402,7 @@ def _error(door: Door, status: int, raw: bytes) -> Exception:
     except (ValueError, KeyError, TypeError):
         if status in _TRY_AGAIN:
             return Unavailable(f"the server responded with status {status}")
-        if isinstance(door, ServerDoor) and status in (301, 302, 401, 403, 404):
+        if isinstance(endpoint, ServerEndpoint) and status in (301, 302, 401, 403, 404):
             return _Wrong(f"the Jupyter server has no dlaas extension, or rejects its own token ({status})")
         if status == 403:
             return NotAllowed("access denied: the engine belongs to another user")

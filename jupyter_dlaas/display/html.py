@@ -59,7 +59,7 @@ def bundle_of(job: Job, *, is_new: bool = False) -> Bundle:
             curves = {name: thinned(points) for name, points in client.curves(view.id, points=POINTS_MAX).items()}
             log = tail(client, view)
     except DlaasError:  # no engine, or the job was deleted: use the last known view
-        pool = _pools.get(client.doors, "")
+        pool = _pools.get(client.endpoints, "")
     return Bundle(schema=SCHEMA, pool=pool, job=view, curves=curves, log=log)
 
 
@@ -68,9 +68,9 @@ _pools: dict[Any, str] = {}
 
 def _pool_name(client: Client) -> str:
     """Return the pool's name; requested once per client, since an endpoint serves one pool."""
-    if client.doors not in _pools:
-        _pools[client.doors] = client.pool().name
-    return _pools[client.doors]
+    if client.endpoints not in _pools:
+        _pools[client.endpoints] = client.pool().name
+    return _pools[client.endpoints]
 
 
 def tail(client: Client, view: JobView, *, lines_max: int = LINES_MAX) -> tuple[str, ...]:
@@ -113,12 +113,12 @@ def _gist(view: JobView, curves: Mapping[str, Json]) -> list[str]:
     if view.state is State.FAILED and view.failure is not None:
         where = f"{view.failure.where.text}: " if view.failure.where else ""
         return [f"{view.failure.cause}, {where}{view.failure.what}"]
-    said = [f"{name} {formatting.number(value)}" for name, value in _last_values(curves)[:3]]
+    parts = [f"{name} {formatting.number(value)}" for name, value in _last_values(curves)[:3]]
     if view.state is State.COMPLETED:
         results = [f"results: {', '.join(view.results)}"] if view.results else []
-        return [*_took(view), *said, *results]
+        return [*_took(view), *parts, *results]
     if view.state is State.PROCESSING:
-        return [*_progress(view), *said, _size(view), *([view.reason] if view.reason else [])]
+        return [*_progress(view), *parts, _size(view), *([view.reason] if view.reason else [])]
     return [part for part in (view.status_line, view.reason) if part] or [_size(view)]
 
 
@@ -190,8 +190,8 @@ def _html(bundle: Bundle, width: int) -> str:
         count = f"Last {len(bundle.log)} log line{'s' if len(bundle.log) > 1 else ''}"
         lines = "\n".join(_escaped(line, width) for line in bundle.log)
         body += f"<details><summary>{count}</summary><pre>{lines}</pre></details>"
-    said = [f"<b>{_escaped(view.id, 200)}</b>", *(_escaped(part, width) for part in _head(view) if part)]
-    return f"<div><p>{' · '.join(said)}</p>{body}</div>"
+    parts = [f"<b>{_escaped(view.id, 200)}</b>", *(_escaped(part, width) for part in _head(view) if part)]
+    return f"<div><p>{' · '.join(parts)}</p>{body}</div>"
 
 
 def _head(view: JobView) -> list[str]:
@@ -226,10 +226,10 @@ def _rows(bundle: Bundle, width: int) -> list[tuple[str, str]]:
         rows.append(("Speed", _escaped(view.speedup, width)))
     if view.results:
         rows.append(("Results", _escaped(", ".join(view.results), width)))
-    said = [note for note in view.notes if note.code not in ("suggest", "suggest_part")]
-    notes = "<br>".join(_escaped(note.text, width) for note in said[:3])
+    parts = [note for note in view.notes if note.code not in ("suggest", "suggest_part")]
+    notes = "<br>".join(_escaped(note.text, width) for note in parts[:3])
     if notes:
-        more = f"<br>and {len(said) - 3} more: %%train --dry-run" if len(said) > 3 else ""
+        more = f"<br>and {len(parts) - 3} more: %%train --dry-run" if len(parts) > 3 else ""
         rows.append(("Notes", notes + more))
     return rows
 

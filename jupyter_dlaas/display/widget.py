@@ -34,13 +34,13 @@ _LABELS: Final = ((ActionId.HALT, "Halt"), (ActionId.RESUME, "Resume"), (ActionI
 
 def is_wanted(space: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether no extension can run here: a kernel of VS Code or Colab. `space`: the user's namespace."""
-    said = os.environ if environ is None else environ
-    if "COLAB_RELEASE_TAG" in said or "COLAB_JUPYTER_IP" in said or "google.colab" in sys.modules:
+    values = os.environ if environ is None else environ
+    if "COLAB_RELEASE_TAG" in values or "COLAB_JUPYTER_IP" in values or "google.colab" in sys.modules:
         return True
     if space is not None and "__vsc_ipynb_file__" in space:
         return True
     # A Jupyter server that was started in a terminal of VS Code passes these on too, but names its notebook.
-    return "JPY_SESSION_NAME" not in said and ("VSCODE_PID" in said or "VSCODE_CWD" in said)
+    return "JPY_SESSION_NAME" not in values and ("VSCODE_PID" in values or "VSCODE_CWD" in values)
 
 
 def widget(job: Job) -> VBox:
@@ -92,7 +92,7 @@ class JobWidget:
 
     def _scale(self, by: int) -> None:
         wish = self._view.size.wish + by
-        self._ask(lambda: self._job.follow().client.change(self._job.id, learners=max(1, wish)))
+        self._send(lambda: self._job.follow().client.change(self._job.id, learners=max(1, wish)))
 
     def _press(self, action: ActionId) -> None:
         """Perform an action. If it loses work, ask for a second press first."""
@@ -102,9 +102,9 @@ class JobWidget:
             self.message.value = f"{loss} Press {dict(_LABELS)[action]} again to confirm."
             return
         self._unconfirmed = None
-        self._ask(lambda: self._job.follow().client.act(self._job.id, str(action)))
+        self._send(lambda: self._job.follow().client.act(self._job.id, str(action)))
 
-    def _ask(self, request: Any) -> None:
+    def _send(self, request: Any) -> None:
         """Send a button's request and show the pool's answer beside the buttons."""
         try:
             self._draw(request())
@@ -120,17 +120,17 @@ class JobWidget:
         reader = Follower(client.without_start(), self._job.id, is_lossless=False)
         while not self._is_closed.is_set():
             is_over = reader.view is not None and reader.view.state.is_final
-            handed_out = 0
+            yielded = 0
             try:
                 for message in reader.once(0.0 if is_over else None):
-                    handed_out += message["type"] != "progress"
+                    yielded += message["type"] != "progress"
                     self._take(message, reader.view, lines)
             except DlaasError as error:
                 self.message.value = f"not connected: {error}"
                 if self._is_closed.wait(5.0):
                     return
                 continue
-            if is_over and not handed_out:
+            if is_over and not yielded:
                 return
 
     def _take(self, message: dict[str, Any], view: JobView | None, lines: LogLines) -> None:
@@ -180,12 +180,12 @@ class JobWidget:
 
     def _draw_head(self) -> None:
         view = self._view
-        said = [view.state_label or str(view.state), view.status_line, view.reason]
+        values = [view.state_label or str(view.state), view.status_line, view.reason]
         if view.failure is not None:
             where = view.failure.where
             place = f"{where.label}, line {where.line}" if where is not None else ""
-            said += [view.failure.what, place, view.failure.advice]
-        said += [f"{name} {formatting.number(value)}" for name, value in list(self._values.items())[:4]]
-        said += [note.text for note in view.notes if is_report(note)]
-        rest = " · ".join(html.escape(part) for part in said if part)
+            values += [view.failure.what, place, view.failure.advice]
+        values += [f"{name} {formatting.number(value)}" for name, value in list(self._values.items())[:4]]
+        values += [note.text for note in view.notes if is_report(note)]
+        rest = " · ".join(html.escape(part) for part in values if part)
         self.head.value = f"<b>{html.escape(view.id)}</b> · {rest}"

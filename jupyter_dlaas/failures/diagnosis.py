@@ -76,7 +76,7 @@ def exited(code: int) -> Failure:
 def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = False) -> Failure:
     """Return the failure of a process that left no result, by its exit code or the signal that ended it."""
     for row in ROWS:
-        if row.raised or row.says or (row.signal is None and row.exit_code is None):
+        if row.raised or row.message or (row.signal is None and row.exit_code is None):
             continue
         if row.signal == signal and row.exit_code == code and row.out_of_memory in (None, out_of_memory):
             return Failure(cause=row.cause, code=row.code, what=row.what or "", advice=row.advice)
@@ -94,7 +94,7 @@ def _fits_exception(row: Row, names: Sequence[str], message: str, traceback: str
         return False
     if row.traced is not None and re.search(row.traced, traceback) is None:
         return False
-    return row.says is None or re.search(row.says, message) is not None
+    return row.message is None or re.search(row.message, message) is not None
 
 
 def is_collateral(failure: Failure) -> bool:

@@ -17,7 +17,7 @@ class Row:
     cause: Cause
     advice: str
     raised: tuple[str, ...] = ()
-    says: str | None = None
+    message: str | None = None
     """Regular expression that must match in the message."""
     traced: str | None = None
     """Regular expression that must match in the traceback."""

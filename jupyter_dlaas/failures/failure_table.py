@@ -24,14 +24,14 @@ ROWS: Final[tuple[Row, ...]] = (
         code="gpu_memory",
         cause=Cause.RESOURCES,
         raised=("OutOfMemoryError", "AcceleratorError", "RuntimeError"),
-        says=r"(CUDA|HIP)( driver)?( error:)? out of memory|MPS backend out of memory|cudaErrorMemoryAllocation",
+        message=r"(CUDA|HIP)( driver)?( error:)? out of memory|MPS backend out of memory|cudaErrorMemoryAllocation",
         advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
     ),
     Row(
         code="gpu_memory",
         cause=Cause.RESOURCES,
         raised=("ResourceExhaustedError", "XlaRuntimeError", "JaxRuntimeError", "InternalError"),
-        says=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory|[Ff]ailed to allocate memory",
+        message=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory|[Ff]ailed to allocate memory",
         advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
         has_gpus=True,
     ),
@@ -44,7 +44,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="host_memory",
         cause=Cause.RESOURCES,
-        says=r"DefaultCPUAllocator: can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc"
+        message=r"DefaultCPUAllocator: can't allocate memory|not enough memory: you tried to allocate|std::bad_alloc"
         r"|OOM when allocating|RESOURCE_EXHAUSTED: Out of memory|\[Errno 12\]|Cannot allocate memory"
         r"|Unable to allocate .* for an array|[Ff]ailed to allocate memory",
         advice="The machine's memory is full: use a smaller batch, or request more with --memory.",
@@ -52,69 +52,69 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="shared_memory",
         cause=Cause.RESOURCES,
-        says=r"insufficient shared memory|unable to (open|allocate) shared memory|Bus error.*shared memory",
+        message=r"insufficient shared memory|unable to (open|allocate) shared memory|Bus error.*shared memory",
         advice="Shared memory is too small for these DataLoader workers: use fewer workers, or num_workers=0.",
     ),
     Row(
         code="data_worker",
         cause=Cause.EVICTED,
         raised=("RuntimeError",),
-        says=r"DataLoader worker \(pid.*(is killed by signal: (Killed|Terminated)|exited unexpectedly$)",
+        message=r"DataLoader worker \(pid.*(is killed by signal: (Killed|Terminated)|exited unexpectedly$)",
         advice="A DataLoader worker was killed, often because memory ran out: use fewer workers, or more --memory.",
     ),
     Row(
         code="data_worker_crashed",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"DataLoader worker \(pid.*is killed by signal: ",
+        message=r"DataLoader worker \(pid.*is killed by signal: ",
         advice="A DataLoader worker crashed in native code: use num_workers=0 to see the line.",
     ),
     Row(
         code="worker_lost",
         cause=Cause.UNKNOWN,
         raised=("BrokenExecutor", "TerminatedWorkerError"),
-        says=r"terminated abruptly|unexpectedly terminated",
+        message=r"terminated abruptly|unexpectedly terminated",
         advice="A worker process ended unexpectedly, often because memory ran out: use fewer workers, or request more "
         "with --memory.",
     ),
     Row(
         code="disk_full",
         cause=Cause.RESOURCES,
-        says=r"No space left on device|Disk quota exceeded|database or disk is full",
+        message=r"No space left on device|Disk quota exceeded|database or disk is full",
         advice="The disk is full: delete old jobs and checkpoints, then retry.",
     ),
     Row(
         code="too_many_files",
         cause=Cause.RESOURCES,
         raised=("OSError", "RuntimeError"),
-        says=r"Too many open files",
+        message=r"Too many open files",
         advice="Too many open files: close unused files, or raise `ulimit -n` before starting Jupyter.",
     ),
     Row(
         code="too_many_processes",
         cause=Cause.RESOURCES,
         raised=("RuntimeError", "OSError"),
-        says=r"can't start new thread|Resource temporarily unavailable",
+        message=r"can't start new thread|Resource temporarily unavailable",
         advice="This user's limit of processes and threads is reached: use fewer workers, or raise `ulimit -u`.",
     ),
     Row(
         code="gpu_assert",
         cause=Cause.YOUR_CODE,
-        says=r"device-side assert triggered|illegal memory access|misaligned address",
+        message=r"device-side assert triggered|illegal memory access|misaligned address",
         advice="An index was out of range on the GPU, often a label beyond the number of classes. "
         "Run once with CUDA_LAUNCH_BLOCKING=1 (--env) to see the line.",
     ),
     Row(
         code="gpu_lost",
         cause=Cause.HARDWARE,
-        says=r"[Uu]ncorrectable (NVLink|ECC) error|GPU is lost|fallen off the bus|unspecified launch failure|\bXid\b"
+        message=r"[Uu]ncorrectable (NVLink|ECC) error|GPU is lost|fallen off the bus|unspecified launch failure|\bXid\b"
         r"|hardware stack error|CUDA error: unknown error",
         advice="The GPU failed. The job restarts on another one.",
     ),
     Row(
         code="no_gpu",
         cause=Cause.YOUR_CODE,
-        says=_NO_GPU,
+        message=_NO_GPU,
         advice="This job runs on CPUs, but the program requires a GPU: use run.device, or "
         'torch.device("cuda" if torch.cuda.is_available() else "cpu"); for torch.load, set map_location.',
         has_gpus=False,
@@ -122,39 +122,39 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="gpu_index",
         cause=Cause.YOUR_CODE,
-        says=r"invalid device ordinal|Invalid device id",
+        message=r"invalid device ordinal|Invalid device id",
         advice="The program uses a GPU that its learner does not have. GPUs are numbered from 0 within each "
         "learner: use run.device, or request more with --gpus-per-learner.",
     ),
     Row(
         code="no_gpu",
         cause=Cause.YOUR_CODE,
-        says=r"from the 'MPS' backend|MPS (backend|device) .*(not|only)|PyTorch is not linked with support for mps",
+        message=r"from the 'MPS' backend|MPS (backend|device) .*(not|only)|PyTorch is not linked with support for mps",
         advice="The program requires an Apple GPU, but this machine has none: use run.device.",
     ),
     Row(
         code="gpu_busy",
         cause=Cause.PLATFORM,
-        says=r"devices? (is|are)( all)? busy or unavailable|exclusive (process|thread)",
+        message=r"devices? (is|are)( all)? busy or unavailable|exclusive (process|thread)",
         advice="A process outside the pool uses the GPU; find it with `nvidia-smi`. The job is retried.",
     ),
     Row(
         code="gpu_driver",
         cause=Cause.PLATFORM,
-        says=rf"CUDA driver version is insufficient|CUDA error: no kernel image|kernel image is invalid|{_NO_GPU}"
+        message=rf"CUDA driver version is insufficient|CUDA error: no kernel image|kernel image is invalid|{_NO_GPU}"
         r"|forward compatibility was attempted|system has unsupported display driver",
         advice="This PyTorch build does not match the machine's GPU driver: install a matching build.",
     ),
     Row(
         code="gpu_library",
         cause=Cause.RESOURCES,
-        says=r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
+        message=r"CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)",
         advice="A GPU library could not start, usually because GPU memory ran out: use a smaller batch.",
     ),
     Row(
         code="gpu_library",
         cause=Cause.RESOURCES,
-        says=r"CU(BLAS|DNN|SPARSE|SOLVER|FFT)_STATUS_\w+",
+        message=r"CU(BLAS|DNN|SPARSE|SOLVER|FFT)_STATUS_\w+",
         advice="A GPU library failed, usually because memory ran out or an index was out of range: use a smaller "
         "batch, or run once with CUDA_LAUNCH_BLOCKING=1 (--env) to see the line.",
     ),
@@ -162,14 +162,14 @@ ROWS: Final[tuple[Row, ...]] = (
         code="native_library",
         cause=Cause.PLATFORM,
         raised=("ImportError", "OSError"),
-        says=r"cannot open shared object file|undefined symbol|GLIBC(XX)?_\S+. not found",
+        message=r"cannot open shared object file|undefined symbol|GLIBC(XX)?_\S+. not found",
         advice="A package was built for another system: reinstall it into the kernel's environment.",
     ),
     Row(
         code="disk_broken",
         cause=Cause.HARDWARE,
         raised=("OSError",),
-        says=r"Input/output error|Stale file handle|Transport endpoint is not connected|Remote I/O error"
+        message=r"Input/output error|Stale file handle|Transport endpoint is not connected|Remote I/O error"
         r"|Structure needs cleaning",
         advice="The disk or the network file system reports errors: check it, then resubmit the job.",
     ),
@@ -190,7 +190,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="fork_after_cuda",
         cause=Cause.YOUR_CODE,
-        says=r"Cannot re-initialize CUDA in forked subprocess",
+        message=r"Cannot re-initialize CUDA in forked subprocess",
         advice="DataLoader workers must not touch the GPU: move tensors to it in the training loop.",
     ),
     # -- exceptions: other learners of the gang
@@ -198,7 +198,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="peer_lost",
         cause=Cause.UNKNOWN,
         raised=("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError"),
-        says=r"Connection (closed|reset) by peer|Connection refused|[Gg]loo.*(timeout|connect)"
+        message=r"Connection (closed|reset) by peer|Connection refused|[Gg]loo.*(timeout|connect)"
         r"|NCCL (error|communicator)|Broken pipe|Socket Timeout|wait timeout|recvValue failed"
         r"|Timed out waiting .*clients",
         advice="Another learner failed first: see its log for the cause.",
@@ -208,7 +208,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="connection",
         cause=Cause.UNKNOWN,
         raised=("ConnectionError", "ConnectionResetError", "BrokenPipeError"),
-        says=r"Connection (closed|reset|aborted)|Connection refused|Broken pipe|Max retries exceeded",
+        message=r"Connection (closed|reset|aborted)|Connection refused|Broken pipe|Max retries exceeded",
         advice="A server or process that the program connects to is not running, or closed the connection.",
     ),
     # -- exceptions: data and files
@@ -229,7 +229,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="file_missing",
         cause=Cause.YOUR_DATA,
         raised=("OSError", "ValueError", "RuntimeError"),
-        says=r"^File not found|No such file or directory|Dataset not found|Repo id must be in the form"
+        message=r"^File not found|No such file or directory|Dataset not found|Repo id must be in the form"
         r"|is not a local folder and is not a valid model identifier|^path .* does not exist",
         advice="Paths are relative to the notebook's directory. Check the path or name, download the data in the "
         "notebook first, or send the file with --include.",
@@ -250,7 +250,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="read_only",
         cause=Cause.YOUR_DATA,
         raised=("OSError",),
-        says=r"Read-only file system",
+        message=r"Read-only file system",
         advice="The file system is read-only. Write to run.output_dir.",
     ),
     Row(
@@ -272,21 +272,21 @@ ROWS: Final[tuple[Row, ...]] = (
         code="bad_data",
         cause=Cause.YOUR_DATA,
         raised=("EOFError", "UnpicklingError"),
-        says=r"Ran out of input|pickle data was truncated|invalid load key|ended before the end-of-stream",
+        message=r"Ran out of input|pickle data was truncated|invalid load key|ended before the end-of-stream",
         advice="A data file is damaged or incomplete: download or write it again.",
     ),
     Row(
         code="bad_data",
         cause=Cause.YOUR_DATA,
         raised=("UnpicklingError",),
-        says=r"Weights only load failed[\s\S]*Unsupported operand (?!149\b)",
+        message=r"Weights only load failed[\s\S]*Unsupported operand (?!149\b)",
         advice="The file was not written by torch.save: look at its first bytes. The download may have saved an error "
         "page or a Git LFS pointer instead.",
     ),
     Row(
         code="bad_data",
         cause=Cause.YOUR_DATA,
-        says=r"PytorchStreamReader failed|Invalid magic number; corrupt file|file signature not found"
+        message=r"PytorchStreamReader failed|Invalid magic number; corrupt file|file signature not found"
         r"|image file is truncated|truncated file|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header"
         r"|incorrect header check|incorrect data check|incomplete or truncated stream|truncated header|bad magic number"
         r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database",
@@ -296,7 +296,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="missing_values",
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
-        says=r"Input \w* ?contains (NaN|infinity|missing)|NaN values? in (the )?(data|input|column)"
+        message=r"Input \w* ?contains (NaN|infinity|missing)|NaN values? in (the )?(data|input|column)"
         r"|[Cc]annot convert (non-finite|float NaN)|exog contains inf or nans",
         advice="The data has missing or infinite values: drop or fill them before training.",
     ),
@@ -304,7 +304,7 @@ ROWS: Final[tuple[Row, ...]] = (
         code="bad_value",
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
-        says=r"could not convert string to float|invalid literal for int\(\)|arrays of bytes/strings"
+        message=r"could not convert string to float|invalid literal for int\(\)|arrays of bytes/strings"
         r"|Unable to parse string|time data .* does(n't| not) match",
         advice="The data contains text where a number is expected: look at this column or line, often a heading "
         "or an empty field.",
@@ -313,14 +313,14 @@ ROWS: Final[tuple[Row, ...]] = (
         code="one_class",
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
-        says=r"contains only one class|at least 2 classes|least populated class|Only one class present",
+        message=r"contains only one class|at least 2 classes|least populated class|Only one class present",
         advice="A class has no examples or too few: count the labels, and split with stratify=….",
     ),
     Row(
         code="no_keyboard",
         cause=Cause.YOUR_CODE,
         raised=("NoKeyboard", "EOFError"),
-        says=r"input\(\)|EOF when reading a line",
+        message=r"input\(\)|EOF when reading a line",
         advice="A job cannot prompt for input: assign the value in an earlier cell.",
     ),
     Row(

@@ -26,7 +26,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="import_name",
         cause=Cause.YOUR_CODE,
         raised=("ImportError",),
-        says=r"cannot import name",
+        message=r"cannot import name",
         advice="The package has no such name: its version differs from what the code expects, or one of your files "
         "has the same name as the package.",
     ),
@@ -40,7 +40,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="not_a_number",
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError", "ArithmeticError", "AssertionError"),
-        says=r"\b[Nn]a[Nn]s?\b|\bNANs?\b|[Nn]ot finite|[Nn]on-?finite|[Ii]s infinite|contains inf|float infinity",
+        message=r"\b[Nn]a[Nn]s?\b|\bNANs?\b|[Nn]ot finite|[Nn]on-?finite|[Ii]s infinite|contains inf|float infinity",
         advice="A number became NaN or infinite: try a smaller learning rate, clip gradients, and check the data for "
         "missing values.",
     ),
@@ -48,7 +48,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="state_dict",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "KeyError"),
-        says=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
+        message=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
         advice="The stored weights belong to a different model: build it with the same layers and sizes, or load with "
         "strict=False and look at what is missing.",
     ),
@@ -56,7 +56,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="weights_only",
         cause=Cause.YOUR_CODE,
         raised=("UnpicklingError",),
-        says=r"Weights only load failed",
+        message=r"Weights only load failed",
         advice="The file contains more than weights: save a state_dict, or, if you trust the file, "
         "torch.load(…, weights_only=False).",
     ),
@@ -64,7 +64,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="pickled_array",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
-        says=r"allow_pickle",
+        message=r"allow_pickle",
         advice="The file is not a plain numeric array: it contains Python objects or has another format. Look at its "
         "first bytes; if you trust it, np.load(…, allow_pickle=True).",
     ),
@@ -77,7 +77,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="label_range",
         cause=Cause.YOUR_CODE,
-        says=r"Target \S+ is out of bounds|[Aa]ll elements of (target|input) should be between|"
+        message=r"Target \S+ is out of bounds|[Aa]ll elements of (target|input) should be between|"
         r"label value of \S+ which is outside the valid range|(label|class)e?s? .*(out of range|out of bounds)"
         r"|Class values must be|Invalid classes inferred",
         advice="A label exceeds the number of classes: labels range from 0 to classes - 1. Compare labels.max() with "
@@ -87,14 +87,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="index_range",
         cause=Cause.YOUR_CODE,
         raised=("IndexError", "InvalidArgumentError"),
-        says=r"index out of range in self|indices\[.*\] = .* is not in \[",
+        message=r"index out of range in self|indices\[.*\] = .* is not in \[",
         advice="An index exceeds the size of the embedding: compare tokens.max() with num_embeddings.",
     ),
     Row(
         code="second_backward",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"backward through the graph a second time",
+        message=r"backward through the graph a second time",
         advice="The graph of an earlier step is used again: detach() tensors kept from step to step, or call "
         "backward(retain_graph=True) if two losses share one forward pass.",
     ),
@@ -102,7 +102,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="changed_in_place",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
+        message=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
         advice="A tensor that backward() needs was changed in place: write x = x + y instead of x += y, or use "
         "torch.no_grad() around changes of parameters.",
     ),
@@ -110,7 +110,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="no_gradient",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"does not require grad and does not have a grad_fn",
+        message=r"does not require grad and does not have a grad_fn",
         advice="The loss does not depend on trainable parameters: look for no_grad(), detach(), .item() or "
         "requires_grad=False between model and loss.",
     ),
@@ -118,21 +118,21 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="loss_not_scalar",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"grad can be implicitly created only for scalar outputs",
+        message=r"grad can be implicitly created only for scalar outputs",
         advice="backward() needs a scalar: reduce the loss first, for example with loss.mean().",
     ),
     Row(
         code="loss_not_scalar",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
-        says=r"Gradient only defined for scalar-output functions",
+        message=r"Gradient only defined for scalar-output functions",
         advice="The gradient needs a scalar: reduce the loss first, for example with jnp.mean(loss).",
     ),
     Row(
         code="no_parameters",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
-        says=r"optimizer got an empty parameter list",
+        message=r"optimizer got an empty parameter list",
         advice="The optimizer has no parameters: assign the layers to attributes of the module, lists of layers as "
         "nn.ModuleList, before model.parameters() is called.",
     ),
@@ -140,7 +140,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="not_contiguous",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"view size is not compatible",
+        message=r"view size is not compatible",
         advice="The tensor is not contiguous, for example after transpose() or permute(): use .reshape(…) instead of "
         ".view(…).",
     ),
@@ -148,14 +148,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="copied_result",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"support the deepcopy protocol",
+        message=r"support the deepcopy protocol",
         advice="A model's output cannot be copied with its graph: keep tensor.detach() instead.",
     ),
     Row(
         code="no_process_group",
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError"),
-        says=r"[Dd]efault process group has not been initialized",
+        message=r"[Dd]efault process group has not been initialized",
         advice="The process group of torch.distributed is not initialised (yet), or there is only one learner: check "
         "torch.distributed.is_initialized() first.",
     ),
@@ -173,7 +173,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="immutable",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
-        says=r"JAX arrays are immutable|EagerTensor' object does not support item assignment",
+        message=r"JAX arrays are immutable|EagerTensor' object does not support item assignment",
         advice="These arrays cannot be changed in place: x = x.at[i].set(value) in JAX, tf.tensor_scatter_nd_update in "
         "TensorFlow.",
     ),
@@ -181,14 +181,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="to_numpy",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "TypeError"),
-        says=r"Can't call numpy\(\) on Tensor that requires grad|can't convert .* device type tensor to numpy",
+        message=r"Can't call numpy\(\) on Tensor that requires grad|can't convert .* device type tensor to numpy",
         advice="Use tensor.detach().cpu().numpy().",
     ),
     Row(
         code="dtype",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "TypeError", "ValueError", "InvalidArgumentError"),
-        says=r"expected (m1 and m2 to have the same dtype|scalar type)|must have the same dtype|the same dtype, but"
+        message=r"expected (m1 and m2 to have the same dtype|scalar type)|must have the same dtype|the same dtype, but"
         r"|Found dtype \w+ but expected|not implemented for '\w+'|following scalar types|result type .* can't be cast"
         r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
         r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
@@ -199,7 +199,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="device_mix",
         cause=Cause.YOUR_CODE,
-        says=r"Expected all tensors to be on the same device|Input type .* and weight type|on the same device|"
+        message=r"Expected all tensors to be on the same device|Input type .* and weight type|on the same device|"
         r"[Ee]xpected .*device.* but (got|found)|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
         advice="Model and data are on different devices: move both to run.device.",
     ),
@@ -207,14 +207,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="one_sample",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
-        says=r"more than 1 value per channel when training",
+        message=r"more than 1 value per channel when training",
         advice="BatchNorm cannot train on a batch of one sample: use a larger batch, or DataLoader(drop_last=True).",
     ),
     Row(
         code="label_shape",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError"),
-        says=r"multi-target not supported|1D target must have size|`?target`? and `?output`? must have the same rank"
+        message=r"multi-target not supported|1D target must have size|`?target`? and `?output`? must have the same rank"
         r"|[Uu]sing a target size",
         advice="Labels and output differ in shape. Class numbers have one dimension: labels.squeeze(1), or "
         "labels.argmax(1) if they are one-hot. Otherwise use the same shape for both.",
@@ -223,7 +223,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="not_scalar",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "TypeError"),
-        says=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
+        message=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
         r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays",
         advice="This line needs a single number or truth value, not an array: reduce it, such as by .mean(), .any() "
         "or an index.",
@@ -232,8 +232,9 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="shape",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError", "IndexError"),
-        says=r"mat1 and mat2 shapes|size mismatch|must match the size of tensor|shapes? .*not aligned|Expected .*size"
-        r"|is invalid for input of size|Sizes of tensors must match|each tensor to be equal size|to match target batch"
+        message=r"mat1 and mat2 shapes|size mismatch|must match the size of tensor|shapes? .*not aligned"
+        r"|Expected .*size|is invalid for input of size|Sizes of tensors must match"
+        r"|each tensor to be equal size|to match target batch"
         r"|weight of size|channels|could not be broadcast|Incompatible shapes|Dimensions must be equal"
         r"|mismatch in its core dimension|inconsistent numbers of samples|inhomogeneous shape|is incompatible with"
         r"|[Ee]xpected \d+D|Dimension out of range|[Ii]ncompatible shapes|cannot reshape|the same shape|same rank"
@@ -245,7 +246,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="not_picklable",
         cause=Cause.YOUR_CODE,
-        says=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
+        message=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
         advice="Worker processes need picklable objects: define functions and classes at the top level of a cell, "
         "not as a lambda or inside a function; or use num_workers=0.",
     ),
@@ -259,21 +260,22 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="empty_data",
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError", "IndexError", "TypeError"),
-        says=r"num_samples should be a positive integer|No objects to concatenate|need at least one array|with 0 sample"
-        r"|empty (sequence|iterable|data ?set|list of)|zero-size array|non-empty TensorList|n_samples=0|is empty$",
+        message=r"num_samples should be a positive integer|No objects to concatenate|need at least one array"
+        r"|with 0 sample|empty (sequence|iterable|data ?set|list of)|zero-size array"
+        r"|non-empty TensorList|n_samples=0|is empty$",
         advice="A data set, filter or split is empty. Print its length just before this line.",
     ),
     Row(
         code="port_in_use",
         cause=Cause.YOUR_CODE,
         raised=("OSError", "RuntimeError"),
-        says=r"Address already in use|EADDRINUSE",
+        message=r"Address already in use|EADDRINUSE",
         advice="Another process uses this port: let the system choose one (port 0).",
     ),
     Row(
         code="unused_parameters",
         cause=Cause.YOUR_CODE,
-        says=r"Expected to have finished reduction in the prior iteration",
+        message=r"Expected to have finished reduction in the prior iteration",
         advice='Some parameters did not contribute to the loss: run.prepare(…, ddp={"find_unused_parameters": True}).',
     ),
     Row(
@@ -287,7 +289,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="is_none",
         cause=Cause.YOUR_CODE,
         raised=("AttributeError", "TypeError"),
-        says=r"'?NoneType'?",
+        message=r"'?NoneType'?",
         advice="A value is None here, often from a function without `return`, or a gradient before backward().",
     ),
     Row(
@@ -300,7 +302,8 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="not_ready",
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError", "AttributeError"),
-        says=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet|has never been (called|built)",
+        message=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet"
+        r"|has never been (called|built)",
         advice="A step is missing before this line: compile, build or fit the object first.",
     ),
     Row(
@@ -321,14 +324,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="arguments",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
-        says=r"positional argument|keyword argument|multiple values for|not callable",
+        message=r"positional argument|keyword argument|multiple values for|not callable",
         advice="The arguments do not match the function: compare them with its definition.",
     ),
     Row(
         code="value_type",
         cause=Cause.YOUR_CODE,
         raised=("TypeError", "ValueError"),
-        says=r"can only concatenate|unsupported operand|not supported between instances|bad operand type|must be str"
+        message=r"can only concatenate|unsupported operand|not supported between instances|bad operand type|must be str"
         r"|must be real number|too many dimensions 'str'|can't multiply sequence",
         advice="The operands have incompatible types: print type(…) of both. Convert text to a number with "
         "int(…) or float(…).",
@@ -337,15 +340,15 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="value_type",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
-        says=r"object is not (iterable|subscriptable|an iterator)|does not support item|has no len\(\)|indices must be"
-        r"|unhashable type|cannot unpack|object cannot be interpreted as an integer",
+        message=r"object is not (iterable|subscriptable|an iterator)|does not support item|has no len\(\)"
+        r"|indices must be|unhashable type|cannot unpack|object cannot be interpreted as an integer",
         advice="The value does not have the type that this line expects: print its type(…).",
     ),
     Row(
         code="unpacking",
         cause=Cause.YOUR_CODE,
         raised=("ValueError",),
-        says=r"values to unpack",
+        message=r"values to unpack",
         advice="The number of values does not match the number of names: print the length, for a loader "
         "len(next(iter(loader))).",
     ),
@@ -353,7 +356,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="number_range",
         cause=Cause.YOUR_CODE,
         raised=("OverflowError", "ValueError"),
-        says=r"math (domain|range) error|[Rr]esult too large|too large to convert|out of bounds for u?int\d"
+        message=r"math (domain|range) error|[Rr]esult too large|too large to convert|out of bounds for u?int\d"
         r"|expected a (positive|nonnegative) input",
         advice="A number is outside the function's domain, such as log(0) or exp(1000): print it just before this "
         "line.",
@@ -362,7 +365,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="changed_while_iterated",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"changed size during iteration|mutated during iteration",
+        message=r"changed size during iteration|mutated during iteration",
         advice="A collection changes during iteration: iterate over a copy, list(…).",
     ),
     Row(
@@ -402,7 +405,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="index_range",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        says=r"index -?\d+ is out of bounds",
+        message=r"index -?\d+ is out of bounds",
         advice="The index is out of range: print the length or shape just before this line.",
     ),
     Row(

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from jupyter_dlaas.analysis.model import ResultRef
 from jupyter_dlaas.api.jobs import Job
-from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.display import html, widget
@@ -35,7 +35,7 @@ from jupyter_dlaas.wire.protocol import Cursor, JobView, NotFound, State
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, InteractiveShell
 
-__all__ = ["Waiter", "newest_cell"]
+__all__ = ["JobFollower", "newest_cell"]
 
 _MISSING: Final = object()
 _MISSING_NAME: Final = re.compile(r"Can.t get attribute .(\w+). on <module .__main__.")
@@ -48,7 +48,7 @@ _OBJECTS_MAX: Final = 2000
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _PendingResults:
     """Names to which results of a job will be assigned, with their values at submission."""
 
     names: tuple[str, ...]
@@ -60,24 +60,24 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _FollowedJob:
     """Job whose end a thread waits for."""
 
     job: Job
     displays: list[str] = field(default_factory=list)
-    wanted: list[_Wanted] = field(default_factory=list)
-    is_over: bool = False
+    wanted: list[_PendingResults] = field(default_factory=list)
+    has_ended: bool = False
     """True once a thread has claimed the work at the job's end."""
     done: threading.Event = field(default_factory=threading.Event)
     """Set once that work is done, except for the assignment."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrived:
+class _EndedJob:
     """Work for the main thread after the end of a job."""
 
     view: JobView
-    wanted: _Wanted
+    wanted: _PendingResults
     raw: Mapping[str, bytes] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     source: Callable[[], str] | None = None
@@ -88,14 +88,14 @@ class _Arrived:
     """Function that fetches the versions of the user's modules in the job."""
 
 
-class Waiter:
+class JobFollower:
     """Follower of all unfinished jobs of one shell."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self._lock = threading.Lock()
-        self._watched: dict[str, _Watched] = {}
-        self._arrived: deque[_Arrived] = deque()
+        self._watched: dict[str, _FollowedJob] = {}
+        self._ended: deque[_EndedJob] = deque()
         self._assigned: dict[str, tuple[object, int, ResultRef]] = {}
         self._depth = 0
         shell.events.register("pre_execute", self._before_cell)
@@ -109,7 +109,7 @@ class Waiter:
         self._shell.events.unregister("post_execute", self._after_cell)
         with self._lock:
             self._watched.clear()
-            self._arrived.clear()
+            self._ended.clear()
 
     @property
     def has_displays(self) -> bool:
@@ -144,19 +144,19 @@ class Waiter:
         data, metadata = formatter.format(box)
         self._shell.display_pub.publish(data=data, metadata=metadata)
 
-    def bring(self, job: Job, names: tuple[str, ...], *, is_new: bool = False) -> None:
+    def assign_later(self, job: Job, names: tuple[str, ...], *, is_new: bool = False) -> None:
         """Assign results of the job to variables once it has completed; announce it below the card.
 
         `is_new`: the job was just submitted, so the kernel's random state will continue from the job's end unless other
         cells use it before.
         """
         space = self._shell.user_ns
-        wanted = _Wanted(names, {name: space.get(name, _MISSING) for name in names}, None)
+        wanted = _PendingResults(names, {name: space.get(name, _MISSING) for name in names}, None)
         wanted.streams = _streams().written() if is_new else None
         if self.has_displays:
             wanted.note = uuid4().hex
             text = f"{', '.join(names)}: will be assigned in this kernel when {job.id} completes."
-            self._say(wanted, f"{text} Later: %dlaas attach {job.id}", is_first=True)
+            self._show_note(wanted, f"{text} Later: %dlaas attach {job.id}", is_first=True)
         self._watch(job, wanted)
 
     def results(self) -> dict[str, ResultRef]:
@@ -164,12 +164,12 @@ class Waiter:
         space = self._shell.user_ns
         return {name: ref for name, (value, _, ref) in self._assigned.items() if space.get(name, _MISSING) is value}
 
-    def bring_now(self, job: Job, names: tuple[str, ...]) -> None:
+    def assign_now(self, job: Job, names: tuple[str, ...]) -> None:
         """Assign results of a completed job immediately, whatever the names are bound to."""
         note = uuid4().hex if self.has_displays else None
-        wanted = _Wanted(names, {name: self._shell.user_ns.get(name, _MISSING) for name in names}, note)
+        wanted = _PendingResults(names, {name: self._shell.user_ns.get(name, _MISSING) for name in names}, note)
         if note is not None:
-            self._say(wanted, "", is_first=True)
+            self._show_note(wanted, "", is_first=True)
         self._fetch(job.last_view, wanted, job.follow().client)
         self._assign()
 
@@ -183,19 +183,19 @@ class Waiter:
 
     # ------------------------------------------------------------------------------------------------ in the thread
 
-    def _watch(self, job: Job, wanted: _Wanted | None = None) -> _Watched:
+    def _watch(self, job: Job, wanted: _PendingResults | None = None) -> _FollowedJob:
         with self._lock:
             watched = self._watched.get(job.id)
             is_new = watched is None
             if watched is None:
-                watched = self._watched[job.id] = _Watched(Job(job.last_view, job.follow().client))
+                watched = self._watched[job.id] = _FollowedJob(Job(job.last_view, job.follow().client))
             if wanted is not None:
                 watched.wanted.append(wanted)
         if is_new:
             threading.Thread(target=self._follow, args=(watched,), name=f"dlaas-{job.id}", daemon=True).start()
         return watched
 
-    def _follow(self, watched: _Watched) -> None:
+    def _follow(self, watched: _FollowedJob) -> None:
         """Wait for the end of a job, across restarts of the engine."""
         job = watched.job
         view = job.last_view
@@ -220,26 +220,26 @@ class Waiter:
             self._end(watched, view)
             self._schedule()
 
-    def _is_watched(self, watched: _Watched) -> bool:
+    def _is_watched(self, watched: _FollowedJob) -> bool:
         with self._lock:
             return self._watched.get(watched.job.id) is watched
 
-    def _end(self, watched: _Watched, view: JobView) -> None:
+    def _end(self, watched: _FollowedJob, view: JobView) -> None:
         """Handle the end of a job exactly once; return when it is handled, here or in another thread."""
         with self._lock:
-            is_mine, watched.is_over = not watched.is_over, True
-        if not is_mine:
+            is_first, watched.has_ended = not watched.has_ended, True
+        if not is_first:
             watched.done.wait(_FETCH_S)
             return
         try:
-            self._over(watched, view)
+            self._finish(watched, view)
         finally:
             watched.done.set()
             with self._lock:
                 if self._watched.get(watched.job.id) is watched:
                     del self._watched[watched.job.id]
 
-    def _over(self, watched: _Watched, view: JobView) -> None:
+    def _finish(self, watched: _FollowedJob, view: JobView) -> None:
         """Refresh the outputs of an ended job and fetch its results."""
         client = watched.job.follow().client
         if watched.displays:
@@ -249,7 +249,7 @@ class Waiter:
         for wanted in watched.wanted:
             self._fetch(view, wanted, client)
 
-    def _fetch(self, view: JobView, wanted: _Wanted, client: Client) -> None:
+    def _fetch(self, view: JobView, wanted: _PendingResults, client: Client) -> None:
         """Fetch the bytes of results, which are loaded later in the main thread."""
         raw: dict[str, bytes] = {}
         errors: dict[str, str] = {}
@@ -267,7 +267,7 @@ class Waiter:
             with suppress(DlaasError):  # a job of an earlier release has none
                 streams = client.artifact(view.id, f"results/{_results().STREAMS}").decode()
         versions = partial(_results().versions_of, client, view.id)
-        self._arrived.append(_Arrived(view, wanted, raw, errors, lambda: client.source(view.id)[0], streams, versions))
+        self._ended.append(_EndedJob(view, wanted, raw, errors, lambda: client.source(view.id)[0], streams, versions))
 
     def _schedule(self) -> None:
         """Schedule `_when_idle` in the main thread, between cells. A terminal has no event loop for this."""
@@ -304,62 +304,62 @@ class Waiter:
             self._assign()
 
     def _assign(self) -> None:
-        while self._arrived:
-            arrived = self._arrived.popleft()
-            if arrived.view.state is not State.COMPLETED:
-                names = ", ".join(arrived.wanted.names)
-                self._say(arrived.wanted, f"{names}: not assigned because {arrived.view.id} is {arrived.view.state}.")
+        while self._ended:
+            ended = self._ended.popleft()
+            if ended.view.state is not State.COMPLETED:
+                names = ", ".join(ended.wanted.names)
+                self._show_note(ended.wanted, f"{names}: not assigned because {ended.view.id} is {ended.view.state}.")
                 continue
-            self._say(arrived.wanted, "\n".join(self._assign_all(arrived)))
+            self._show_note(ended.wanted, "\n".join(self._assign_all(ended)))
 
-    def _assign_all(self, arrived: _Arrived) -> Iterator[str]:
+    def _assign_all(self, ended: _EndedJob) -> Iterator[str]:
         """Assign the fetched results, one object graph at a time; yield the messages to show."""
-        names = arrived.wanted.names
-        whys = {name: arrived.errors.get(name) or self._why_left(name, arrived) for name in names}
+        names = ended.wanted.names
+        reasons_left = {name: ended.errors.get(name) or self._reason_unassigned(name, ended) for name in names}
         graphs: dict[int, list[str]] = {}
         for name in names:
-            if not whys[name]:
-                graphs.setdefault(id(arrived.raw[name]), []).append(name)
+            if not reasons_left[name]:
+                graphs.setdefault(id(ended.raw[name]), []).append(name)
         notes: list[str] = []
         for group in graphs.values():
             try:
-                notes += self._assign_graph(group, arrived)
+                notes += self._assign_graph(group, ended)
             except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
-                whys.update(dict.fromkeys(group, _why_not_loaded(arrived.view.id, group[0], error)))
-        done = [name for name in names if not whys[name]]
+                reasons_left.update(dict.fromkeys(group, _why_not_loaded(ended.view.id, group[0], error)))
+        done = [name for name in names if not reasons_left[name]]
         if done:
-            self._continue_streams(arrived)
-            yield f"{', '.join(done)}: assigned from {arrived.view.id}."
-        yield from (f"{name}: {whys[name]}" for name in names if whys[name])
+            self._continue_streams(ended)
+            yield f"{', '.join(done)}: assigned from {ended.view.id}."
+        yield from (f"{name}: {reasons_left[name]}" for name in names if reasons_left[name])
         yield from notes
 
     @staticmethod
-    def _continue_streams(arrived: _Arrived) -> None:
+    def _continue_streams(ended: _EndedJob) -> None:
         """Continue the kernel's random state after the job's, unless other cells have used it since."""
-        if arrived.streams is not None and arrived.wanted.streams == _streams().written():
-            _streams().put_written(arrived.streams)
+        if ended.streams is not None and ended.wanted.streams == _streams().written():
+            _streams().put_written(ended.streams)
 
-    def _why_left(self, name: str, arrived: _Arrived) -> str:
+    def _reason_unassigned(self, name: str, ended: _EndedJob) -> str:
         """Return why a name is left unchanged, or "" if it may be assigned."""
-        job, now = arrived.view, self._shell.user_ns.get(name, _MISSING)
-        ours = self._assigned.get(name)
-        is_ours = ours is not None and ours[0] is now
-        if is_ours and ours is not None and ours[1] > job.number:
-            return f"left unchanged: it holds the newer result of {ours[2].job}; job.result({name!r}) loads this one."
-        if not is_ours and now is not arrived.wanted.before[name]:
+        job, now = ended.view, self._shell.user_ns.get(name, _MISSING)
+        assigned = self._assigned.get(name)
+        is_assigned = assigned is not None and assigned[0] is now
+        if is_assigned and assigned is not None and assigned[1] > job.number:
+            return (
+                f"left unchanged: it holds the newer result of {assigned[2].job}; job.result({name!r}) loads this one."
+            )
+        if not is_assigned and now is not ended.wanted.before[name]:
             return f'left unchanged: it was rebound after the submission; dlaas.result("{job.id}", "{name}") loads it.'
         return ""
 
-    def _assign_graph(self, names: Sequence[str], arrived: _Arrived) -> Iterator[str]:
+    def _assign_graph(self, names: Sequence[str], ended: _EndedJob) -> Iterator[str]:
         """Load the names of one object graph, into the existing objects if they fit, else as new ones."""
-        space, job = self._shell.user_ns, arrived.view
+        space, job = self._shell.user_ns, ended.view
         before = {name: space[name] for name in names if name in space}
         with _preserved_random_state():
-            loaded = _results().load_graph(
-                names[0], arrived.raw[names[0]], arrived.source, _refuse_edited, arrived.versions
-            )
-            changed, anew = _bindings(arrived, before)
-            into = {name: value for name, value in before.items() if name not in anew}
+            loaded = _results().load_graph(names[0], ended.raw[names[0]], ended.source, _refuse_edited, ended.versions)
+            changed, rebound = _bindings(ended, before)
+            into = {name: value for name, value in before.items() if name not in rebound}
             restored = _restore().restore({name: loaded[name] for name in names}, into, changed=changed)
         for name in names:
             value = space[name] = restored.values[name]
@@ -367,12 +367,12 @@ class Waiter:
             self._assigned[name] = (value, job.number, ref)
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
-        reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(anew, "the training cell rebinds it")
+        reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")
         return _stale_references(users, stale, reasons)
 
     # ------------------------------------------------------------------------------------------------------- showing
 
-    def _say(self, wanted: _Wanted, text: str, *, is_first: bool = False) -> None:
+    def _show_note(self, wanted: _PendingResults, text: str, *, is_first: bool = False) -> None:
         if wanted.note is not None:
             self._publish({"text/plain": text}, wanted.note, is_update=not is_first)
         else:
@@ -400,15 +400,15 @@ def _restore() -> Any:
     return importlib.import_module("jupyter_dlaas.transfer.result_restore")
 
 
-def _bindings(arrived: _Arrived, before: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
+def _bindings(ended: _EndedJob, before: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
     """Return, from the training cell's text, the containers that it only changes and the names that it rebinds."""
     containers = {name for name, value in before.items() if _restore().can_be_filled(value)}
     models = {name for name, value in before.items() if trained_in(value, _OBJECTS_MAX)}
-    if (containers or models) and arrived.source is not None:
+    if (containers or models) and ended.source is not None:
         with suppress(DlaasError):
             module: Any = importlib.import_module("jupyter_dlaas.transfer.class_definitions")
-            source = arrived.source()
-            return module.changed_names(source, containers), module.bound_anew(source, models)
+            source = ended.source()
+            return module.changed_names(source, containers), module.rebound_names(source, models)
     return frozenset(), frozenset()
 
 
@@ -467,8 +467,8 @@ def _stale_references(
         for name, value in users.items()
         if name not in stale and not name.startswith("_")
     }
-    for name, mine in held.items():
-        still = sorted(other for other, theirs in others.items() if not mine.isdisjoint(theirs))
+    for name, own_parts in held.items():
+        still = sorted(other for other, other_parts in others.items() if not own_parts.isdisjoint(other_parts))
         if still:
             why = f" ({reasons[name]})" if reasons[name] else ""
             yield (
@@ -495,5 +495,5 @@ def _why_not_stored(client: Client, job: str, name: str) -> str:
 
 def _has_pool(job: Job) -> bool:
     """Return whether the pool's directory still exists; no engine is started for a pool that was removed."""
-    doors = job.follow().client.doors
-    return all(not isinstance(one, SocketDoor) or one.directory.is_dir() for one in doors)
+    endpoints = job.follow().client.endpoints
+    return all(not isinstance(one, SocketEndpoint) or one.directory.is_dir() for one in endpoints)

@@ -23,7 +23,7 @@ from jupyter_dlaas.cli import terminal as show
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.kernel import submit
-from jupyter_dlaas.kernel.follow import Waiter, newest_cell
+from jupyter_dlaas.kernel.follow import JobFollower, newest_cell
 from jupyter_dlaas.kernel.options import NotDone, parse, train_options
 from jupyter_dlaas.kernel.prewarm import warm_soon
 from jupyter_dlaas.kernel.recorder import Recorder
@@ -76,7 +76,7 @@ class DlaasMagics(Magics):
         super().__init__(shell=shell)
         self._kernel = shell
         self.recorder = Recorder(shell)
-        self.waiter = Waiter(shell)
+        self.follower = JobFollower(shell)
         self._running: ExecutionInfo | None = None
         self._shown: set[int] = set()
         shell.events.register("pre_run_cell", self._before)
@@ -85,7 +85,7 @@ class DlaasMagics(Magics):
         """Unregister from the shell's events."""
         self._kernel.events.unregister("pre_run_cell", self._before)
         self.recorder.close()
-        self.waiter.close()
+        self.follower.close()
 
     def _before(self, info: ExecutionInfo) -> None:
         self._running = info
@@ -102,25 +102,25 @@ class DlaasMagics(Magics):
         The job receives what the cell needs from the cells that ran before it. The magic returns immediately with a
         live job: `dlaas.job(NAME)` finds it again, `%dlaas jobs` lists all. `--gpus 1:4` lets it grow and shrink.
         """
-        here = self._cell(cell)
-        asked = parse(_parser(self.train), line, where=submit.where_of(here))
+        current = self._cell(cell)
+        parsed = parse(_parser(self.train), line, where=submit.where_of(current))
         cells = self.recorder.cells()
-        suggestion = submit.suggestion_of(cells, here, asked)
-        if asked.is_suggestion:
+        suggestion = submit.suggestion_of(cells, current, parsed)
+        if parsed.is_suggestion:
             forms = {"text/plain": suggestion_text(suggestion), "text/html": suggestion_html(suggestion)}
             self._kernel.display_pub.publish(data=forms)
             return None
-        results = self.waiter.results()
-        with submit.prepared(self._kernel, cells, here, asked, results, suggestion) as ready:
+        results = self.follower.results()
+        with submit.prepared(self._kernel, cells, current, parsed, results, suggestion) as ready:
             prepared = submission.prepare(ready.made.text, **ready.options)
-            if asked.is_dry_run:
+            if parsed.is_dry_run:
                 print(submit.dry_run_text(ready.made, prepared, Client()))
                 return None
             job = jobs.send(prepared)
         self._show_now(job)
-        if asked.outputs:
-            self.waiter.bring(job, asked.outputs, is_new=True)
-        if asked.is_waited_for:
+        if parsed.outputs:
+            self.follower.assign_later(job, parsed.outputs, is_new=True)
+        if parsed.is_waited_for:
             self._wait(job)
         return job
 
@@ -142,8 +142,8 @@ class DlaasMagics(Magics):
 
     def _show_now(self, job: Job) -> None:
         """Show the card before anything else is printed below it. A terminal shows what a cell returns."""
-        if self.waiter.has_displays:
-            self.waiter.show(job, is_new=True)
+        if self.follower.has_displays:
+            self.follower.show(job, is_new=True)
             self._shown.add(id(job))
 
     def show(self, job: Job) -> None:
@@ -151,20 +151,20 @@ class DlaasMagics(Magics):
         if id(job) in self._shown:
             self._shown.discard(id(job))
             return
-        self.waiter.show(job)
+        self.follower.show(job)
 
     def _wait(self, job: Job) -> None:
         """Show states and log lines until the job ends. An interrupt detaches."""
         reader = Follower(job.follow().client, job.id)
         lines = LogLines(is_marked=job.last_view.size.max > 1)
-        said = ""
+        reported = ""
         try:
             for message in reader.messages():
                 if message["type"] == "job" and reader.view is not None:
                     now = show.job_text(reader.view, show.Ink())
-                    if now != said:
+                    if now != reported:
                         print(now, flush=True)
-                    said = now
+                    reported = now
                 for text in lines.feed(message):
                     print(text, flush=True)
             for text in lines.rest():
@@ -175,7 +175,7 @@ class DlaasMagics(Magics):
         except DlaasError as error:
             raise NotDone(f"{job.id} was submitted, but following it failed: {error}") from None
         over = job.view
-        self.waiter.collect(job)
+        self.follower.collect(job)
         if over.state is not State.COMPLETED:
             raise NotDone(*jobs.failure_text(over).splitlines()) from None
 
@@ -220,9 +220,9 @@ class DlaasMagics(Magics):
         self._show_now(job)
         names = job.last_view.outputs
         if names and not job.last_view.state.is_final:
-            self.waiter.bring(job, names)
+            self.follower.assign_later(job, names)
         elif names and job.last_view.state is State.COMPLETED:
-            self.waiter.bring_now(job, names)
+            self.follower.assign_now(job, names)
         return job
 
 

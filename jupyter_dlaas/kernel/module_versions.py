@@ -79,13 +79,13 @@ def _compiled(path: Path) -> tuple[int, types.CodeType | None] | None:
 
 def _differs(space: Mapping[str, Any], path: Path, text: str, code: types.CodeType) -> bool:
     """Return whether the functions and constants in a module's namespace differ from its file."""
-    theirs = functions_in(code)
-    for qualname, mine in _functions(space, str(path)).items():
-        if theirs.get(qualname) != mine:
+    stored = functions_in(code)
+    for qualname, loaded in _functions(space, str(path)).items():
+        if stored.get(qualname) != loaded:
             return True
-    mine_of = {name: space[name] for name in space if name not in {"__builtins__"}}
+    namespace = {name: space[name] for name in space if name not in {"__builtins__"}}
     for name, value in constants_in(text).items():
-        if name in mine_of and type(mine_of[name]) is type(value) and mine_of[name] != value:
+        if name in namespace and type(namespace[name]) is type(value) and namespace[name] != value:
             return True
     return False
 

@@ -212,7 +212,7 @@ def _number(text: str) -> float:
 
 
 def _usage(parser: argparse.ArgumentParser, message: str, line: str) -> str:
-    """Format argparse's error, with the option that was perhaps meant."""
+    """Format argparse's error, with the closest option."""
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
         return f"{message}. For all options: %%train?"

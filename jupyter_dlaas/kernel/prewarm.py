@@ -20,12 +20,12 @@ def warm_soon() -> threading.Thread | None:
         return None
     environment = option_parsing.without_jupyter(os.environ)
     framework = "torch" if importlib.util.find_spec("torch") is not None else None
-    thread = threading.Thread(target=_ask, args=(environment, framework), name="dlaas warm", daemon=True)
+    thread = threading.Thread(target=_request, args=(environment, framework), name="dlaas warm", daemon=True)
     thread.start()
     return thread
 
 
-def _ask(environment: dict[str, str], framework: str | None) -> None:
+def _request(environment: dict[str, str], framework: str | None) -> None:
     try:
         Client().warm(sys.executable, environment, framework)
     except DlaasError:

@@ -27,7 +27,15 @@ from jupyter_dlaas.capture.input_files import read_files
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects.code_versions import is_own_module
 from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed
-from jupyter_dlaas.transfer.object_traversal import fields_of, is_a, is_from, made_of, title, trained_in, why_it_stays
+from jupyter_dlaas.transfer.object_traversal import (
+    fields_of,
+    is_a,
+    is_from,
+    made_of,
+    process_bound_kind,
+    title,
+    trained_in,
+)
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -76,11 +84,11 @@ class Recorder:
         self._cells = _known.setdefault(shell, [])
         known = {(cell.count, cell.source): cell for cell in self._cells}  # recorded before %reload_ext
         self._cells[:] = [known.get((cell.count, cell.source), cell) for cell in _earlier_cells(shell)]
-        self._chance: str | None = None
+        self._random_state: str | None = None
         self._beginnings: dict[str, Any] = {}
         """Libraries that were imported since, and their initial random state."""
-        self._at_load = _chance(None)
-        self._begun: list[_Begun] = []
+        self._at_load = _random_state(None)
+        self._starts: list[_CellStart] = []
         """Running cells, the inner ones (`%run other.ipynb`) last."""
         shell.events.register("pre_run_cell", self._before)
         shell.events.register("post_run_cell", self._after)
@@ -96,16 +104,16 @@ class Recorder:
         return tuple(cell for cell in self._cells if before is None or cell.count < before)
 
     def _before(self, info: ExecutionInfo) -> None:
-        chance = _chance(self._begun[-1].chance if self._begun else self._chance)
-        self._begun.append(_Begun(info.raw_cell or "", time.perf_counter(), _current_directory(), chance))
-        self._chance = chance
+        random_state = _random_state(self._starts[-1].random_state if self._starts else self._random_state)
+        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), _current_directory(), random_state))
+        self._random_state = random_state
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
-        begun = self._began(info.raw_cell or "") if info is not None else None
+        start = self._start_of(info.raw_cell or "") if info is not None else None
         if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
             return  # a request of the front end itself, for completions or variables
-        if begun is None and self._cells and self._cells[-1].count == count:
+        if start is None and self._cells and self._cells[-1].count == count:
             self._cells.pop()  # the cell that loaded the extension, known from the history
         error = result.error_in_exec or result.error_before_exec
         self._cells.append(
@@ -114,38 +122,38 @@ class Recorder:
                 source=info.raw_cell,
                 raised=error is not None,
                 raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
-                duration_s=time.perf_counter() - begun.at_s if begun is not None else None,
+                duration_s=time.perf_counter() - start.at_s if start is not None else None,
                 cell_id=info.cell_id,
-                directory=begun.directory if begun is not None else None,
-                chance=self._chance_of(info.raw_cell, begun),
+                directory=start.directory if start is not None else None,
+                random_state=self._random_state_at_start(info.raw_cell, start),
                 ended_s=time.time(),
             )
         )
 
-    def _chance_of(self, source: str, begun: _Begun | None) -> str | None:
+    def _random_state_at_start(self, source: str, start: _CellStart | None) -> str | None:
         """Return the random state at the start of a cell, with the initial state of libraries that it imported."""
-        chance = begun.chance if begun is not None else None
-        if begun is None and _first_line(source).startswith("%load_ext"):  # nothing of the cell ran before this
-            chance = self._at_load
-        return _streams().completed(chance, self._beginnings) if chance is not None else None
+        random_state = start.random_state if start is not None else None
+        if start is None and _first_line(source).startswith("%load_ext"):  # nothing of the cell ran before this
+            random_state = self._at_load
+        return _streams().completed(random_state, self._beginnings) if random_state is not None else None
 
-    def _began(self, source: str) -> _Begun | None:
+    def _start_of(self, source: str) -> _CellStart | None:
         """Return the record of the start of an ended cell, or None for the cell that loaded the extension."""
-        while self._begun:
-            begun = self._begun.pop()
-            if begun.source == source:
-                return begun
+        while self._starts:
+            start = self._starts.pop()
+            if start.source == source:
+                return start
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _CellStart:
     """Start of a cell."""
 
     source: str
     at_s: float
     directory: str | None
-    chance: str | None
+    random_state: str | None
 
 
 _known: WeakKeyDictionary[Any, list[ExecutedCell]] = WeakKeyDictionary()
@@ -165,7 +173,7 @@ def facts_of(
     `results`: names that -o of an earlier job assigned, as long as the variable still is that object, which the caller
     must know. `sent`: names to send by value; the notebook's classes and functions they consist of are collected, too.
     """
-    here = (directory or Path.cwd()).resolve()
+    directory_now = (directory or Path.cwd()).resolve()
     hidden = frozenset(shell.user_ns_hidden)
     by_reference = results or {}
     sent_names = {*sent, *by_reference}
@@ -180,8 +188,8 @@ def facts_of(
     for name in names if by_reference else ():
         if trained_in(users[name], OTHERS_MAX):
             names[name] = replace(names[name], has_weights=True)
-    files = read_files(cells, names, here)
-    modules = own_modules(here)
+    files = read_files(cells, names, directory_now)
+    modules = own_modules(directory_now)
     own = {name: one for name, one in sys.modules.copy().items() if is_own_module(one)}
     for name, value in users.items() if own else ():
         if stale := of_before_reload(value, own):
@@ -190,17 +198,17 @@ def facts_of(
         names=names,
         own_modules=modules,
         edited_elsewhere=tuple(_edited_elsewhere(own, modules)),
-        files=_texts(files_run(cells), here),
-        directory=str(here),
+        files=_texts(files_run(cells), directory_now),
+        directory=str(directory_now),
         hash_seed=own_hash_seed(),
         started_in=shell.starting_dir,
-        chance=_chance(None),
+        random_state=_random_state(None),
         modified=files.modified,
         missing=files.missing,
     )
 
 
-def _chance(before: str | None) -> str:
+def _random_state(before: str | None) -> str:
     """Return the random state as text, as the same object as before if nothing was drawn."""
     found: str = _streams().written()
     return before if before == found else found
@@ -224,16 +232,16 @@ def _shared(users: Mapping[str, object], sent: Iterable[str]) -> dict[str, tuple
         return {}
     others = {name: trained_in(value, OTHERS_MAX) for name, value in users.items() if name not in held}
     return {
-        name: tuple(sorted(other for other, theirs in others.items() if not mine.isdisjoint(theirs)))
-        for name, mine in held.items()
+        name: tuple(sorted(other for other, other_parts in others.items() if not own_parts.isdisjoint(other_parts)))
+        for name, own_parts in held.items()
     }
 
 
 def _edited_elsewhere(own: Mapping[str, Any], known: Sequence[OwnModule]) -> Iterator[OwnModule]:
     """Yield the user's modules outside the directory that were edited after the kernel imported them."""
-    here = {module.name for module in known}
+    directory_now = {module.name for module in known}
     for name, module in sorted(own.items()):
-        if name not in here and is_edited(module, Path(module.__file__)):
+        if name not in directory_now and is_edited(module, Path(module.__file__)):
             yield OwnModule(name, module.__file__, is_edited=True)
 
 
@@ -323,16 +331,16 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         literal=_literal(value),
         has_text=_has_text(value, depth=3),
         shape=_shape(value),
-        cannot_travel=why_it_stays(value),
+        cannot_travel=process_bound_kind(value),
         is_callable=is_a(value, type, types.FunctionType, types.BuiltinFunctionType),
         is_immutable=(is_a(value, *IMMUTABLE) and not _is_bound(value)) or type_name in IMMUTABLE_NAMES,
-        module=_home(value),
+        module=_module_of(value),
         main_names=tuple(sorted(made_of(value))) if is_sent else (),
         result=result,
     )
 
 
-def _home(value: Any) -> str | None:
+def _module_of(value: Any) -> str | None:
     """Return the module of a function or class; None for everything else."""
     if is_a(value, types.FunctionType):
         return value.__module__ if type(value.__module__) is str else None

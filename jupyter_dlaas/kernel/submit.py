@@ -149,8 +149,8 @@ def _options(
     data = package_data(made.text, own)
     parcel = sources.pack({**data.files, **own})
     files, uploads = [*parcel.files, *data.inputs()], dict(parcel.uploads or {})
-    if made.chance:
-        files.append(File(path="inputs/chance.json", text=json.dumps(made.chance)))
+    if made.random_state:
+        files.append(File(path="inputs/chance.json", text=json.dumps(made.random_state)))
     notes = (*data.notes, *notes_of(made, suggestion, line))[:_NOTES_MAX]
     starts_alone = _starts_alone(made, line)
     if pushed is not None:

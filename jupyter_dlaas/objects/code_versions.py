@@ -19,7 +19,7 @@ __all__ = ["changed", "code_of", "constants_in", "digests", "functions_in", "is_
 
 PYTHON: Final = sys.implementation.cache_tag
 """Version of Python; code of other versions is not compared."""
-_OURS: Final = "jupyter_dlaas"
+_OWN_PACKAGE: Final = "jupyter_dlaas"
 _MODULES_MAX: Final = 500
 _WRAPPERS: Final = (types.FunctionType, type(lru_cache(lambda: None)))
 _PLAIN: Final = (int, float, str, bytes, bool, type(None), tuple, list)
@@ -107,7 +107,7 @@ def is_own_module(module: object) -> bool:
     name, file = fields.get("__name__"), fields.get("__file__")
     if type(name) is not str or type(file) is not str or not file.endswith(".py") or name == "__main__":
         return False
-    return name.partition(".")[0] != _OURS and not _is_installed(file)
+    return name.partition(".")[0] != _OWN_PACKAGE and not _is_installed(file)
 
 
 @lru_cache(maxsize=1)
@@ -146,19 +146,19 @@ def table() -> dict[str, Any]:
     return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[:_MODULES_MAX]}}
 
 
-def changed(theirs: Mapping[str, Any], asked: Collection[tuple[str, str]]) -> frozenset[str]:
+def changed(other: Mapping[str, Any], requested: Collection[tuple[str, str]]) -> frozenset[str]:
     """Return the classes and functions, as `module.name`, whose version differs in this process."""
-    return frozenset(_changed(theirs, asked))
+    return frozenset(_changed(other, requested))
 
 
-def _changed(theirs: Mapping[str, Any], asked: Collection[tuple[str, str]]) -> Iterator[str]:
-    if theirs.get("python") != PYTHON:
+def _changed(other: Mapping[str, Any], requested: Collection[tuple[str, str]]) -> Iterator[str]:
+    if other.get("python") != PYTHON:
         return
-    for name, qualname in sorted(asked):
+    for name, qualname in sorted(requested):
         root = qualname.partition(".")[0]
-        before = theirs.get("modules", {}).get(name, {}).get(root)
-        here = getattr(sys.modules.get(name), root, None)
-        if before is not None and isinstance(here, type | types.FunctionType) and _digest(here) != before:
+        before = other.get("modules", {}).get(name, {}).get(root)
+        local = getattr(sys.modules.get(name), root, None)
+        if before is not None and isinstance(local, type | types.FunctionType) and _digest(local) != before:
             yield f"{name}.{root}"
 
 

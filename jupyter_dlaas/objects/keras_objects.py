@@ -17,7 +17,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.objects.array_digests import Budget, digest
 from jupyter_dlaas.objects.object_aspects import Aspect
 
-__all__ = ["aspect_of", "fits", "is_stateful", "load_state", "made_again", "reduce_state", "variables_of"]
+__all__ = ["aspect_of", "fits", "is_stateful", "load_state", "recreate", "reduce_state", "variables_of"]
 
 _seen: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 """Layers of this program, whose variables an optimiser trains."""
@@ -207,7 +207,7 @@ def reduce_state(value: Any) -> Any:
     return stored.keras_object, (type(value), value.get_config(), shapes, _values_of(value.variables))
 
 
-def made_again(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: Sequence[Any]) -> Any:
+def recreate(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: Sequence[Any]) -> Any:
     """Create an optimiser or metric; an optimiser uses variables of its own until it is connected to a model."""
     keras: Any = importlib.import_module("keras")
     made = kind.from_config(config)

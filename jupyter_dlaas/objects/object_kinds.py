@@ -52,10 +52,10 @@ class Changes:
     """Changes of an object's items: new values, and removed items."""
 
     values: dict[Any, Any] = field(default_factory=dict)
-    gone: list[Any] = field(default_factory=list)
+    removed: list[Any] = field(default_factory=list)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return stored.changes, (self.values, self.gone)
+        return stored.changes, (self.values, self.removed)
 
 
 class Skipped:
@@ -95,13 +95,13 @@ class Items(Aspect):
         if has_same_keys and all(map(operator.is_, base.values(), now.values())):
             return False
         changes = changed_items(base, now)
-        return bool(changes.values or changes.gone)
+        return bool(changes.values or changes.removed)
 
     def carry(self, value: Any, base: dict[Any, Any], now: dict[Any, Any]) -> Changes:
         return changed_items(base, now)
 
     def put(self, value: Any, carried: Changes) -> None:
-        for key in carried.gone:
+        for key in carried.removed:
             self.delete(value, key)
         for key, item in carried.values.items():
             if not isinstance(item, Skipped):
@@ -122,7 +122,7 @@ def changed_items(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> Changes:
 
 def put_items(space: dict[str, Any], changes: Changes) -> None:
     """Apply changes to a namespace."""
-    for key in changes.gone:
+    for key in changes.removed:
         space.pop(key, None)
     space.update({key: item for key, item in changes.values.items() if not isinstance(item, Skipped)})
 
@@ -149,7 +149,7 @@ class _Dict(Items):
 
 
 class _Fields(Items):
-    """The object's own dict and its slots."""
+    """Instance dict and slots of an object."""
 
     def items(self, value: Any) -> dict[Any, Any]:
         found = dict(vars(value)) if hasattr(type(value), "__dict__") and hasattr(value, "__dict__") else {}

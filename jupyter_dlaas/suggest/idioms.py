@@ -13,7 +13,7 @@ __all__ = [
     "BATCHES",
     "DATASETS",
     "ITERATORS",
-    "MODEL_MAKERS",
+    "MODEL_CONSTRUCTORS",
     "MODEL_NAMES",
     "NOT_MODELS",
     "is_loss",
@@ -34,7 +34,7 @@ MODEL_NAMES: Final = re.compile(
     re.IGNORECASE,
 )
 NOT_MODELS: Final = re.compile(r"loss|crit|metric|acc|device|transform|token|score|cost|norm$|error", re.IGNORECASE)
-MODEL_MAKERS: Final = re.compile(r"\bnn\.|\bmodels\.|from_pretrained$|^timm\.|^Sequential$|hub\.load$")
+MODEL_CONSTRUCTORS: Final = re.compile(r"\bnn\.|\bmodels\.|from_pretrained$|^timm\.|^Sequential$|hub\.load$")
 BATCHES: Final = frozenset({"list", "tuple", "zip", "split", "chunk", "array_split", "items", "sorted"})
 ITERATORS: Final = re.compile(
     r"Iterator\b|(^|\.)(iter|map|filter|cycle|chain|reader|DictReader|iterrows|itertuples|as_numpy|batched)$"

@@ -20,7 +20,7 @@ _WATCHED: Final = re.compile(
     re.IGNORECASE,
 )
 _LOSS: Final = re.compile(r"loss|cost|error|nll|mse|elbo", re.IGNORECASE)
-_NAMES_MOST: Final = 3
+_NAMES_MAX: Final = 3
 _TRAINS: Final = frozenset({"backward", "step", "apply_gradients", "partial_fit", "train_on_batch", "update"})
 _LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 
@@ -112,4 +112,4 @@ def _names(loop: ast.AST) -> list[str]:
     }
     kept = [name for name in found if name not in lists and not name.endswith(("_fn", "_func", "_function"))]
     kept.sort(key=lambda name: (not _LOSS.search(name), name.lower() != "loss"))
-    return kept[:_NAMES_MOST]
+    return kept[:_NAMES_MAX]

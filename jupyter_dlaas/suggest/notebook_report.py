@@ -30,13 +30,13 @@ from jupyter_dlaas.api.option_parsing import job_name
 from jupyter_dlaas.capture.capture import WARNINGS
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
-from jupyter_dlaas.capture.preflight import check_asking, check_commands, check_source, check_trainings, check_writes
+from jupyter_dlaas.capture.preflight import check_commands, check_prompts, check_source, check_trainings, check_writes
 from jupyter_dlaas.capture.resolve import solve
 from jupyter_dlaas.capture.training_detection import Watcher, looks_like_training
 from jupyter_dlaas.suggest.advice_text import shares_work
 from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 
-__all__ = ["CellReport", "Line", "Omitted", "Report", "Said", "check", "run_by"]
+__all__ = ["CellReport", "Finding", "Line", "Omitted", "Report", "check", "run_by"]
 
 LEARNERS_MAX: Final = 4
 LARGEST_BYTES: Final = 512 * 2**20
@@ -66,7 +66,7 @@ class Omitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Finding:
     """Error or warning: the thing, its place and the fix."""
 
     code: str
@@ -85,8 +85,8 @@ class CellReport:
     kept: tuple[Line, ...] = ()
     left_out: tuple[Omitted, ...] = ()
     unbound: tuple[str, ...] = ()
-    errors: tuple[Said, ...] = ()
-    warnings: tuple[Said, ...] = ()
+    errors: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
     type: str = ""  # line to add at the top of the cell
     suggestion: Suggestion | None = None  # changes that would make it elastic, if requested
 
@@ -102,7 +102,7 @@ class Report:
 
     path: str
     cells: tuple[CellReport, ...] = ()
-    notes: tuple[Said, ...] = ()  # cells that Python cannot parse, and the like
+    notes: tuple[Finding, ...] = ()  # cells that Python cannot parse, and the like
     error: str | None = None  # why the notebook cannot be read
 
     @property
@@ -167,7 +167,7 @@ def _below_magic(source: str) -> tuple[str, int]:
     return source[blank:].partition("\n")[2], source[:blank].count("\n") + 2
 
 
-def _sources(content: bytes) -> tuple[list[str], str, tuple[Said, ...]]:
+def _sources(content: bytes) -> tuple[list[str], str, tuple[Finding, ...]]:
     """Return the text of each code cell, or the reason why there is none."""
     if len(content) > LARGEST_BYTES:
         return [], f"larger than {LARGEST_BYTES // 2**20} MB; clear the outputs first", ()
@@ -185,12 +185,12 @@ def _sources(content: bytes) -> tuple[list[str], str, tuple[Said, ...]]:
         return [], "not a notebook: valid JSON, but without cells", ()
     if language := _language(document.get("metadata")):
         return [], f"the kernel's language is {language}; only Python notebooks are supported", ()
-    notes: tuple[Said, ...] = ()
+    notes: tuple[Finding, ...] = ()
     cells = document.get("cells")
     sheets = document.get("worksheets")
     if not isinstance(cells, list) and isinstance(sheets, list):
         cells = [c for sheet in sheets if isinstance(sheet, dict) for c in _list(sheet.get("cells"))]
-        notes = (Said("old_format", 0, 0, "old notebook format (nbformat 3): open and save it in JupyterLab first"),)
+        notes = (Finding("old_format", 0, 0, "old notebook format (nbformat 3): open and save it in JupyterLab first"),)
     if not isinstance(cells, list):
         return [], "not a notebook: valid JSON, but without cells", ()
     found = [_text(c) for c in cells if isinstance(c, dict) and c.get("cell_type") == "code"]
@@ -212,13 +212,13 @@ def _language(metadata: object) -> str:
     """Return the kernel's language if it is known and not Python."""
     if not isinstance(metadata, dict):
         return ""
-    said = []
+    finding = []
     for part, key in (("language_info", "name"), ("kernelspec", "language")):
         value = metadata.get(part)
         name = value.get(key) if isinstance(value, dict) else None
         if isinstance(name, str) and name.strip():
-            said.append(_shown(name.strip()))
-    return "" if not said or any(re.match(r"i?python|sage", name, re.IGNORECASE) for name in said) else said[0]
+            finding.append(_shown(name.strip()))
+    return "" if not finding or any(re.match(r"i?python|sage", name, re.IGNORECASE) for name in finding) else finding[0]
 
 
 def _shown(text: str, width: int = 40) -> str:
@@ -229,9 +229,14 @@ def _shown(text: str, width: int = 40) -> str:
 
 class _Checker:
     def __init__(
-        self, sources: Sequence[str], path: str, asked: int | None, notes: tuple[Said, ...], files: Mapping[str, str]
+        self,
+        sources: Sequence[str],
+        path: str,
+        selected: int | None,
+        notes: tuple[Finding, ...],
+        files: Mapping[str, str],
     ) -> None:
-        self.sources, self.path, self.asked = sources, path, asked
+        self.sources, self.path, self.selected = sources, path, selected
         cells = _executed(sources)
         has_runs = any("%run" in source for source in sources)
         self.files = files_written(cells, files) if has_runs else [files] * len(cells)
@@ -248,9 +253,9 @@ class _Checker:
         found = []
         for number, source in enumerate(self.sources, 1):
             one = self._cell(number, source)
-            if one is not None and self.asked in (None, number):
+            if one is not None and self.selected in (None, number):
                 found.append(one)
-            if number == self.asked:
+            if number == self.selected:
                 break
         return Report(path=self.path, cells=tuple(found), notes=tuple(self.notes))
 
@@ -267,14 +272,14 @@ class _Checker:
         self.steps += new
         self._note_files(new, label)
         why = self.watcher.why(new)
-        if not why and number != self.asked:
+        if not why and number != self.selected:
             return None
         training = TrainingCell(count=number, source=source, first_line=1, learners_max=LEARNERS_MAX)
         if clean.kind != "python" or all(step.statement.node is None for step in new):
             return self._refused(number, label, training, why)
         found = self._taken(number, why, training, self.tracer.trace(self.steps), start)
         refused = check_commands(training_statements(training, label)[1], label)
-        return replace(found, errors=(*found.errors, *(_said(problem, number) for problem in refused)))
+        return replace(found, errors=(*found.errors, *(_finding(problem, number) for problem in refused)))
 
     def _job_cell(self, number: int, label: str, source: str) -> CellReport:
         """Check a cell that is already a job; later cells only see the variables that -o returns."""
@@ -302,16 +307,16 @@ class _Checker:
         training = TrainingCell(count=number, source=source, first_line=1)
         looks = looks_like_training(source)
         made = self._refused(number, label, training, "looks like training" if looks else "")
-        if looks or number == self.asked:
+        if looks or number == self.selected:
             return made
-        self.notes += [replace(said, code="unreadable_cell") for said in made.errors]
+        self.notes += [replace(finding, code="unreadable_cell") for finding in made.errors]
         return None
 
     def _refused(self, number: int, label: str, training: TrainingCell, why: str) -> CellReport:
         _, clean = training_statements(training, label)
-        errors = tuple(_said(p, number) for p in check_source(clean, training, label))
+        errors = tuple(_finding(p, number) for p in check_source(clean, training, label))
         if not errors:
-            errors = (Said("empty_cell", number, training.first_line, f"{label} is empty."),)
+            errors = (Finding("empty_cell", number, training.first_line, f"{label} is empty."),)
         return CellReport(cell=number, is_training=bool(why), why=why, errors=errors)
 
     def _note_files(self, steps: Sequence[Step], label: str) -> None:
@@ -326,35 +331,36 @@ class _Checker:
         shares = shares_work(ast.Module([node for node in program if node is not None], []))
         problems = [
             *solved.errors,
-            *check_asking(traced, goal),
+            *check_prompts(traced, goal),
             *solved.warnings,
             *check_trainings(traced, solved.slice),
             *check_writes(traced, goal, training.learners_max if shares else 1),
             *check_losses(_executed(self.sources[: number - 1]), training, training.learners_max if shares else 1),
             *check_keras_outputs(traced, training),
         ]
-        errors: list[Said] = []
-        warnings: list[Said] = []
+        errors: list[Finding] = []
+        warnings: list[Finding] = []
         unbound: list[str] = []
         pushes: list[str] = []
         for problem in problems:
-            said = _said(problem, number)
+            finding = _finding(problem, number)
             name = problem.names[0] if problem.names else ""
-            comes_from_a_job = problem.code in {"undefined_name", "output_unbound"} and name in self.results
+            is_job_result = problem.code in {"undefined_name", "output_unbound"} and name in self.results
             may_be_bound = problem.code == "output_unbound" and bool(self.may_bind)
             if problem.code == "not_reproducible":  # only a kernel knows whether its value is small and plain
                 pushes += [name]
-                warnings.append(said)
-            elif comes_from_a_job or may_be_bound:
+                warnings.append(finding)
+            elif is_job_result or may_be_bound:
                 continue
             elif problem.code == "undefined_name" and self.may_bind:
-                text = f"cell [{said.cell}], line {said.line}, reads `{name}`, which only {self.may_bind} can define."
-                warnings.append(replace(said, code="perhaps_bound", text=text))
+                place = f"cell [{finding.cell}], line {finding.line}"
+                text = f"{place}, reads `{name}`, which only {self.may_bind} can define."
+                warnings.append(replace(finding, code="perhaps_bound", text=text))
             elif problem.code == "undefined_name":
                 unbound.append(name)
-                errors.append(said)
+                errors.append(finding)
             else:
-                (warnings if problem.code in WARNINGS else errors).append(said)
+                (warnings if problem.code in WARNINGS else errors).append(finding)
         kept = [self._line(index, traced) for index in sorted(solved.slice.kept) if index < goal]
         left = [self._omitted(index, traced, *solved.slice.left[index]) for index in sorted(solved.slice.left)]
         options = f" --gpus 1:{LEARNERS_MAX}" if shares else ""  # otherwise each learner would train the same
@@ -388,9 +394,9 @@ class _Checker:
         return known
 
 
-def _said(problem: Problem, number: int) -> Said:
+def _finding(problem: Problem, number: int) -> Finding:
     place = re.match(r"cell \[(\d+)\]", problem.cell)
     text = problem.message.replace("no executed cell defines", "no cell above defines")  # nothing was executed
     text = re.sub(r"Run the cell that defines (`[^`]*`), or define it here\.", r"Define \1 in a cell above.", text)
     text = re.sub(r"Fix the line and run the cell again\.", "Fix the line.", text)
-    return Said(problem.code, int(place[1]) if place else number, problem.line, _shown(text, 2000))
+    return Finding(problem.code, int(place[1]) if place else number, problem.line, _shown(text, 2000))

@@ -26,9 +26,9 @@ __all__ = ["Suggestion", "suggest"]
 METRICS: Final = re.compile(
     r"loss|acc|auc|f1|err|mse|mae|perplexity|ppl|score|iou|dice|reward|bleu|psnr", re.IGNORECASE
 )
-SEVERAL: Final = re.compile(r"(losses|accs|accuracies|errors|errs|scores|rewards|metrics)$", re.IGNORECASE)
-LOGGED_MOST: Final = 4
-WORKS: Final = (
+COLLECTION_NAMES: Final = re.compile(r"(losses|accs|accuracies|errors|errs|scores|rewards|metrics)$", re.IGNORECASE)
+LOGGED_MAX: Final = 4
+FRAMEWORKS: Final = (
     (frozenset({"keras", "tensorflow"}), frozenset({"fit", "train_on_batch"}), "Keras"),
     (frozenset({"lightning", "pytorch_lightning"}), frozenset({"fit"}), "Lightning"),
     (frozenset({"transformers", "trl", "setfit"}), frozenset({"train"}), "the Hugging Face Trainer"),
@@ -68,8 +68,8 @@ def suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestion
 def _suggest(cells: Sequence[ExecutedCell], training: TrainingCell) -> Suggestion:
     notebook = Notebook.of(cells, training)
     if notebook is None:
-        said = clean_cell(training.source)
-        what = f" ({said.error}, line {said.error_line + training.first_line - 1})" if said.error else ""
+        cleaned = clean_cell(training.source)
+        what = f" ({cleaned.error}, line {cleaned.error_line + training.first_line - 1})" if cleaned.error else ""
         return Suggestion(why=f"cell [{training.count}] is not valid Python{what}. Fix it, then retry.")
     if _uses_run(notebook):
         return Suggestion(why="it already uses dlaas.run(): nothing to change.")
@@ -97,7 +97,7 @@ def _other_framework(notebook: Notebook) -> str:
         for node in ast.walk(notebook.training.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
-    for modules, verbs, name in WORKS:
+    for modules, verbs, name in FRAMEWORKS:
         if used & modules and methods & verbs:
             return f"{name} keeps its own position: the job can halt at a step and resume without any changes."
     if "jax" in used or any(_has_tape(sheet.tree) for sheet in notebook.sheets):
@@ -150,7 +150,7 @@ class _Writer:
             self._batches(one)
         self._log()
         self._save()
-        self._tell(shared)
+        self._add_hints(shared)
         cells = tuple(
             edits.rewritten()
             for edits in sorted(self.edits.values(), key=lambda e: self.notebook.sheets.index(e.sheet))
@@ -281,7 +281,7 @@ class _Writer:
         """Rewrite `for epoch in epochs` over a range or a list that was created above."""
         scope = self.found.scope
         name = ast.unparse(loop.iter)
-        made = self.notebook.made_by(name, scope, self.found.way) if isinstance(loop.iter, ast.Name) else None
+        made = self.notebook.value_of(name, scope, self.found.way) if isinstance(loop.iter, ast.Name) else None
         inner = made.args[0] if isinstance(made, ast.Call) and last_name(made.func) == "list" and made.args else made
         if made is None or (range_in(inner) is None and not isinstance(inner, ast.List)):  # type: ignore[arg-type]
             raise NoLoop(
@@ -387,14 +387,14 @@ class _Writer:
             for target in node.targets:
                 for one in target.elts if isinstance(target, ast.Tuple) else [target]:
                     if isinstance(one, ast.Name) and METRICS.search(one.id) and one.id not in lists:
-                        if SEVERAL.search(one.id) or not self._is_number(node.value, one, target):
+                        if COLLECTION_NAMES.search(one.id) or not self._is_number(node.value, one, target):
                             continue
                         found[one.id] = one.id
                         after = node
         if not found and sums:
             for name, text in self._means(loop, sums):
                 found[name] = text
-        chosen = dict(list(found.items())[:LOGGED_MOST])
+        chosen = dict(list(found.items())[:LOGGED_MAX])
         return chosen, after
 
     def _is_number(self, value: ast.expr, one: ast.Name, target: ast.expr) -> bool:
@@ -452,7 +452,7 @@ class _Writer:
 
     # -- hints --------------------------------------------------------------------------------------------------------
 
-    def _tell(self, shared: Sequence[Batches]) -> None:
+    def _add_hints(self, shared: Sequence[Batches]) -> None:
         found = self.found
         for one in found.batches:
             if one.why_not:

@@ -16,7 +16,7 @@ from jupyter_dlaas.suggest.idioms import (
     BATCHES,
     DATASETS,
     ITERATORS,
-    MODEL_MAKERS,
+    MODEL_CONSTRUCTORS,
     MODEL_NAMES,
     NOT_MODELS,
     is_loss,
@@ -100,9 +100,9 @@ def _refuse_launchers(notebook: Notebook, ends: Sequence[Call]) -> None:
     sheets = {id(frame.scope.sheet): frame.scope.sheet for end in ends for frame in end}
     for sheet in [*sheets.values(), *notebook.sheets]:
         for node in ast.walk(sheet.tree):
-            if isinstance(node, ast.Call) and (said := LAUNCHERS.get(last_name(node.func), "")):
+            if isinstance(node, ast.Call) and (launcher := LAUNCHERS.get(last_name(node.func), "")):
                 raise NoLoop(
-                    f"{sheet.label} uses {said}, which divides the work itself: it trains unchanged with a fixed "
+                    f"{sheet.label} uses {launcher}, which divides the work itself: it trains unchanged with a fixed "
                     "number of learners. For an elastic job, remove it, then retry."
                 )
     for end in ends:
@@ -183,7 +183,7 @@ class _Finder:
         for number, loop in loops:
             if is_phases(loop):
                 continue
-            if made := self._made_inside(end, number, loop):
+            if made := self._created_inside(end, number, loop):
                 raise NoLoop(
                     f"{place(end[number], loop)} creates a new `{made}` in each iteration: these are several "
                     "trainings, but a job has one position. Put one iteration into a %%train cell, one job for each."
@@ -191,7 +191,7 @@ class _Finder:
             return number, loop
         return loops[0]
 
-    def _made_inside(self, end: Call, number: int, loop: ast.AST) -> str:
+    def _created_inside(self, end: Call, number: int, loop: ast.AST) -> str:
         """Return an optimiser that each iteration creates, directly or in a function that it calls; "" for none."""
         for step in self.steps:
             if _key_until(step, number) != _key_until(end, number) or len(step) <= number:
@@ -237,7 +237,7 @@ class _Finder:
             return False
         node = unwrapped(loop.iter)
         if isinstance(node, ast.Name | ast.Attribute):
-            made = self.notebook.made_by(ast.unparse(node), way[-1].scope, way[:-1])
+            made = self.notebook.value_of(ast.unparse(node), way[-1].scope, way[:-1])
             node = made if isinstance(made, ast.List | ast.Tuple) or (made and range_in(made)) else node
         if range_in(node) is not None or isinstance(node, ast.Constant):
             return False
@@ -252,7 +252,7 @@ class _Finder:
         where = place(way[-1], loop)
         made: ast.expr | None = data
         if isinstance(data, ast.Name | ast.Attribute | ast.Subscript):
-            made = self.notebook.made_by(ast.unparse(data), way[-1].scope, way[:-1])
+            made = self.notebook.value_of(ast.unparse(data), way[-1].scope, way[:-1])
         if made is None:
             return ""
         call = made.value if isinstance(made, ast.Subscript) else made
@@ -300,11 +300,11 @@ class _Finder:
             receiver, kind = _stepped(step), ""
             call = step[-1].call
             assert isinstance(call.func, ast.Attribute)
-            made = self.notebook.made_by(ast.unparse(call.func.value), step[-1].scope, step[:-1])
+            made = self.notebook.value_of(ast.unparse(call.func.value), step[-1].scope, step[:-1])
             kind = kind_of(made, ast.unparse(call.func.value), call)
             if kind == "scaler":
                 _add(scalers, self._lifted(step, ast.unparse(call.func.value), number, outer))
-                made = self.notebook.made_by(receiver, step[-1].scope, step[:-1])
+                made = self.notebook.value_of(receiver, step[-1].scope, step[:-1])
                 kind = "optimizer"
             if kind or self._wraps_optimizer(made):
                 self._refuse_stateless(made, step, receiver)
@@ -394,8 +394,8 @@ class _Finder:
         found = self.notebook.home(optimizer, scope, way)
         if found is None or not isinstance(found[1], ast.Call):
             return
-        home, made_by = found[0], found[1]
-        for one in whose_parameters(made_by, home):
+        home, value_of = found[0], found[1]
+        for one in whose_parameters(value_of, home):
             text = self._in_scope(one, home, scope, way)
             if text is not None:
                 yield text
@@ -458,10 +458,10 @@ class _Finder:
             return False
         if scope.owner and last in self.notebook.classes.get(scope.owner, {}):
             return False
-        made = self.notebook.made_by(text, scope, way)
+        made = self.notebook.value_of(text, scope, way)
         if isinstance(made, ast.Call):
             name = last_name(made.func)
-            is_module = name in self.notebook.classes or MODEL_MAKERS.search(ast.unparse(made.func))
+            is_module = name in self.notebook.classes or MODEL_CONSTRUCTORS.search(ast.unparse(made.func))
             return not NOT_MODELS.search(name) and bool(is_module or MODEL_NAMES.search(last))
         return bool(MODEL_NAMES.search(last))
 

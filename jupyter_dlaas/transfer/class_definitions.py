@@ -16,7 +16,7 @@ from typing import Any
 
 from jupyter_dlaas.objects.code_versions import code_of
 
-__all__ = ["bound_anew", "changed_names", "classes", "edited", "find"]
+__all__ = ["changed_names", "classes", "edited", "find", "rebound_names"]
 
 _TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 """Calls that create a type."""
@@ -42,7 +42,7 @@ def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
     return frozenset(names) - bound
 
 
-def bound_anew(source: str, names: Collection[str]) -> frozenset[str]:
+def rebound_names(source: str, names: Collection[str]) -> frozenset[str]:
     """Return the names that a program's training cell binds to something not derived from their old objects.
 
     `model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor `model = model.to(device)`.
@@ -106,30 +106,30 @@ def edited(source: str, names: Collection[str]) -> frozenset[str]:
     a name counts; if no cell does (`%run`), the code of the class or function. Unknown definitions count as equal.
     """
     program = _program(source)
-    theirs: dict[str, ast.stmt] = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
-    theirs |= {name: node for name in names if isinstance(node := program.nodes.get(name), _DEFINERS)}
-    mine: dict[str, ast.stmt | None] = {}
+    other: dict[str, ast.stmt] = {name: node for name, node in program.nodes.items() if isinstance(node, ast.ClassDef)}
+    other |= {name: node for name in names if isinstance(node := program.nodes.get(name), _DEFINERS)}
+    local: dict[str, ast.stmt | None] = {}
 
     def is_edited(name: str) -> bool:
-        if name not in theirs or name not in vars(sys.modules["__main__"]):
+        if name not in other or name not in vars(sys.modules["__main__"]):
             return False
-        if name not in mine:
-            mine[name] = _definition_here(name)
-        here, there = mine[name], theirs[name]
-        if here is not None and ast.dump(here) != ast.dump(there):
+        if name not in local:
+            local[name] = _current_definition(name)
+        local_definition, remote = local[name], other[name]
+        if local_definition is not None and ast.dump(local_definition) != ast.dump(remote):
             return True
-        if here is None and _is_known_otherwise(name, source):
+        if local_definition is None and _differs_by_code(name, source):
             return True
-        bases = there.bases if isinstance(there, ast.ClassDef) else []
+        bases = remote.bases if isinstance(remote, ast.ClassDef) else []
         found = {part.id for base in bases for part in ast.walk(base) if isinstance(part, ast.Name)}
         return any(is_edited(base) for base in sorted(found - {name}))
 
-    return frozenset(name for name in {*names, *(theirs if names else ())} if is_edited(name))
+    return frozenset(name for name in {*names, *(other if names else ())} if is_edited(name))
 
 
-def _definition_here(name: str) -> ast.stmt | None:
+def _current_definition(name: str) -> ast.stmt | None:
     """Return the newest definition of a name in this process: in an executed cell, or in the program."""
-    for text in _texts_here():
+    for text in _current_texts():
         if name not in text:
             continue
         try:
@@ -153,15 +153,15 @@ def _definers(tree: ast.AST) -> Iterator[ast.stmt]:
     yield from sorted(found, key=lambda one: one.lineno)
 
 
-def _is_known_otherwise(name: str, source: str) -> bool:
+def _differs_by_code(name: str, source: str) -> bool:
     """Return whether the code of a class or function, whose text no cell has, differs from the program's."""
     if not isinstance(vars(sys.modules["__main__"]).get("In"), list):
         return False
-    here, there = vars(sys.modules["__main__"])[name], _program(source, frozenset({name})).value(name)
-    return there is not None and code_of(here, has_values=True) != code_of(there, has_values=True)
+    local_definition, remote = vars(sys.modules["__main__"])[name], _program(source, frozenset({name})).value(name)
+    return remote is not None and code_of(local_definition, has_values=True) != code_of(remote, has_values=True)
 
 
-def _texts_here() -> Iterator[str]:
+def _current_texts() -> Iterator[str]:
     space = vars(sys.modules["__main__"])
     ran, file = space.get("In"), space.get("__file__")
     if isinstance(ran, list):

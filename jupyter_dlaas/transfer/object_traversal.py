@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["fields_of", "is_a", "is_from", "made_of", "path_to", "title", "trained_in", "walk", "why_it_stays"]
+__all__ = ["fields_of", "is_a", "is_from", "made_of", "path_to", "process_bound_kind", "title", "trained_in", "walk"]
 
 _MRO: Final = type.__dict__["__mro__"].__get__
 _MODULE: Final = type.__dict__["__module__"].__get__
@@ -33,7 +33,7 @@ _CONTAINERS: Final = (
     *(dict, list, tuple, deque, set, frozenset),
     *(types.FunctionType, types.MethodType, functools.partial),
 )
-_STAYS: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
+_PROCESS_BOUND: Final[tuple[tuple[tuple[type, ...], str], ...]] = (
     ((io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO), "an open file"),
     ((type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Semaphore), "a lock"),
     ((threading.Event, threading.Barrier), "a synchronisation object of threads"),
@@ -84,9 +84,9 @@ def is_from(value: object, module: str, name: str) -> bool:
     return any(title(base) == (module, name) for base in _MRO(type(value)))
 
 
-def why_it_stays(value: object) -> str | None:
+def process_bound_kind(value: object) -> str | None:
     """Return the kind of an object that exists only inside this process; None for all others."""
-    for kinds, what in _STAYS:
+    for kinds, what in _PROCESS_BOUND:
         if is_a(value, *kinds):
             return what
     return next((_HANDLES[one] for base in _MRO(type(value)) if (one := title(base)) in _HANDLES), None)

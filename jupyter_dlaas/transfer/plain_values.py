@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["LEAVES", "is_plain"]
 
-_MOST_ELEMENTS: Final = 200_000
+_ELEMENTS_MAX: Final = 200_000
 
 
 LEAVES: Final = (str, bytes, bool, int, float, complex, type(None))
@@ -19,7 +19,7 @@ def is_plain(value: object) -> bool:
     while todo:
         one = todo.pop()
         seen += 1
-        if seen > _MOST_ELEMENTS:
+        if seen > _ELEMENTS_MAX:
             return False
         kind = type(one)
         if kind in (list, tuple, set, frozenset):

@@ -25,13 +25,13 @@ from typing import IO, Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
 from jupyter_dlaas.transfer import code_by_value
-from jupyter_dlaas.transfer.object_traversal import is_a, is_from, path_to, title, walk, why_it_stays
+from jupyter_dlaas.transfer.object_traversal import is_a, is_from, path_to, process_bound_kind, title, walk
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = [
     "BYTES_MAX",
-    "CannotTravel",
     "NotPushed",
+    "NotSendable",
     "Pushed",
     "TooLarge",
     "load_pushed",
@@ -51,7 +51,7 @@ _OBJECTS_MAX: Final = 200_000
 _INSTEAD: Final = "Create it in the training cell, or push the data it was created from."
 
 
-class CannotTravel(DlaasError):
+class NotSendable(DlaasError):
     """Error of an object that exists only inside the kernel's process."""
 
     code = "cannot_travel"
@@ -86,7 +86,7 @@ class Pushed:
 def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = BYTES_MAX) -> Pushed:
     """Write named objects as one graph, and check the file by loading it. The file appears whole or not at all.
 
-    Raises CannotTravel, which names the object and the path to its part that cannot be sent, and TooLarge. The kernel's
+    Raises NotSendable, which names the object and the path to its part that cannot be sent, and TooLarge. The kernel's
     objects stay unchanged on their devices, and so does its random state.
     """
     path = Path(path)
@@ -107,7 +107,7 @@ def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = 
             "Save the value to a file and load it in the training cell."
         ) from error
     except OSError as error:
-        raise CannotTravel(
+        raise NotSendable(
             f"--push {', '.join(objects)}: cannot be written to {path.parent}: {error.strerror}"
         ) from error
     finally:
@@ -136,7 +136,7 @@ class _TooMuch(Exception):
     pass
 
 
-class _Stays(Exception):
+class _NotSendable(Exception):
     """Error of an object of a class that cannot be sent; `template` has fields for the object and the path to it."""
 
     def __init__(self, kind: type, template: str) -> None:
@@ -207,7 +207,7 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
             module, name = title(obj)
             if module != "__main__":
                 if module in sys.modules and name in vars(sys.modules[module]) and not code_by_value.is_found(obj):
-                    raise _Stays(
+                    raise _NotSendable(
                         obj,
                         f"{{what}} is a `{name}` from before `{module}` was reloaded. "
                         f"Run {{path}}.__class__ = {module}.{name}, or run the cell that creates it again.",
@@ -215,12 +215,12 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
                 return
             if "<locals>" in name:
                 inside = name.partition(".")[0]
-                raise _Stays(
+                raise _NotSendable(
                     obj,
                     f"{{what}} is a `{obj.__name__}`, a class defined inside `{inside}`. Define it at the top level.",
                 )
             if not code_by_value.is_found(obj):
-                raise _Stays(
+                raise _NotSendable(
                     obj,
                     f"{{what}} is a `{name}` from before its defining cell ran again. "
                     f"Run {{path}}.__class__ = {name}, or run the cell that creates it again.",
@@ -259,25 +259,25 @@ def _dump(objects: dict[str, object], target: _Bounded) -> set[str]:
     return notes.needs
 
 
-def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> CannotTravel:
+def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> NotSendable:
     """Return the error with the object's path, the reason and the fix."""
-    if isinstance(error, _Stays):
+    if isinstance(error, _NotSendable):
         last = next((one for _, one in walk(objects, _OBJECTS_MAX) if type(one) is error.kind), last)
     path = path_to(objects, last, _OBJECTS_MAX)
     named = re.match(r"\w+", path or "")
     name = named[0] if named is not None else ", ".join(objects)
     kind = title(type(last))[1]
     what = f"`{path}`" if path is not None else f"something in it ({kind})"
-    if isinstance(error, _Stays):
+    if isinstance(error, _NotSendable):
         template = error.template.format(what=what, path=path if path and "(" not in path else "it")
-    elif (why := why_it_stays(last)) is not None:
+    elif (why := process_bound_kind(last)) is not None:
         template = f"{what} is {why} and cannot be sent to a job. {_INSTEAD}"
     else:
-        template = f"{what} ({kind}) cannot be sent to a job: {_words(error)}. {_INSTEAD}"
-    return CannotTravel(f"--push {name}: {template}")
+        template = f"{what} ({kind}) cannot be sent to a job: {_error_text(error)}. {_INSTEAD}"
+    return NotSendable(f"--push {name}: {template}")
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (
         str(error.args[0] if isinstance(error, KeyError) and error.args else error).rstrip(".") or type(error).__name__
     )
@@ -314,10 +314,10 @@ class _Unpickler(stored.Unpickler):
 def _device(*arguments: Any) -> Any:
     torch = importlib.import_module("torch")
     wanted = torch.device(*arguments)
-    return torch.device(_here(wanted.type, wanted.index)) if wanted.type in ("cuda", "mps") else wanted
+    return torch.device(_local_device(wanted.type, wanted.index)) if wanted.type in ("cuda", "mps") else wanted
 
 
-def _here(kind: str, index: int | None) -> str:
+def _local_device(kind: str, index: int | None) -> str:
     """Return the device of this process that corresponds to one of the kernel's."""
     torch = importlib.import_module("torch")
     if kind == "cuda" and torch.cuda.is_available():
@@ -332,7 +332,7 @@ def _here(kind: str, index: int | None) -> str:
 def _placed(storage: Any, location: str) -> Any:
     """Implement `map_location` of torch.load in a job."""
     kind, _, index = location.partition(":")
-    where = _here(kind, int(index) if index else None)
+    where = _local_device(kind, int(index) if index else None)
     return (
         storage
         if where == "cpu"
@@ -351,10 +351,10 @@ def mend_schedulers(objects: Iterable[object]) -> None:
     one: Any
     for _, one in walk({str(number): value for number, value in enumerate(objects)}, _OBJECTS_MAX):
         if is_a(one, base) and hasattr(one, "optimizer") and not hasattr(one.optimizer.step, "_wrapped_by_lr_sched"):
-            one.optimizer.step = _noting(one.optimizer)
+            one.optimizer.step = _recording_pickle(one.optimizer)
 
 
-def _noting(optimizer: Any) -> Any:
+def _recording_pickle(optimizer: Any) -> Any:
     step = optimizer.step
 
     @functools.wraps(step)
@@ -370,13 +370,13 @@ def _check(path: Path, objects: Mapping[str, object]) -> None:
     try:
         loaded = _load(path, _on_cpu)
     except Exception as error:  # a user's __setstate__ may raise anything; the refusal quotes it
-        raise CannotTravel(
+        raise NotSendable(
             f"--push {', '.join(objects)}: it was written but cannot be loaded again: {type(error).__name__}: {error}. "
             f"{_INSTEAD}"
         ) from error
     for name, value in objects.items():
         if type(loaded[name]) is not type(value):
-            raise CannotTravel(
+            raise NotSendable(
                 f"--push {name}: `{name}` is a {title(type(value))[1]} here and would be a "
                 f"{title(type(loaded[name]))[1]} in the job. Push the data it was created from."
             )

@@ -121,8 +121,12 @@ class _Pairs:
                 self._loaded.add(id(new))
             return why
         if type(old) is not type(new):
-            mine, theirs = type(old).__qualname__, type(new).__qualname__
-            return f"the job's value is a {theirs}" if mine != theirs else f"the class `{mine}` was defined again"
+            old_part, new_part = type(old).__qualname__, type(new).__qualname__
+            return (
+                f"the job's value is a {new_part}"
+                if old_part != new_part
+                else f"the class `{old_part}` was defined again"
+            )
         if id(new) in self.old_of or id(old) in self._new_of:
             if not self.is_pair(old, new):
                 self.conflict = _OTHER_PARTS
@@ -215,16 +219,16 @@ class _Pairs:
     def _module_actions(self, old: Any, new: Any) -> Iterator[Callable[[], object]]:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
         yield partial(old.load_state_dict, new.state_dict())
-        for mine, theirs in zip(old.modules(), new.modules(), strict=True):
+        for old_part, new_part in zip(old.modules(), new.modules(), strict=True):
             fields = {
-                key: _moved(self.connected(one), _device_of(vars(mine).get(key)))
-                for key, one in _own_fields(theirs).items()
+                key: _moved(self.connected(one), _device_of(vars(old_part).get(key)))
+                for key, one in _own_fields(new_part).items()
                 if id(one) in self.old_of or _is_value(one)
             }
-            yield partial(mine.__dict__.update, fields)
-        for mine, theirs in zip(old.parameters(), new.parameters(), strict=True):
-            if mine.is_leaf and mine.requires_grad != theirs.requires_grad:
-                yield partial(mine.requires_grad_, theirs.requires_grad)
+            yield partial(old_part.__dict__.update, fields)
+        for old_part, new_part in zip(old.parameters(), new.parameters(), strict=True):
+            if old_part.is_leaf and old_part.requires_grad != new_part.requires_grad:
+                yield partial(old_part.requires_grad_, new_part.requires_grad)
 
     def _note(self, old: Any, new: Any) -> str:
         self.old_of[id(new)], self._new_of[id(old)] = old, new
@@ -244,8 +248,8 @@ class _Pairs:
         return ""
 
     def _module(self, old: Any, new: Any) -> str:
-        mine, theirs = (dict(one.named_modules(remove_duplicate=False)) for one in (old, new))
-        if [*mine] != [*theirs] or any(type(mine[key]) is not type(theirs[key]) for key in mine):
+        old_part, new_part = (dict(one.named_modules(remove_duplicate=False)) for one in (old, new))
+        if [*old_part] != [*new_part] or any(type(old_part[key]) is not type(new_part[key]) for key in old_part):
             return _OTHERWISE_BUILT
         before = dict(self.old_of), dict(self._new_of)
         for get in ("named_parameters", "named_buffers"):
@@ -255,15 +259,15 @@ class _Pairs:
             for key in have:
                 if why := self._tensor(have[key], come[key]):
                     return self._back(before, why)
-        for key in mine:
-            known = self.old_of.get(id(theirs[key]), mine[key])
-            if known is not mine[key]:
+        for key in old_part:
+            known = self.old_of.get(id(new_part[key]), old_part[key])
+            if known is not old_part[key]:
                 return self._back(before, _OTHERWISE_BUILT)
-            self.old_of[id(theirs[key])], self._new_of[id(mine[key])] = mine[key], theirs[key]
+            self.old_of[id(new_part[key])], self._new_of[id(old_part[key])] = old_part[key], new_part[key]
         self._order.append((old, new))
         self._loaded.update(id(one) for one in new.parameters())
-        for key in mine:
-            self._add_all(_common(_own_fields(mine[key]), _own_fields(theirs[key])), 1)
+        for key in old_part:
+            self._add_all(_common(_own_fields(old_part[key]), _own_fields(new_part[key])), 1)
         return ""
 
     def _back(self, before: tuple[dict[int, Any], dict[int, Any]], why: str) -> str:
@@ -271,18 +275,18 @@ class _Pairs:
         return why
 
     def _optimiser(self, old: Any, new: Any) -> str:
-        mine, theirs = old.param_groups, new.param_groups
-        if [len(one["params"]) for one in mine] != [len(one["params"]) for one in theirs]:
+        old_part, new_part = old.param_groups, new.param_groups
+        if [len(one["params"]) for one in old_part] != [len(one["params"]) for one in new_part]:
             return "it trains different parameters"
         before = dict(self.old_of), dict(self._new_of)
-        for have, come in zip(mine, theirs, strict=True):
+        for have, come in zip(old_part, new_part, strict=True):
             for one, other in zip(have["params"], come["params"], strict=True):
                 if self._tensor(one, other):
                     return self._back(before, "it trains different parameters")
                 if self.with_weights:
                     self._order.append((one, other))
                     self._loaded.add(id(other))
-        self._trained.update(id(one) for group in theirs for one in group["params"])
+        self._trained.update(id(one) for group in new_part for one in group["params"])
         return self._note(old, new)
 
     def _holder(self, old: Any, new: Any, depth: int) -> str:
@@ -304,10 +308,10 @@ class _Pairs:
         return "it is not a model"
 
     def _add_all(self, inside: Iterable[tuple[Any, Any]], depth: int) -> None:
-        for mine, theirs in inside:
-            if not is_plain(theirs):
-                why = self.add(mine, theirs, depth)
-                self.conflict = self.conflict or (why if _has_state(mine) and _has_state(theirs) else "")
+        for old_part, new_part in inside:
+            if not is_plain(new_part):
+                why = self.add(old_part, new_part, depth)
+                self.conflict = self.conflict or (why if _has_state(old_part) and _has_state(new_part) else "")
 
 
 def _common(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
@@ -440,6 +444,6 @@ def _keras_fits(old: Any, new: Any) -> bool:
 
 def _load_keras(old: Any, new: Any) -> None:
     old.set_weights(new.get_weights())
-    mine, theirs = (getattr(one, "optimizer", None) for one in (old, new))
-    if type(mine) is type(theirs) and mine is not None and keras_objects.fits(mine, theirs, [old]):
-        keras_objects.load_state(mine, theirs, [old])
+    old_part, new_part = (getattr(one, "optimizer", None) for one in (old, new))
+    if type(old_part) is type(new_part) and old_part is not None and keras_objects.fits(old_part, new_part, [old]):
+        keras_objects.load_state(old_part, new_part, [old])

@@ -114,7 +114,7 @@ def dump(value: Any) -> bytes:
 
 def _with_header(value: Any, **fields: Any) -> bytes:
     try:
-        content, body = _dump(value, _with_states() if "keras" in sys.modules else pickle)
+        content, body = _dump(value, _keras_pickle() if "keras" in sys.modules else pickle)
     except Exception:  # noqa: BLE001 - its parts may raise anything, such as a function without an importable name
         content, body = _dump(value, _by_value())
     return stored.to_header("result", FORMAT, content=content, **fields) + body
@@ -129,7 +129,7 @@ def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
     return _TORCH, file.getvalue()
 
 
-def _with_states() -> ModuleType:
+def _keras_pickle() -> ModuleType:
     """Return a `pickle` module that stores Keras optimisers and metrics with their state."""
 
     class Pickler(pickle.Pickler):
@@ -190,23 +190,27 @@ def load(
     in this process. Raises ValueError for other data, and FormatTooNew.
     """
     content, body, _ = _parts(data)
-    asked = _Asked()
+    looked_up = _LookedUp()
     try:
-        value = _load(content, body, _noting(asked))
+        value = _load(content, body, _recording_pickle(looked_up))
     except (AttributeError, TypeError, ValueError, KeyError):  # a missing class, which Keras reports differently
         if source is None:
             raise
     else:
-        others = code_versions.changed(versions(), asked.own) if asked.own and versions is not None else frozenset()
+        others = (
+            code_versions.changed(versions(), looked_up.own) if looked_up.own and versions is not None else frozenset()
+        )
         if others and on_edited is not None:
             on_edited(others)
-        changed = class_definitions.edited(source(), asked.main) if asked.main and source is not None else frozenset()
-        if not changed & asked.main:
+        changed = (
+            class_definitions.edited(source(), looked_up.main) if looked_up.main and source is not None else frozenset()
+        )
+        if not changed & looked_up.main:
             return value
     assert source is not None
-    own = class_definitions.edited(source(), asked.main)
-    if own & asked.main and on_edited is not None:
-        on_edited(own & asked.main)
+    own = class_definitions.edited(source(), looked_up.main)
+    if own & looked_up.main and on_edited is not None:
+        on_edited(own & looked_up.main)
     return _load(content, body, *_with_definitions(source(), own))
 
 
@@ -267,23 +271,23 @@ def _load(content: str, body: memoryview, pickling: Any, defined: Mapping[str, A
 
 
 @dataclass(slots=True)
-class _Asked:
+class _LookedUp:
     """Classes and functions that a pickle looks up: of `__main__`, and of the user's modules."""
 
     main: set[str] = field(default_factory=set)
     own: set[tuple[str, str]] = field(default_factory=set)
 
 
-def _noting(asked: _Asked) -> ModuleType:
+def _recording_pickle(looked_up: _LookedUp) -> ModuleType:
     """Return a `pickle` module that records the user's classes and functions that it looks up."""
 
     class Unpickler(stored.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             if module == "__main__":
-                asked.main.add(name.partition(".")[0])
+                looked_up.main.add(name.partition(".")[0])
             found = super().find_class(module, name)
             if module != "__main__" and code_versions.is_own_module(sys.modules.get(module)):
-                asked.own.add((module, name))
+                looked_up.own.add((module, name))
             return found
 
     return stored.like_pickle(Unpickler=Unpickler)

@@ -38,8 +38,8 @@ def groups(values: Mapping[str, object]) -> list[tuple[str, ...]]:
     parts: dict[str, frozenset[object]] = {}
     for name, value in values.items():  # every scan keeps its objects alive, so that no id is reused
         parts[name] = scans[name].parts(value)
-    for name, mine in parts.items():
-        joined = {other for other in found if not mine.isdisjoint(parts[other])}
+    for name, own_ids in parts.items():
+        joined = {other for other in found if not own_ids.isdisjoint(parts[other])}
         members = {name}.union(*(found[other] for other in joined))
         group = tuple(one for one in values if one in members)
         found.update(dict.fromkeys(group, group))

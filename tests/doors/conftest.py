@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import ServerDoor, SocketDoor
+from jupyter_dlaas.client.discovery import ServerEndpoint, SocketEndpoint
 from jupyter_dlaas.client.http import Client
 
 HERE = Path(__file__).parent
@@ -38,12 +38,12 @@ class FakePool:
         return self.folder / "fake"
 
     @property
-    def door(self) -> SocketDoor:
-        return SocketDoor(self.folder)
+    def endpoint(self) -> SocketEndpoint:
+        return SocketEndpoint(self.folder)
 
     @property
     def client(self) -> Client:
-        return Client(at=[self.door])
+        return Client(at=[self.endpoint])
 
     def pid(self) -> int:
         return int(discovery.engine_record(self.folder)["pid"])
@@ -88,8 +88,8 @@ def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
-def fake_command(door: SocketDoor) -> list[str]:
-    return [sys.executable, str(HERE / "fake_engine.py"), "--pool-dir", str(door.directory)]
+def fake_command(endpoint: SocketEndpoint) -> list[str]:
+    return [sys.executable, str(HERE / "fake_engine.py"), "--pool-dir", str(endpoint.directory)]
 
 
 def make_pool(folder: Path) -> FakePool:
@@ -125,13 +125,13 @@ class Server:
 
     process: subprocess.Popen[bytes]
     url: str
-    door: ServerDoor
+    endpoint: ServerEndpoint
     runtime: Path
     pool: FakePool
 
     @property
     def client(self) -> Client:
-        return Client(at=[self.door])
+        return Client(at=[self.endpoint])
 
 
 def start_server(
@@ -140,11 +140,11 @@ def start_server(
     """A real Jupyter server with the extension; it starts the fake engine, or the real one."""
     config, runtime = where / "config", where / "runtime"
     config.mkdir(parents=True)
-    fake = f"[sys.executable, {str(HERE / 'fake_engine.py')!r}, '--pool-dir', str(door.directory)]"
+    fake = f"[sys.executable, {str(HERE / 'fake_engine.py')!r}, '--pool-dir', str(endpoint.directory)]"
     (config / "jupyter_server_config.py").write_text(
         "import sys\n"
-        "from jupyter_dlaas.client import discovery as doors\n"
-        + (f"doors.engine_command = lambda door: {fake}\n" if has_fake else "")
+        "from jupyter_dlaas.client import discovery\n"
+        + (f"discovery.engine_command = lambda endpoint: {fake}\n" if has_fake else "")
         + "c.ServerApp.jpserver_extensions = {'dlaas_server': True}\n"
         + config_lines
     )
@@ -184,8 +184,8 @@ def start_server(
         process.kill()
         process.wait()
         raise
-    door = ServerDoor("127.0.0.1", said["port"], BASE, variables.get("JUPYTER_TOKEN", TOKEN))
-    return Server(process, f"http://127.0.0.1:{said['port']}{BASE}", door, runtime, made)
+    endpoint = ServerEndpoint("127.0.0.1", said["port"], BASE, variables.get("JUPYTER_TOKEN", TOKEN))
+    return Server(process, f"http://127.0.0.1:{said['port']}{BASE}", endpoint, runtime, made)
 
 
 def is_listening(port: int) -> bool:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.client.discovery import ServerDoor, SocketDoor, find_doors, jupyter_door, pool_directory
+from jupyter_dlaas.client.discovery import (
+    ServerEndpoint,
+    SocketEndpoint,
+    find_endpoints,
+    jupyter_endpoint,
+    pool_directory,
+)
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.codec import Invalid
@@ -72,7 +78,7 @@ def test_an_engine_that_cannot_run_says_why(pool: FakePool) -> None:
     (pool.fake / "refuse").touch()
 
     with pytest.raises(Unavailable, match="the store was made by a newer version"):
-        Client(at=[pool.door]).request("GET", "pool", pauses_s=())
+        Client(at=[pool.endpoint]).request("GET", "pool", pauses_s=())
 
 
 def test_an_engine_is_not_started_where_that_is_not_wanted(pool: FakePool) -> None:
@@ -94,7 +100,7 @@ def test_the_server_of_this_kernel_is_the_first_door(tmp_path: Path) -> None:
     record = {"url": "http://0.0.0.0:8888/user/mia/", "base_url": "/user/mia/", "token": "t", "sock": ""}
     (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(record))
 
-    assert jupyter_door(str(os.getpid()), tmp_path) == ServerDoor("127.0.0.1", 8888, "/user/mia/", "t")
+    assert jupyter_endpoint(str(os.getpid()), tmp_path) == ServerEndpoint("127.0.0.1", 8888, "/user/mia/", "t")
 
 
 @pytest.mark.parametrize(
@@ -114,18 +120,18 @@ def test_a_record_without_token_leads_to_the_socket(
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
 
-    assert find_doors() == (SocketDoor(pool.folder),)
+    assert find_endpoints() == (SocketEndpoint(pool.folder),)
     assert Client().pool().name == "lab"
 
 
 def test_a_server_that_is_gone_leads_to_the_socket(pool: FakePool) -> None:
-    nobody = ServerDoor("127.0.0.1", 9, "/", "t")
+    nobody = ServerEndpoint("127.0.0.1", 9, "/", "t")
 
-    assert Client(at=[nobody, pool.door]).pool().name == "lab"
+    assert Client(at=[nobody, pool.endpoint]).pool().name == "lab"
 
 
 def test_a_token_is_not_shown() -> None:
-    assert "secret" not in repr(ServerDoor("127.0.0.1", 1, "/", "secret"))
+    assert "secret" not in repr(ServerEndpoint("127.0.0.1", 1, "/", "secret"))
 
 
 def test_a_pool_is_named_or_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

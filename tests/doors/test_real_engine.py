@@ -18,7 +18,7 @@ from dlaas_server.rest.routes import ROUTES, Door
 from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.cli import engine_control, main
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import LogLines
 from jupyter_dlaas.client.http import Client, _Connection
 from jupyter_dlaas.wire.protocol import JobSpec
@@ -45,7 +45,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("JUPYTER_DLAAS_POOL", str(folder))
     monkeypatch.chdir(tmp_path)
     yield folder
-    client = Client(at=[SocketDoor(folder)])
+    client = Client(at=[SocketEndpoint(folder)])
     if not folder.exists():
         return
     for view in client.jobs():
@@ -103,7 +103,7 @@ def test_submit_and_wait_shows_each_line_once_while_the_engine_is_killed(real: P
 
 def test_a_job_outlives_server_and_engine_and_is_followed_through_both_doors(real: Path, tmp_path: Path) -> None:
     server = real_server(tmp_path, real)
-    client = Client(at=[server.door, SocketDoor(real)])
+    client = Client(at=[server.endpoint, SocketEndpoint(real)])
     try:
         job = jobs.submit(SLOW, name="both", gpus=1, client=client)
         reader, lines = job.follow(), LogLines()
@@ -133,7 +133,7 @@ def test_submitted_in_jupyter_scaled_and_halted_by_command_resumed_in_python(
     server = real_server(tmp_path, real)
     try:
         prepared = submission.prepare(SLOW, name="mixed", gpus="1:2", start_with=1)
-        job = jobs.send(prepared, Client(at=[server.door]))
+        job = jobs.send(prepared, Client(at=[server.endpoint]))
         until(lambda: "line 3" in str(job.logs()), 60)
         assert main.main(["scale", "mixed", "2"]) == 0
         assert main.main(["halt", "mixed", "--yes"]) == 0  # it is a plain loop
@@ -223,19 +223,19 @@ OF_THE_POOL = (
 @pytest.mark.parametrize("operation", OF_THE_POOL)
 def test_who_does_not_run_the_pool_sets_nothing_of_it(operation: str, described: Path) -> None:
     route = next(route for route in ROUTES if route.operation == operation)
-    node = Client(at=[SocketDoor(described)]).pool().nodes[0].name
+    node = Client(at=[SocketEndpoint(described)]).pool().nodes[0].name
     target = "/" + route.path.lstrip("/").replace("{node}", node).replace("{queue}", "theirs")
     status, said = direct(described, route.method, target, None if route.method == "GET" else b"{}", user="ben")
 
     assert (status, json.loads(said)["error"]["code"]) == (403, "forbidden")
-    assert [queue.name for queue in Client(at=[SocketDoor(described)]).pool().queues] == ["default"]
+    assert [queue.name for queue in Client(at=[SocketEndpoint(described)]).pool().queues] == ["default"]
 
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A pool with one completed job, fake-1."""
     folder = tmp_path_factory.mktemp("described") / "pool"
-    client = Client(at=[SocketDoor(folder)])
+    client = Client(at=[SocketEndpoint(folder)])
     prepared = submission.prepare("x = 1\n", name="fake", outputs="x", directory=str(folder.parent))
     jobs.send(prepared, client).wait(60)
     yield folder
@@ -244,7 +244,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def direct(folder: Path, method: str, target: str, body: bytes | None, user: str | None = None) -> tuple[int, bytes]:
     """A request as it stands: no retry, no error classes. `user`: whom a relay would vouch for."""
-    connection = _Connection(SocketDoor(folder), 30)
+    connection = _Connection(SocketEndpoint(folder), 30)
     headers = {"Content-Type": "application/json"} | ({"X-Dlaas-User": user} if user is not None else {})
     try:
         connection.request(method, target, body=body, headers=headers)
@@ -281,7 +281,7 @@ def test_a_notebook_is_trained_through_the_server(real: Path, tmp_path: Path) ->
         }
         status, _, said = ask(server, "dlaas/notebook", "POST", body=json.dumps(body).encode())
         assert status == 201, said
-        job = jobs.Job(json.loads(said)["id"], Client(at=[server.door]))
+        job = jobs.Job(json.loads(said)["id"], Client(at=[server.endpoint]))
         assert job.wait(60).result("y") == 4
         assert job.logs() == "y is 4\n"
         again = ask(server, "dlaas/notebook", "POST", body=json.dumps(body).encode())

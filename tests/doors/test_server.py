@@ -19,7 +19,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from dlaas_server.rest.routes import ROUTES, Door, Route, describe
-from jupyter_dlaas.client.discovery import SocketDoor, find_doors
+from jupyter_dlaas.client.discovery import SocketEndpoint, find_endpoints
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Submit, Unavailable
@@ -95,7 +95,7 @@ def login(server: Server) -> str:
 
 def upgrade(server: Server, token: str | None, origin: str | None, cookie: str = "") -> int:
     """The status that a WebSocket handshake gets."""
-    connection = http.client.HTTPConnection(server.door.host, server.door.port, timeout=20)
+    connection = http.client.HTTPConnection(server.endpoint.host, server.endpoint.port, timeout=20)
     headers = {
         "Upgrade": "websocket",
         "Connection": "Upgrade",
@@ -198,7 +198,7 @@ def test_half_a_result_does_not_look_whole(server: Server) -> None:
 
 
 def test_a_large_result_does_not_stay_in_the_server(server: Server) -> None:
-    with socket.create_connection((server.door.host, server.door.port), 20) as slow:
+    with socket.create_connection((server.endpoint.host, server.endpoint.port), 20) as slow:
         slow.sendall(
             f"GET {BASE}dlaas/jobs/fake-1/results/300 HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: token {TOKEN}\r\n\r\n".encode()
@@ -341,7 +341,7 @@ def test_a_kernel_of_the_server_finds_its_door(server: Server, monkeypatch: pyte
     monkeypatch.setenv("JUPYTER_DLAAS_POOL", str(server.pool.folder))
     monkeypatch.delenv("JUPYTER_DLAAS_POOL_DIR", raising=False)
 
-    assert find_doors() == (server.door, SocketDoor(server.pool.folder))
+    assert find_endpoints() == (server.endpoint, SocketEndpoint(server.pool.folder))
     assert Client().pool().name == "lab"
 
 

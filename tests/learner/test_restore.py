@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from jupyter_dlaas.transfer import results
-from jupyter_dlaas.transfer.class_definitions import bound_anew, changed_names
+from jupyter_dlaas.transfer.class_definitions import changed_names, rebound_names
 from jupyter_dlaas.transfer.pushed_objects import mend_schedulers
 from jupyter_dlaas.transfer.result_restore import Restored, restore
 
@@ -485,4 +485,4 @@ def test_which_names_a_training_cell_binds_anew(cell: str, is_anew: bool) -> Non
     body = "\n".join(f"    {line}" for line in cell.splitlines())
     program = f"net = Net()\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
 
-    assert bool(bound_anew(program, {"net"})) is is_anew
+    assert bool(rebound_names(program, {"net"})) is is_anew

@@ -16,17 +16,17 @@ SEED = "import torch\ntorch.manual_seed(0)"
 def job(*cells: str, train: str, streams: str | None) -> Capture:
     """A letter of `streams` per cell, and one for the training cell: equal letters, nothing drawn in between."""
     ran = [
-        ExecutedCell(count=n, source=source, chance=streams[n - 1] if streams else None)
+        ExecutedCell(count=n, source=source, random_state=streams[n - 1] if streams else None)
         for n, source in enumerate(cells, 1)
     ]
-    facts = KernelFacts(chance=streams[-1] if streams else None)
+    facts = KernelFacts(random_state=streams[-1] if streams else None)
     return capture(ran, TrainingCell(count=len(cells) + 1, source=train), facts)
 
 
 def restored(made: Capture) -> Mapping[int, str]:
     lines = [line for line in made.text.splitlines() if line.startswith("dlaas.random_as_before(")]
-    assert [line.partition("(")[2].partition(")")[0] for line in lines] == [str(cell) for cell in made.chance]
-    return made.chance
+    assert [line.partition("(")[2].partition(")")[0] for line in lines] == [str(cell) for cell in made.random_state]
+    return made.random_state
 
 
 def test_a_look_at_random_numbers_is_made_up_for_in_the_next_cell() -> None:
@@ -74,10 +74,11 @@ def test_each_library_has_its_own_seed() -> None:
     split = streams(torch=2, numpy=2)
     cells = ("import torch, numpy as np\ntorch.manual_seed(0)", "i = np.random.permutation(9)")
     ran = [
-        ExecutedCell(count=n, source=s, chance=c) for n, (s, c) in enumerate(zip(cells, (first, after), strict=True), 1)
+        ExecutedCell(count=n, source=s, random_state=c)
+        for n, (s, c) in enumerate(zip(cells, (first, after), strict=True), 1)
     ]
 
-    made = capture(ran, TrainingCell(count=3, source="print(i)"), KernelFacts(chance=split))
+    made = capture(ran, TrainingCell(count=3, source="print(i)"), KernelFacts(random_state=split))
 
     assert restored(made) == {2: after}
     assert "random_anew" not in made.text  # what is seeded goes on as in the notebook

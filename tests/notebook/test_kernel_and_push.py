@@ -23,7 +23,7 @@ import torch
 
 from jupyter_dlaas.kernel.recorder import _fact as fact
 from jupyter_dlaas.kernel.recorder import own_modules
-from jupyter_dlaas.transfer.pushed_objects import CannotTravel, NotPushed, TooLarge, load_pushed, write_pushed
+from jupyter_dlaas.transfer.pushed_objects import NotPushed, NotSendable, TooLarge, load_pushed, write_pushed
 
 
 def test_small_plain_values_are_known_as_source_text() -> None:
@@ -172,7 +172,7 @@ class Slotted:
 
 
 def refusal(tmp_path: Path, **objects: object) -> str:
-    with pytest.raises(CannotTravel) as caught:
+    with pytest.raises(NotSendable) as caught:
         write_pushed(tmp_path / "p", objects)
     assert list(tmp_path.iterdir()) == []
     return str(caught.value)
@@ -242,12 +242,12 @@ class Forgets:
 
 
 def test_what_does_not_load_again_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotTravel, match="cannot be loaded again: ValueError: no way back"):
+    with pytest.raises(NotSendable, match="cannot be loaded again: ValueError: no way back"):
         write_pushed(tmp_path / "p", {"x": Forgets()})
 
 
 def test_more_than_the_limit_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(TooLarge, match=r"more than 1\.0 kB"):
+    with pytest.raises(TooLarge, match=r"exceeds the maximum of 1\.0 kB"):
         write_pushed(tmp_path / "p", {"x": b"x" * 5000}, bytes_max=1000)
 
     assert list(tmp_path.iterdir()) == []

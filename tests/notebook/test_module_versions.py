@@ -18,7 +18,7 @@ from jupyter_dlaas.analysis.model import KernelFacts, NameFact, OwnModule
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects import code_versions
 from jupyter_dlaas.transfer import results
-from jupyter_dlaas.transfer.pushed_objects import CannotTravel, write_pushed
+from jupyter_dlaas.transfer.pushed_objects import NotSendable, write_pushed
 from tests.notebook.cases import job
 
 TEXT = '''"""Own things."""
@@ -154,7 +154,7 @@ def test_a_pushed_object_of_before_a_reload_is_refused_with_what_to_type(helpers
     importlib.reload(helpers)
 
     with pytest.raises(
-        CannotTravel, match=r"`net` is a `Net` from before `own_helpers` was reloaded. Run net.__class__"
+        NotSendable, match=r"`net` is a `Net` from before `own_helpers` was reloaded. Run net.__class__"
     ):
         write_pushed(tmp_path / "pushed.bin", {"net": net})
     net.__class__ = helpers.Net

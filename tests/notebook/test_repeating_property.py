@@ -55,15 +55,15 @@ def ran(cells: Sequence[str], noted_from: int) -> tuple[list[ExecutedCell], dict
     space: dict[str, Any] = {"__name__": "__main__", "print": lambda *_: None}
     found = []
     for count, source in enumerate(cells, 1):
-        chance = rng_state.written() if count >= noted_from else None
+        random_state = rng_state.written() if count >= noted_from else None
         exec(source, space)
-        found.append(ExecutedCell(count=count, source=source, chance=chance))
+        found.append(ExecutedCell(count=count, source=source, random_state=random_state))
     return found, space, rng_state.written()
 
 
 def values_of_job(made: Capture, folder: Path) -> dict[str, Any]:
     (folder / "inputs").mkdir()
-    (folder / "inputs" / "chance.json").write_text(json.dumps(dict(made.chance)))
+    (folder / "inputs" / "chance.json").write_text(json.dumps(dict(made.random_state)))
     space: dict[str, Any] = {"__name__": "__main__", "print": lambda *_: None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rng_restore, "current", lambda: SimpleNamespace(job_dir=folder, seed=7))
@@ -85,7 +85,7 @@ def test_a_value_of_the_job_is_the_notebooks_or_reported(notebook: list[list[str
     names = {name: fact(value, None) for name, value in space.items() if name not in {"__name__", "__builtins__"}}
     training = TrainingCell(count=len(cells) + 1, source="result = (a, b, c)")
 
-    made = capture(executed, training, KernelFacts(names=names, chance=now))
+    made = capture(executed, training, KernelFacts(names=names, random_state=now))
     assert made.is_ready, made.errors
     with tempfile.TemporaryDirectory() as folder:
         job = values_of_job(made, Path(folder))

@@ -16,7 +16,7 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-from jupyter_dlaas.client.discovery import SocketDoor, engine_record
+from jupyter_dlaas.client.discovery import SocketEndpoint, engine_record
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
 from jupyter_dlaas.wire.protocol import MIME, JobView
@@ -80,7 +80,7 @@ class Pool:
 
     @property
     def client(self) -> Client:
-        return Client(at=[SocketDoor(self.directory)])
+        return Client(at=[SocketEndpoint(self.directory)])
 
     def job(self, name: str) -> JobView:
         return self.client.job(name)

@@ -21,7 +21,7 @@ import pytest
 
 from jupyter_dlaas.api.jobs import Job, submit
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import ServerDoor, SocketDoor
+from jupyter_dlaas.client.discovery import ServerEndpoint, SocketEndpoint
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.runtime.system.process import identity, stat_of
 from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
@@ -118,7 +118,7 @@ class Site:
 
     @property
     def client(self) -> Client:
-        return Client(at=[SocketDoor(self.pool)])
+        return Client(at=[SocketEndpoint(self.pool)])
 
     def submit(self, source: str, **options: Any) -> Job:
         client = options.pop("client", None) or self.client
@@ -265,7 +265,7 @@ class Server:
     @property
     def client(self) -> Client:
         where = urllib.parse.urlsplit(self.url)
-        return Client(at=[ServerDoor("127.0.0.1", where.port or 80, where.path, self.token)])
+        return Client(at=[ServerEndpoint("127.0.0.1", where.port or 80, where.path, self.token)])
 
     @property
     def port(self) -> int:

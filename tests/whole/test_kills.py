@@ -57,7 +57,7 @@ class Watching(threading.Thread):
 
 def watched_job(site: Site, server: Server) -> tuple[str, Watching, dict[int, int]]:
     job = site.submit(TICKS, name="ticks", client=server.client)
-    watching = Watching(Follower(Client(at=[*server.client.doors, *site.client.doors]), job.id))
+    watching = Watching(Follower(Client(at=[*server.client.endpoints, *site.client.endpoints]), job.id))
     watching.start()
     until(lambda: len(ticks(watching.text)) > 20, "the job ticks")
     return job.id, watching, site.learners(job)

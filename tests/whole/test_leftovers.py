@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.http import Client
 from tests.selection import each_nth
 from tests.whole.site import Site, is_gone, until
@@ -69,7 +69,7 @@ def test_after_many_jobs_the_engine_holds_no_more_than_before(
 
 def test_an_idle_engine_ends_by_itself_and_is_back_on_demand(site: Build) -> None:
     here = site()
-    client = Client(at=[SocketDoor(here.pool, engine_idle_s=1.0)])
+    client = Client(at=[SocketEndpoint(here.pool, engine_idle_s=1.0)])
     job = here.submit("print('hello')\n", name="small", client=client)
     job.wait(30)
     engine = here.engine_pid()
@@ -82,7 +82,7 @@ def test_an_idle_engine_ends_by_itself_and_is_back_on_demand(site: Build) -> Non
 
 def test_an_engine_with_an_unfinished_job_does_not_end(site: Build) -> None:
     here = site()
-    client = Client(at=[SocketDoor(here.pool, engine_idle_s=0.5)])
+    client = Client(at=[SocketEndpoint(here.pool, engine_idle_s=0.5)])
     job = here.submit("import time\ntime.sleep(3)\n", name="slow", client=client)
     engine = here.engine_pid()
     job.wait(30)

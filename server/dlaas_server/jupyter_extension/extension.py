@@ -28,7 +28,7 @@ from dlaas_server.jupyter_extension.handlers import (
 from dlaas_server.jupyter_extension.relay import Broken, Link
 from dlaas_server.rest.routes import ROUTES, Door, Route
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.runtime.system import hash_seed
 from jupyter_dlaas.wire.protocol import State, Unavailable
 
@@ -77,8 +77,8 @@ class DlaasExtension(ExtensionApp):
         os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # or kernels would pass this door by
         if self.set_hash_seed:
             os.environ.setdefault(hash_seed.VARIABLE, hash_seed.DEFAULT)
-        door = SocketDoor(directory, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
-        self.link = Link(door, user=os.environ.get("JUPYTERHUB_USER") or None)
+        endpoint = SocketEndpoint(directory, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
+        self.link = Link(endpoint, user=os.environ.get("JUPYTERHUB_USER") or None)
         self.unfinished = 0
         self._watch: asyncio.Task[None] | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dlaas_server.rest.routes import CheckedCell, NotebookCheck, NotebookChecked, SaidOfCell
-from jupyter_dlaas.suggest.notebook_report import CellReport, Said, check
+from jupyter_dlaas.suggest.notebook_report import CellReport, Finding, check
 
 __all__ = ["look"]
 
@@ -36,7 +36,7 @@ def _checked(one: CellReport, ids: list[str | None]) -> CheckedCell:
     )
 
 
-def _said(said: Said, ids: list[str | None]) -> SaidOfCell:
+def _said(said: Finding, ids: list[str | None]) -> SaidOfCell:
     known = 1 <= said.cell <= len(ids)
     return SaidOfCell(
         code=said.code, cell=said.cell, id=ids[said.cell - 1] if known else None, line=said.line, text=said.text

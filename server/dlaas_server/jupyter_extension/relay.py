@@ -22,7 +22,7 @@ from tornado.netutil import Resolver
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.wire.protocol import Unavailable
 
 __all__ = ["PAUSES_S", "Answer", "Broken", "Link"]
@@ -96,9 +96,9 @@ class _ToSocket(Resolver):
 class Link:
     """The way to one pool's engine."""
 
-    def __init__(self, door: SocketDoor, user: str | None = None) -> None:
+    def __init__(self, endpoint: SocketEndpoint, user: str | None = None) -> None:
         """`user`: the name that this server vouches for (JupyterHub's); None: the engine's peer credentials decide."""
-        self.door = door
+        self.endpoint = endpoint
         self._user = user
         self._starting = asyncio.Lock()
         self._open: set[IOStream] = set()
@@ -106,17 +106,17 @@ class Link:
     @property
     def path(self) -> Path:
         """The engine's socket."""
-        return self.door.directory / discovery.SOCKET
+        return self.endpoint.directory / discovery.SOCKET
 
     async def connect(self, *, may_start: bool = True) -> IOStream:
         """A stream to the engine, which is started when there is none. Raises Unavailable, in words."""
         try:
-            one = discovery.connect(replace(self.door, may_start=False), CONNECT_S)
+            one = discovery.connect(replace(self.endpoint, may_start=False), CONNECT_S)
         except Unavailable:
-            if not (may_start and self.door.may_start):
+            if not (may_start and self.endpoint.may_start):
                 raise
             async with self._starting:  # of ten requests at once, one starts it
-                one = await asyncio.to_thread(discovery.connect, self.door, CONNECT_S)
+                one = await asyncio.to_thread(discovery.connect, self.endpoint, CONNECT_S)
         except OSError as error:
             raise Unavailable(
                 f"the engine does not take connections ({error}); it may be stopped or overloaded"

@@ -122,7 +122,7 @@ with contextlib.redirect_stdout(sys.stderr):
             begin, busy = time.perf_counter(), time.process_time()
             asked = parse(magics._parser(known.train), line)
             cell = submitting.Cell(given["goal"], 99)
-            made = submitting.capture_cell(shell, known.recorder.cells(), cell, asked, known.waiter.results())
+            made = submitting.capture_cell(shell, known.recorder.cells(), cell, asked, known.follower.results())
             times.append(((time.perf_counter() - begin) * 1000, (time.process_time() - busy) * 1000))
             assert not made.errors, made.errors
         found[line] = times
