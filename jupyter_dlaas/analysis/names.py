@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,14 +15,6 @@ TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12
 LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_CLOSE = 0.7
-"""Similarity from which a name is suggested for another: `hist` for `history`, but not `time` for `optimizer`."""
-
-
-def closest_name(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that is spelled most like the name; None if none is close."""
-    close = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=_CLOSE)
-    return close[0] if close else None
 
 
 @dataclass(frozen=True, slots=True)

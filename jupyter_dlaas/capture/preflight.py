@@ -14,7 +14,8 @@ from jupyter_dlaas.analysis.cells import Cleaned, parse
 from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import SAVES, walk_now, words
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
-from jupyter_dlaas.analysis.names import LEAVES, children, closest_name
+from jupyter_dlaas.analysis.names import LEAVES, children
+from jupyter_dlaas.analysis.spelling import closest_name
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import reach
 from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
-from jupyter_dlaas.analysis.names import closest_name
+from jupyter_dlaas.analysis.spelling import closest_name
 from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 
 DLAAS = "dlaas"

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef, TrainingCell
-from jupyter_dlaas.analysis.names import closest_name
 from jupyter_dlaas.capture.capture import capture
 from tests.notebook.cases import codes, facts, job, prelude
 
@@ -593,18 +592,3 @@ def test_only_what_a_training_changes_is_named_not_the_data_that_it_reads() -> N
     )
 
     assert [w.names for w in made.warnings if w.code == "earlier_training"] == [("model", "opt")]
-
-
-@pytest.mark.parametrize(
-    ("name", "names", "closest"),
-    [
-        ("optimizer", {"time", "torch", "model"}, None),
-        ("optimiser", {"optimizer", "time"}, "optimizer"),
-        ("history", {"hist", "model"}, "hist"),
-        ("modle", {"model", "mode"}, "model"),
-    ],
-)
-def test_closest_name_is_suggested_only_when_it_is_spelled_alike(
-    name: str, names: set[str], closest: str | None
-) -> None:
-    assert closest_name(name, names) == closest

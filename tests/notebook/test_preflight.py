@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, NameFact, OwnModule, TrainingCell
+from jupyter_dlaas.analysis.spelling import closest_name
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.suggest.advice_text import trains_alone
 
@@ -270,3 +271,18 @@ def test_a_model_that_can_come_back_is_nothing_to_tell(kind: str, make: str) -> 
     one = made(KERAS, PARTS, kind, make, train="m.fit(1)", outputs=("m",))
 
     assert "keras_config" not in [problem.code for problem in one.warnings]
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "closest"),
+    [
+        ("optimizer", {"time", "torch", "model"}, None),
+        ("optimiser", {"optimizer", "time"}, "optimizer"),
+        ("history", {"hist", "model"}, "hist"),
+        ("modle", {"model", "module_name"}, "model"),
+    ],
+)
+def test_closest_name_is_suggested_only_when_it_is_spelled_alike(
+    name: str, names: set[str], closest: str | None
+) -> None:
+    assert closest_name(name, names) == closest
