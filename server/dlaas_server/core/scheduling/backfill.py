@@ -11,14 +11,14 @@ from heapq import heappop
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import WHOLE, Shape, is_kind
-from dlaas_server.core.placement.gang_placement import Free, Frees
-from dlaas_server.core.scheduling.equivalence_class import Group
-from dlaas_server.core.scheduling.gang_request import Ask, Key
+from dlaas_server.core.placement.gang_placement import FreeCapacity, NodeCapacity
+from dlaas_server.core.scheduling.equivalence_class import EquivalenceClass
+from dlaas_server.core.scheduling.gang_request import GangRequest, Key
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy
-from dlaas_server.core.scheduling.waiting_queue import LAST, Lines
+from dlaas_server.core.scheduling.waiting_queue import LAST, WaitingQueue
 
-__all__ = ["Promises", "Reservation", "Room", "could_fit", "learners_that_fit", "reserve", "room_gained"]
+__all__ = ["Backfill", "Reservation", "Room", "could_fit", "learners_that_fit", "reserve", "room_gained"]
 
 Room = list[float]
 """Free capacity of a node: devices of the requested kind, CPUs, memory (bytes), disk (MB/s), network (Mbit/s).
@@ -28,7 +28,7 @@ recomputed when it is due.
 """
 
 
-def _room_of(node: Free, shape: Shape) -> Room:
+def _room_of(node: NodeCapacity, shape: Shape) -> Room:
     devices: float = len(node.devices)
     if shape.gpu_kind is not None:
         devices = sum(is_kind(kind, shape.gpu_kind) for kind, _ in node.devices)
@@ -52,7 +52,7 @@ def learners_that_fit(room: Room, shape: Shape) -> int:
     return int(count) if count > 0 else 0
 
 
-def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: int) -> None:
+def _add(room: Room, node: NodeCapacity, shape: Shape, seat: Seat, held: Shape, sign: int) -> None:
     devices = len(seat.devices)
     if shape.gpu_kind is not None:
         devices = sum(d in node.order and is_kind(node.order[d][1], shape.gpu_kind) for d in seat.devices)
@@ -66,7 +66,7 @@ def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: in
 class Reservation:
     """Reserved start of a gang at `at_s`. `spare`: number of its learners that fit then beyond those it needs."""
 
-    ask: Ask
+    request: GangRequest
     at_s: float
     spare: int
     then: dict[str, Room] = field(default_factory=dict)
@@ -74,45 +74,47 @@ class Reservation:
     is_strict: bool = False
     """True if expected ends are not trusted: only jobs that take nothing from the reservation are admitted."""
 
-    def first_admitted(self, asks: Iterable[Ask], seats: Sequence[Seat], frees: Frees, now_s: float) -> Ask | None:
+    def first_admitted(
+        self, requests: Iterable[GangRequest], seats: Sequence[Seat], capacity: FreeCapacity, now_s: float
+    ) -> GangRequest | None:
         """Return the first job that ends before the reservation or leaves enough capacity for it; None if none does.
 
-        All of `asks` have the same shape. The seats are taken already.
+        All of `requests` have the same shape. The seats are taken already.
         """
         is_spared: bool | None = None
-        for ask in asks:
-            if self._ends_before(ask, now_s):
+        for request in requests:
+            if self._ends_before(request, now_s):
                 if is_spared is None:
-                    self._note_rooms(ask.shape, seats, frees)
-                return ask
+                    self._note_rooms(request.shape, seats, capacity)
+                return request
             if is_spared is None:
-                is_spared = self._spares(ask.shape, seats, frees)
+                is_spared = self._spares(request.shape, seats, capacity)
             if is_spared:
-                return ask
+                return request
         return None
 
-    def _ends_before(self, ask: Ask, now_s: float) -> bool:
-        end_s = ask.end_s(now_s)
+    def _ends_before(self, request: GangRequest, now_s: float) -> bool:
+        end_s = request.end_s(now_s)
         return end_s is not None and end_s <= self.at_s and not self.is_strict
 
-    def _note_rooms(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> None:
+    def _note_rooms(self, held: Shape, seats: Sequence[Seat], capacity: FreeCapacity) -> None:
         """Add the future capacity of these nodes where it is unknown: the capacity before these seats were taken."""
         for seat in seats:
             if seat.node not in self.then:
-                node = frees.named(seat.node)
+                node = capacity.named(seat.node)
                 assert node is not None
-                room = self.then[seat.node] = _room_of(node, self.ask.shape)
+                room = self.then[seat.node] = _room_of(node, self.request.shape)
                 for other in seats:
                     if other.node == seat.node:
-                        _add(room, node, self.ask.shape, other, held, 1)
+                        _add(room, node, self.request.shape, other, held, 1)
 
-    def _spares(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> bool:
+    def _spares(self, held: Shape, seats: Sequence[Seat], capacity: FreeCapacity) -> bool:
         """Return whether the reserved gang still fits while these seats stay taken. If so, subtract them."""
-        self._note_rooms(held, seats, frees)
-        shape, touched = self.ask.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
+        self._note_rooms(held, seats, capacity)
+        shape, touched = self.request.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
         loss = sum(learners_that_fit(room, shape) for room in touched.values())
         for seat in seats:
-            node = frees.named(seat.node)
+            node = capacity.named(seat.node)
             assert node is not None
             _add(touched[seat.node], node, shape, seat, held, -1)
         loss -= sum(learners_that_fit(room, shape) for room in touched.values())
@@ -124,30 +126,35 @@ class Reservation:
 
 
 def reserve(
-    ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s: float, *, is_strict: bool = False
+    request: GangRequest,
+    capacity: FreeCapacity,
+    releases: Iterable[tuple[float, GangRequest]],
+    now_s: float,
+    *,
+    is_strict: bool = False,
 ) -> Reservation:
     """Return the earliest reservation for this gang if no other job starts and running jobs end as expected.
 
     `releases` lists running jobs with their expected ends. `is_strict`: it is not sorted by time, and ending before the
     reservation does not admit a job.
     """
-    shape = ask.shape
-    fits = frees.room(shape, ask.learners)
+    shape = request.shape
+    fits = capacity.room(shape, request.learners)
     then: dict[str, Room] = {}
     at_s = now_s
     for end_s, running in releases:
-        if fits >= ask.learners and (is_strict or end_s > at_s):
+        if fits >= request.learners and (is_strict or end_s > at_s):
             break
         at_s = max(at_s, end_s)
-        fits += room_gained(then, frees, shape, running)
-    return Reservation(ask, at_s, max(fits - ask.learners, 0), then, is_strict)
+        fits += room_gained(then, capacity, shape, running)
+    return Reservation(request, at_s, max(fits - request.learners, 0), then, is_strict)
 
 
-def room_gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:
+def room_gained(rooms: dict[str, Room], capacity: FreeCapacity, shape: Shape, leaving: GangRequest) -> int:
     """Return how many more learners of this shape fit once a running job frees its seats; update `rooms`."""
     gained = 0
     for seat in leaving.seats:
-        node = frees.named(seat.node)
+        node = capacity.named(seat.node)
         if node is None:
             continue
         room = rooms.get(seat.node)
@@ -159,30 +166,30 @@ def room_gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask
     return gained
 
 
-def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask]) -> bool:
+def could_fit(shape: Shape, learners: int, capacity: FreeCapacity, running: Iterable[GangRequest]) -> bool:
     """Return whether a gang of this size would fit if all running jobs ended."""
-    fits = frees.room(shape, learners)
+    fits = capacity.room(shape, learners)
     rooms: dict[str, Room] = {}
     for one in running if fits < learners else ():
-        fits += room_gained(rooms, frees, shape, one)
+        fits += room_gained(rooms, capacity, shape, one)
         if fits >= learners:
             break
     return fits >= learners
 
 
-class Promises(Lines):
+class Backfill(WaitingQueue):
     """Backfill with one reservation at a time: for `fifo-skip`'s first waiting job, else the first late one."""
 
-    def __init__(self, frees: Frees) -> None:
-        super().__init__(frees)
-        self.running: dict[int, Ask] = {}
+    def __init__(self, capacity: FreeCapacity) -> None:
+        super().__init__(capacity)
+        self.running: dict[int, GangRequest] = {}
         """Running jobs by number, in the order in which they got their seats."""
 
     def begin(self, policy: Policy, order: Order) -> None:
         """Reset to an empty queue without reservation, under this policy and order."""
         super().begin(policy, order)
         self._promises_first = policy.order == "fifo-skip"
-        self._first: tuple[Key, Ask] | None = None
+        self._first: tuple[Key, GangRequest] | None = None
         """Reservation holder in `fifo-skip`: the first job that was tried and does not fit, and its key."""
         self._kept_for: Key | None = None
         """Key of the reservation holder for which other jobs were refused preemption."""
@@ -194,17 +201,17 @@ class Promises(Lines):
         for group in self._groups.values():
             group.is_shut = False
 
-    def _holder(self, key: Key) -> Ask | None:
+    def _holder(self, key: Key) -> GangRequest | None:
         """Return the reservation holder ahead of this key: `fifo-skip`'s first job, else the first late one."""
         if self._promises_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
         lates = self._lates
         while lates and lates[0][0] < key:
-            _, stamp, ask = lates[0]
-            if stamp == ask.stamp and self.could_fit(ask):
-                return ask
+            _, stamp, request = lates[0]
+            if stamp == request.version and self.could_fit(request):
+                return request
             entry = heappop(lates)
-            if stamp == ask.stamp:
+            if stamp == request.version:
                 self._without_room.append(entry)
         return None
 
@@ -221,11 +228,11 @@ class Promises(Lines):
         self.reopen()
         return True
 
-    def could_fit(self, ask: Ask) -> bool:
+    def could_fit(self, request: GangRequest) -> bool:
         """Return whether a waiting job would fit if nothing ran. A job that would not fit holds no reservation."""
-        return self._could_fit(self._groups[ask.shape, ask.learners, ask.queue])
+        return self._could_fit(self._groups[request.shape, request.learners, request.queue])
 
-    def _could_fit(self, group: Group) -> bool:
+    def _could_fit(self, group: EquivalenceClass) -> bool:
         if group.could_fit is None:
-            group.could_fit = could_fit(group.shape, group.learners, self.frees, self.running.values())
+            group.could_fit = could_fit(group.shape, group.learners, self.capacity, self.running.values())
         return group.could_fit

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 
-__all__ = ["IDLE", "Choice", "Preemption"]
+__all__ = ["IDLE", "PassResult", "Preempted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class Preempted:
     """Preemption of a victim for a winner. A victim that is also among the starts migrates to other seats at once."""
 
-    victim: Ask
-    winner: Ask
+    victim: GangRequest
+    winner: GangRequest
 
 
 @dataclass(slots=True)
-class Choice:
+class PassResult:
     """Decision of one scheduling pass. `wake_s`: time of the next pass if no event occurs before."""
 
-    starts: Sequence[Ask] = ()
-    stops: Sequence[Preemption] = ()
+    starts: Sequence[GangRequest] = ()
+    stops: Sequence[Preempted] = ()
     wake_s: float | None = None
-    reserved: Ask | None = None
+    reserved: GangRequest | None = None
     reserved_s: float | None = None
 
 
-IDLE: Final = Choice()
+IDLE: Final = PassResult()

@@ -11,21 +11,25 @@ from dataclasses import replace
 from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
-from dlaas_server.core.placement.gang_placement import Free, Frees
+from dlaas_server.core.placement.gang_placement import FreeCapacity, NodeCapacity
 from dlaas_server.core.scheduling.fit import seated
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 
 __all__ = ["Move", "gathered"]
 
-Move = tuple[Ask, tuple[Seat, ...]]
+Move = tuple[GangRequest, tuple[Seat, ...]]
 """A job to migrate, and its new seats."""
 NODES_MOST: Final = 32
 TRIES_MOST: Final = 8
 
 
 def gathered(
-    ask: Ask, frees: Frees, on: Mapping[str, Mapping[int, Ask]], now_s: float, ran_factor: float
-) -> tuple[tuple[Seat, ...], Move] | list[Ask]:
+    request: GangRequest,
+    capacity: FreeCapacity,
+    on: Mapping[str, Mapping[int, GangRequest]],
+    now_s: float,
+    ran_factor: float,
+) -> tuple[tuple[Seat, ...], Move] | list[GangRequest]:
     """Return the seats for this job and the move of the job that makes room, all taken.
 
     If no move helps, take nothing and return the candidates that were skipped because they are about to end. They may
@@ -33,11 +37,11 @@ def gathered(
     preempted, did not start just now, and has at least `ran_factor` times the move's cost left to run. The smallest job
     that helps is chosen. Moving two jobs for one gained 1 % more, with a fifth more stops.
     """
-    found: dict[tuple[int, int], Ask] = {}
-    brief: list[Ask] = []
-    for free in _nearest(ask, frees):
+    found: dict[tuple[int, int], GangRequest] = {}
+    brief: list[GangRequest] = []
+    for free in _nearest(request, capacity):
         for mover in on.get(free.name, {}).values():
-            if len(free.devices) + mover.weight < ask.weight or not _may_move(mover, ask, now_s):
+            if len(free.devices) + mover.weight < request.weight or not _may_move(mover, request, now_s):
                 continue
             if _is_brief(mover, now_s, ran_factor):
                 brief.append(mover)
@@ -46,39 +50,41 @@ def gathered(
             if mover.number > alike.number:
                 found[mover.weight, free.index] = mover
     for _, mover in sorted(found.items())[:TRIES_MOST]:
-        tried = _tried(ask, mover, frees, now_s)
+        tried = _tried(request, mover, capacity, now_s)
         if tried is not None:
             return tried
     return brief
 
 
-def _may_move(mover: Ask, ask: Ask, now_s: float) -> bool:
-    return mover.is_victim and mover.began_s < now_s and mover.priority <= ask.priority
+def _may_move(mover: GangRequest, request: GangRequest, now_s: float) -> bool:
+    return mover.is_victim and mover.began_s < now_s and mover.priority <= request.priority
 
 
-def _is_brief(mover: Ask, now_s: float, ran_factor: float) -> bool:
+def _is_brief(mover: GangRequest, now_s: float, ran_factor: float) -> bool:
     end_s = mover.end_s(now_s)
     return end_s is not None and end_s - now_s < ran_factor * mover.restart_s
 
 
-def _nearest(ask: Ask, frees: Frees) -> Iterator[Free]:
+def _nearest(request: GangRequest, capacity: FreeCapacity) -> Iterator[NodeCapacity]:
     """Yield nodes with some free devices, but too few; those that lack the fewest come first."""
     left = NODES_MOST
-    for devices in range(ask.shape.gpus - 1, 0, -1):
-        for free in frees.takers(replace(ask.shape, gpus=devices)):
+    for devices in range(request.shape.gpus - 1, 0, -1):
+        for free in capacity.takers(replace(request.shape, gpus=devices)):
             if len(free.devices) > devices or not left:
                 break
             left -= 1
             yield free
 
 
-def _tried(ask: Ask, mover: Ask, frees: Frees, now_s: float) -> tuple[tuple[Seat, ...], Move] | None:
-    frees.give(mover.shape, mover.seats)
-    seats = seated(frees, ask, now_s)
+def _tried(
+    request: GangRequest, mover: GangRequest, capacity: FreeCapacity, now_s: float
+) -> tuple[tuple[Seat, ...], Move] | None:
+    capacity.give(mover.shape, mover.seats)
+    seats = seated(capacity, request, now_s)
     if seats is not None:
-        its = seated(frees, mover, now_s)
+        its = seated(capacity, mover, now_s)
         if its is not None:
             return seats, (mover, its)
-        frees.give(ask.shape, seats)
-    frees.claim(mover.shape, mover.seats)
+        capacity.give(request.shape, seats)
+    capacity.claim(mover.shape, mover.seats)
     return None

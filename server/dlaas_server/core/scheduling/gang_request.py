@@ -9,9 +9,9 @@ from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.lateness import Lateness
 
-__all__ = ["Ask", "Key", "length_level", "level"]
+__all__ = ["GangRequest", "Key", "length_level", "level"]
 
 Key = tuple[int, int, float, float, int]
 """Sort key of waiting jobs; the smallest goes first."""
@@ -36,7 +36,7 @@ def _again(total_s: float, executed_s: float) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class GangRequest:
     """A waiting or running job. Only the scheduler changes it."""
 
     number: int
@@ -59,7 +59,7 @@ class Ask:
     """Cost of stopping and restoring the job."""
     is_spot: bool = False
     """True if it runs on lent devices; see `spot_scheduler.py`."""
-    may_stop: bool = True
+    is_preemptible: bool = True
     """True if it can be stopped and resumed later."""
     id: str = ""
     spread: float | None = None
@@ -75,11 +75,11 @@ class Ask:
     queued_s: float = 0.0
     """Time at which it last began to wait."""
     ends_s: float | None = None
-    """Expected end; None while it waits, and if its length is unknown. See `running_set.Ends`."""
+    """Expected end; None while it waits, and if its length is unknown. See `running_set.ExpectedEnds`."""
     seats: tuple[Seat, ...] = ()
     starts: int = 0
     rank: int = 0
-    late: Late = Late.NOT
+    lateness: Lateness = Lateness.ON_TIME
     is_victim: bool = False
     """True if it runs and is among the jobs that may be preempted."""
     patience_s: float = -1.0
@@ -87,7 +87,7 @@ class Ask:
 
     While it runs: it is not moved before this time, since it is about to end.
     """
-    stamp: int = 0
+    version: int = 0
     """Version number. It rises with each change, and entries with an older one are outdated."""
     weight: int = field(init=False)
     """Devices of the whole gang; number of learners if no devices are requested."""
@@ -136,15 +136,17 @@ class Ask:
             return least_s
         return max(least_s, factor * max(known))
 
-    def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
+    def lateness_at(
+        self, least_s: float, factor: float, steps: Iterable[Lateness], at_s: float
+    ) -> tuple[Lateness, float | None]:
         """Return the last of these steps that it has reached by `at_s` if it still waits then, and the next one's time.
 
         Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it
         last ran counts.
         """
-        late, bound_s = Late.NOT, self.bound_s(least_s, factor)
+        late, bound_s = Lateness.ON_TIME, self.bound_s(least_s, factor)
         for step in steps:
-            waits_s = self.submitted_s + self.executed_s if step is Late.LIFTED else self.queued_s
+            waits_s = self.submitted_s + self.executed_s if step is Lateness.LIFTED else self.queued_s
             due_s = waits_s + step * bound_s
             if due_s > at_s:
                 return late, due_s

@@ -6,36 +6,36 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dlaas_server.core.placement.gang_placement import Frees
+from dlaas_server.core.placement.gang_placement import FreeCapacity
 from dlaas_server.core.scheduling.backfill import Room, learners_that_fit, room_gained
-from dlaas_server.core.scheduling.gang_request import Ask
-from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.policy import Share
 
-__all__ = ["Rank", "Victims", "borrowers", "victims_for"]
+__all__ = ["Rank", "VictimIndex", "borrowers", "victims_for"]
 
 
-def victims_for(ask: Ask, frees: Frees, candidates: Iterable[Ask]) -> list[Ask]:
+def victims_for(request: GangRequest, capacity: FreeCapacity, candidates: Iterable[GangRequest]) -> list[GangRequest]:
     """Return the shortest prefix of candidates whose seats, with the free ones, suffice for the gang; [] if none does.
 
     Candidates that free nothing on the nodes that fit the gang are left out.
     """
-    shape = ask.shape
-    fits = frees.room(shape, ask.learners)
+    shape = request.shape
+    fits = capacity.room(shape, request.learners)
     rooms: dict[str, Room] = {}
-    tried: list[Ask] = []
+    tried: list[GangRequest] = []
     for victim in candidates:
         tried.append(victim)
-        fits += room_gained(rooms, frees, shape, victim)
-        if fits >= ask.learners:
+        fits += room_gained(rooms, capacity, shape, victim)
+        if fits >= request.learners:
             useful = {name for name, room in rooms.items() if learners_that_fit(room, shape)}
             return [one for one in tried if any(seat.node in useful for seat in one.seats)]
     return []
 
 
 def borrowers(
-    ask: Ask, running: Iterable[Ask], used: Mapping[str, int], share_of: Callable[[str], Share]
-) -> Iterator[Ask]:
+    request: GangRequest, running: Iterable[GangRequest], used: Mapping[str, int], share_of: Callable[[str], Share]
+) -> Iterator[GangRequest]:
     """Yield victims from other queues that exceed their guarantee, lowest priority and youngest first.
 
     Only jobs whose queue still uses at least its guarantee without them are victims.
@@ -43,8 +43,8 @@ def borrowers(
     left = dict(used)
     for one in sorted(running, key=lambda one: (one.priority, -one.began_s, -one.number)):
         over = left[one.queue] - share_of(one.queue).guaranteed
-        may_go = one.is_victim or (one.late is Late.FORGOTTEN and one.may_stop)
-        if may_go and one.priority <= ask.priority and one.queue != ask.queue and over >= one.weight:
+        may_go = one.is_victim or (one.lateness is Lateness.STARVING and one.is_preemptible)
+        if may_go and one.priority <= request.priority and one.queue != request.queue and over >= one.weight:
             left[one.queue] -= one.weight
             yield one
 
@@ -54,28 +54,28 @@ Rank = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Victims:
+class VictimIndex:
     """Jobs that may be preempted, by priority and rank, then by start time."""
 
     weights: dict[Rank, int] = field(default_factory=dict)
     """(priority, rank) -> devices that these jobs hold."""
     _by_rank: dict[Rank, list[tuple[float, int]]] = field(default_factory=dict)
 
-    def add(self, ask: Ask) -> None:
+    def add(self, request: GangRequest) -> None:
         """Add a job that may be preempted from now on."""
-        named = (ask.priority, ask.rank)
-        insort(self._by_rank.setdefault(named, []), (ask.began_s, ask.number))
-        self.weights[named] = self.weights.get(named, 0) + ask.weight
-        ask.is_victim = True
+        named = (request.priority, request.rank)
+        insort(self._by_rank.setdefault(named, []), (request.began_s, request.number))
+        self.weights[named] = self.weights.get(named, 0) + request.weight
+        request.is_victim = True
 
-    def drop(self, ask: Ask) -> None:
+    def drop(self, request: GangRequest) -> None:
         """Remove a job; do nothing if it is not a possible victim."""
-        if ask.is_victim:
-            named = (ask.priority, ask.rank)
+        if request.is_victim:
+            named = (request.priority, request.rank)
             victims = self._by_rank[named]
-            del victims[bisect_left(victims, (ask.began_s, ask.number))]
-            self.weights[named] -= ask.weight
-            ask.is_victim = False
+            del victims[bisect_left(victims, (request.began_s, request.number))]
+            self.weights[named] -= request.weight
+            request.is_victim = False
 
     def of(self, ranks: Iterable[Rank]) -> Iterator[int]:
         """Yield the numbers of jobs of these ranks: lowest priority, then worst rank, then youngest first."""
