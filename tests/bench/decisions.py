@@ -98,10 +98,10 @@ def cost(order: str, gpus: int, queued: int, events: int, seed: int = 0) -> Cost
     begin = time.thread_time()
     for seats in away:
         scheduler.capacity.give(NODE, seats)
-    scheduler.reopen()
+    scheduler.capacity_changed()
     grown = scheduler.decide(now_s).starts
     grown_s = time.thread_time() - begin
-    return Cost(tuple(sorted(took_s)), first_s, grown_s, len(grown), scheduler.waiting)
+    return Cost(tuple(sorted(took_s)), first_s, grown_s, len(grown), scheduler.waiting_count)
 
 
 def memory_mb(queued: int, order: str = "shortest") -> float:

@@ -13,7 +13,7 @@ from dlaas_server.core.model.pool import Known
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import FreeCapacity, Layout, free_of, place
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.scheduling.defragmentation import gathered
+from dlaas_server.core.scheduling.defragmentation import Migration, find_migration
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from tests.core.builders import job, node, pool, training
@@ -151,14 +151,14 @@ def test_seats_are_given_once_and_to_both_or_nobody(came: list[tuple[int, bool]]
     if capacity.room(newcomer.shape, 1):
         return
 
-    found = gathered(newcomer, capacity, on, 1.0, 10.0)
+    found = find_migration(newcomer, capacity, on, 1.0, 10.0)
 
-    if isinstance(found, list):
+    if not isinstance(found, Migration):
         assert free_devices(capacity) == before
         return
-    seats, (mover, its) = found
+    seats, mover = found.seats, found.mover
     assert mover.is_victim
     held = [one.seats for one in running.values() if one is not mover]
-    used = [device for some in (*held, its, seats) for seat in some for device in seat.devices]
+    used = [device for some in (*held, found.mover_seats, seats) for seat in some for device in seat.devices]
     assert len(used) + len(free_devices(capacity)) == len({*used, *free_devices(capacity)}) == 16
     assert len(seats[0].devices) == gpus

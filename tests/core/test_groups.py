@@ -32,7 +32,7 @@ def firsts(waiting: list[GangRequest]) -> list[GangRequest]:
 def test_the_first_of_each_length_is_the_same_whenever_one_asks(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(equivalence_class, "FEW", few)
+    monkeypatch.setattr(equivalence_class, "MAX_SORTED_ON_DEMAND", few)
     chance, group, waiting = Random(seed), EquivalenceClass(SHAPE, 1), list[GangRequest]()
     for number in range(300):
         if chance.random() < 0.55:

@@ -12,9 +12,11 @@ from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.lateness import Lateness
-from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.ordering import ORDERS, new_order
 from dlaas_server.core.scheduling.run_length import History
 from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Scheduler, Share
+from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
+from dlaas_server.core.scheduling.timers import Timers
 from tests.core.builders import node
 
 HOUR = 3600.0
@@ -202,10 +204,10 @@ def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -
 def test_a_job_is_lifted_by_the_longer_of_the_guess_and_what_is_usual(guess_s: float, usual_s: float) -> None:
     one = request(0, 1, length=guess_s)
     one.usual_s = usual_s
-    steps = (Lateness.LIFTED, Lateness.LATE)
+    guard = StarvationGuard(Policy(age_s=HOUR), new_order("shortest"), Timers())
 
-    assert one.lateness_at(HOUR, 10.0, steps, 29 * HOUR) == (Lateness.ON_TIME, 30 * HOUR)
-    assert one.lateness_at(HOUR, 10.0, steps, 30 * HOUR) == (Lateness.LIFTED, 120 * HOUR)
+    assert guard.lateness(one, 29 * HOUR) == (Lateness.ON_TIME, 30 * HOUR)
+    assert guard.lateness(one, 30 * HOUR) == (Lateness.LIFTED, 120 * HOUR)
 
 
 def test_least_attained_service_goes_first() -> None:
@@ -322,7 +324,7 @@ def test_in_every_stream_devices_are_given_once_gangs_are_whole_and_everybody_en
             heapq.heappush(todo, (begun.since_s + left_s, begun.number, begun.starts))
         _check(on)
         wake_s = found.wake_s
-        if not todo and not on.waiting and not on.running:
+        if not todo and not on.waiting_count and not on.running:
             break
 
     assert ended == set(range(len(coming)))

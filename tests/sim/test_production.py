@@ -141,7 +141,7 @@ def test_all_that_was_taken_is_given_back(order: str, small: Trace) -> None:
     replay(small, GPUS, rule)
 
     assert list(rule.scheduler.capacity) == before
-    assert (rule.scheduler.waiting, rule.scheduler.running) == (0, {})
+    assert (rule.scheduler.waiting_count, rule.scheduler.running) == (0, {})
 
 
 def test_strict_order_lets_nobody_pass() -> None:

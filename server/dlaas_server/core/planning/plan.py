@@ -21,11 +21,11 @@ from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import FreeCapacity, beside, room, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Plan, Preempt, Resized, Start, Wait
+from dlaas_server.core.planning.immediate_start import immediate, kept_for
 from dlaas_server.core.planning.scheduler_snapshot import scheduled
 from dlaas_server.core.planning.wait_reasons import SPOT, lent_out, shortfall, waits_with_reasons
 from dlaas_server.core.rebalancing.migration import gathered, made_room, may_move_again, relieved, rested_s
 from dlaas_server.core.scheduling.gang_request import GangRequest
-from dlaas_server.core.scheduling.immediate_start import immediate, kept_for
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Preempted
 from dlaas_server.core.spot.reclaim import Reclaim, ReservedSeats, free_in, given_back, holding, idle_in, loans_of

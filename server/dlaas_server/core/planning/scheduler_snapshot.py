@@ -14,7 +14,7 @@ from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from dlaas_server.core.spot.reclaim import free_in
-from dlaas_server.core.spot.spot_scheduler import SpotScheduler, charged
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler, spot_usage
 
 __all__ = ["NOTHING_KNOWN", "expect", "request_of", "scheduled"]
 
@@ -31,7 +31,7 @@ def scheduled(
         scheduler = SpotScheduler(capacity, policy, order)
     else:
         scheduler = Scheduler(capacity, policy, order)
-        scheduler.charged = charged(pool.lent, policy.spot_price)
+        scheduler.charge_spot_usage(spot_usage(pool.lent, policy.spot_price))
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
     held = [job for job in jobs if job.gang]
     gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}

@@ -14,8 +14,8 @@ from dlaas_server.core.placement.feasibility import said, why_never
 from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, room, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Wait
-from dlaas_server.core.scheduling.fit import closer
-from dlaas_server.core.scheduling.immediate_start import HeldDevices
+from dlaas_server.core.planning.immediate_start import HeldDevices
+from dlaas_server.core.scheduling.fit import locality_wait
 from jupyter_dlaas.wire.protocol import Refused
 
 __all__ = ["SPOT", "check_feasible", "lent_out", "shortfall", "waits_with_reasons"]
@@ -60,7 +60,7 @@ def waits_with_reasons(
                 short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
                 said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, capacity, kept)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
-            reason = said[asked] + closer(capacity, asked[0], asked[1], waited_s)
+            reason = said[asked] + locality_wait(capacity, asked[0], asked[1], waited_s)
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
 

@@ -21,7 +21,7 @@ from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.gang_placement import beside
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.rebalancing.consolidation import HORIZON_S, Movable, Move, Wanted, consolidation, together
-from dlaas_server.core.scheduling.fit import WHERE
+from dlaas_server.core.scheduling.fit import LEVEL_NAMES
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.spot.reclaim import free_in
 
@@ -67,7 +67,7 @@ def gathered(pool: Pool, capacity: FreeCapacity, may_move: Callable[[Job], bool]
         move = None if one is None or one.shape.placement not in _CLOSE else together(capacity, one)
         if one is not None and move is not None:
             capacity.claim(one.shape, move.joins)
-            where = WHERE[move.level]
+            where = LEVEL_NAMES[move.level]
             on = f" ({move.node})" if move.node else ""
             said = f"Its {count(len(job.gang), 'learner')} can sit {where}{on} now, and train faster there."
             yield Moved(job.id, move.seats, said)

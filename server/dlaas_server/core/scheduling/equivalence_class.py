@@ -13,17 +13,17 @@ from dlaas_server.core.scheduling.gang_request import GangRequest, Key, length_l
 __all__ = ["EquivalenceClass"]
 
 _Entry = tuple[int, int, float, float, int, int, GangRequest]
-"""Key (flat: comparisons take half the time), stamp, job. Outdated once the job's stamp differs."""
-_Line = list[_Entry]
+"""Key (flat: comparisons take half the time), version, job. Outdated once the job's version differs."""
+_Heap = list[_Entry]
 """Heap of entries."""
-FEW: Final = 1024
+MAX_SORTED_ON_DEMAND: Final = 1024
 """Class size up to which jobs are sorted by length on demand; larger classes are kept sorted by length."""
 
 
-def _trim(line: _Line) -> None:
+def _trim(heap: _Heap) -> None:
     """Pop outdated entries, so that the first entry is a waiting job."""
-    while line and line[0][5] != line[0][6].version:
-        heappop(line)
+    while heap and heap[0][5] != heap[0][6].version:
+        heappop(heap)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,14 +34,14 @@ class EquivalenceClass:
     learners: int
     head: GangRequest | None = None
     key: Key | None = None
-    is_shut: bool = False
+    is_blocked: bool = False
     """True if the head was tried and nothing that could help happened since."""
     could_fit: bool | None = None
     """True if the gang would fit if nothing ran, which a node out of service can prevent. None: not computed yet."""
     devices_min: int = field(init=False)
     """Number of free devices below which no gang of this class fits."""
-    _line: _Line = field(default_factory=list)
-    _by_length: dict[int, _Line] | None = None
+    _heap: _Heap = field(default_factory=list)
+    _by_length: dict[int, _Heap] | None = None
     """Level of the expected length -> heap of the same entries. None: the class is small, `heads` was not called."""
 
     def __post_init__(self) -> None:
@@ -50,11 +50,11 @@ class EquivalenceClass:
     def push(self, key: Key, request: GangRequest) -> bool:
         """Add a job. Return True if it is now one of `heads`, or the head while `heads` has not been called."""
         entry = (*key, request.version, request)
-        heappush(self._line, entry)
+        heappush(self._heap, entry)
         if self.key is None or key < self.key:
             self.key, self.head = key, request
         if self._by_length is None:
-            if len(self._line) > FEW:  # in time: it takes long where many wait
+            if len(self._heap) > MAX_SORTED_ON_DEMAND:  # in time: it takes long where many wait
                 self._sort_by_length()
             return self.head is request
         alike = self._by_length.setdefault(length_level(request.estimate_s), [])
@@ -62,9 +62,9 @@ class EquivalenceClass:
         heappush(alike, entry)
         return alike[0] is entry
 
-    def _sort_by_length(self) -> dict[int, _Line]:
-        lines: dict[int, _Line] = {}
-        for entry in self._line:
+    def _sort_by_length(self) -> dict[int, _Heap]:
+        lines: dict[int, _Heap] = {}
+        for entry in self._heap:
             lines.setdefault(length_level(entry[6].estimate_s), []).append(entry)
         for line in lines.values():
             heapify(line)
@@ -84,7 +84,7 @@ class EquivalenceClass:
 
     def refresh(self) -> None:
         """Recompute the head after the old one left."""
-        line = self._line
+        line = self._heap
         while line:
             first = line[0]
             request = first[6]
@@ -98,4 +98,4 @@ class EquivalenceClass:
 
     def waiting(self) -> Iterator[tuple[Key, GangRequest]]:
         """Yield the keys and jobs of all waiting jobs, unsorted."""
-        return ((entry[:5], entry[6]) for entry in self._line if entry[5] == entry[6].version)
+        return ((entry[:5], entry[6]) for entry in self._heap if entry[5] == entry[6].version)

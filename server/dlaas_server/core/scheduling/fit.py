@@ -13,9 +13,9 @@ from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import Level, allowed, levels, relaxes_after_s
 from dlaas_server.core.scheduling.gang_request import GangRequest
 
-__all__ = ["WHERE", "closer", "fits", "most", "relaxes_s", "seated"]
+__all__ = ["LEVEL_NAMES", "fits", "locality_wait", "max_fitting_weight", "relaxation_times", "take_seats"]
 
-WHERE: Final = {
+LEVEL_NAMES: Final = {
     Level.LINK: "within one group of linked devices",
     Level.NODE: "on one node",
     Level.RACK: "in one rack",
@@ -24,7 +24,7 @@ WHERE: Final = {
 """Names of topology levels in messages."""
 
 
-def most(capacity: FreeCapacity, request: GangRequest) -> int:
+def max_fitting_weight(capacity: FreeCapacity, request: GangRequest) -> int:
     """Return an upper bound for the part of the job's weight that fits, in constant time."""
     return capacity.devices if request.shape.gpus and not request.shape.is_share else request.weight
 
@@ -32,23 +32,24 @@ def most(capacity: FreeCapacity, request: GangRequest) -> int:
 def fits(capacity: FreeCapacity, request: GangRequest) -> bool:
     """Return whether the whole gang fits, however far apart its learners are."""
     return (
-        request.weight <= most(capacity, request) and capacity.room(request.shape, request.learners) >= request.learners
+        request.weight <= max_fitting_weight(capacity, request)
+        and capacity.room(request.shape, request.learners) >= request.learners
     )
 
 
-def seated(capacity: FreeCapacity, request: GangRequest, now_s: float) -> tuple[Seat, ...] | None:
+def take_seats(capacity: FreeCapacity, request: GangRequest, now_s: float) -> tuple[Seat, ...] | None:
     """Return seats taken from `capacity`; None if the gang does not fit, or still waits for seats closer together."""
     return place(capacity, request.shape, request.learners, now_s - request.queued_s)
 
 
-def relaxes_s(capacity: FreeCapacity, request: GangRequest) -> Sequence[float]:
+def relaxation_times(capacity: FreeCapacity, request: GangRequest) -> Sequence[float]:
     """Return the times at which the job accepts seats further apart."""
     if request.weight == 1 or request.shape.placement != Layout.TOPOLOGY:
         return ()
     return [request.queued_s + relaxes_after_s(steps) for steps in range(1, len(levels(capacity)))]
 
 
-def closer(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> str:
+def locality_wait(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> str:
     """Return " Waits for seats on one node; takes them further apart after 2 min."; else ""."""
     if shape.placement != Layout.TOPOLOGY or capacity.room(shape, learners) < learners:
         return ""
@@ -59,6 +60,6 @@ def closer(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float)
     level = allowed(capacity, shape, learners, waited_s)
     steps = range(1, len(levels(capacity)))
     next_s = next((at_s for one in steps if (at_s := relaxes_after_s(one)) > waited_s), None)
-    if level not in WHERE or next_s is None:
+    if level not in LEVEL_NAMES or next_s is None:
         return ""
-    return f" Waits for seats {WHERE[level]}; takes them further apart after {duration(next_s)}."
+    return f" Waits for seats {LEVEL_NAMES[level]}; takes them further apart after {duration(next_s)}."

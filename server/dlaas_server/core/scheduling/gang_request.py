@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import log
 from typing import Final
@@ -29,7 +28,8 @@ def length_level(length_s: float | None) -> int:
     return 0 if length_s is None else level(length_s)
 
 
-def _again(total_s: float, executed_s: float) -> float:
+def _doubled(total_s: float, executed_s: float) -> float:
+    """Return the expected total run time, doubled until it exceeds the run time so far."""
     while total_s <= executed_s:
         total_s *= 2
     return total_s
@@ -102,15 +102,15 @@ class GangRequest:
 
     def total_s(self, executed_s: float) -> float | None:
         """Return the expected total run time after it ran so long: doubled on overrun; None if unknown."""
-        return None if self.estimate_s is None else _again(self.estimate_s, executed_s)
+        return None if self.estimate_s is None else _doubled(self.estimate_s, executed_s)
 
-    def likely_s(self, executed_s: float) -> float | None:
+    def mean_total_s(self, executed_s: float) -> float | None:
         """Return the expected total run time, based on `mean_s`."""
         mean_s = self.estimate_s if self.mean_s is None else self.mean_s
-        return None if mean_s is None else _again(mean_s, executed_s)
+        return None if mean_s is None else _doubled(mean_s, executed_s)
 
     @property
-    def wrong(self) -> float | None:
+    def log_error(self) -> float | None:
         """Logarithm of actual over expected run time, once the job has ended; None if unknown."""
         return log(self.executed_s / self.estimate_s) if self.estimate_s and self.executed_s > 0 else None
 
@@ -126,29 +126,12 @@ class GangRequest:
         else:
             executed_s = executed_s + now_s - since_s
         if total_s <= executed_s:
-            total_s = _again(total_s, executed_s)
+            total_s = _doubled(total_s, executed_s)
         return now_s + total_s - executed_s
 
-    def bound_s(self, least_s: float, factor: float) -> float:
-        """Return the bound on its wait: `least_s`, or `factor` times its length by the longer estimate."""
-        known = [guess_s for guess_s in (self.estimate_s, self.usual_s) if guess_s is not None]
-        if not known:
-            return least_s
-        return max(least_s, factor * max(known))
-
-    def lateness_at(
-        self, least_s: float, factor: float, steps: Iterable[Lateness], at_s: float
-    ) -> tuple[Lateness, float | None]:
-        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the next one's time.
-
-        Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it
-        last ran counts.
-        """
-        late, bound_s = Lateness.ON_TIME, self.bound_s(least_s, factor)
-        for step in steps:
-            waits_s = self.submitted_s + self.executed_s if step is Lateness.LIFTED else self.queued_s
-            due_s = waits_s + step * bound_s
-            if due_s > at_s:
-                return late, due_s
-            late = step
-        return late, None
+    def bound_s(self, bound_min_s: float, factor: float) -> float:
+        """Return the bound on its wait: `bound_min_s`, or `factor` times its length by the longer estimate."""
+        lengths_s = [length_s for length_s in (self.estimate_s, self.usual_s) if length_s is not None]
+        if not lengths_s:
+            return bound_min_s
+        return max(bound_min_s, factor * max(lengths_s))

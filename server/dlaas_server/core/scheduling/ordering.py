@@ -29,7 +29,7 @@ __all__ = [
     "Slices",
     "is_by_age",
     "length_counts",
-    "made",
+    "new_order",
 ]
 
 STEP: Final = 1.5
@@ -189,7 +189,7 @@ class Shortest:
     @staticmethod
     def _left_s(request: GangRequest, now_s: float) -> float | None:
         executed_s = _executed_s(request, now_s)
-        total_s = request.likely_s(executed_s)
+        total_s = request.mean_total_s(executed_s)
         return None if total_s is None else total_s - executed_s + request.batch_s
 
 
@@ -388,7 +388,7 @@ def length_counts(order: Order) -> float:
     return 0.0 if is_by_age(order) else order.age_factor
 
 
-def made(name: str) -> Order:
+def new_order(name: str) -> Order:
     """Return a new order of this name, which has learned nothing yet."""
     order: Order = ORDERS[name]()
     return order

@@ -1,4 +1,4 @@
-"""Running jobs, sorted by expected end."""
+"""Running set: running jobs, by expected end, by start time, and by node."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Final
 
 from dlaas_server.core.scheduling.gang_request import GangRequest
 
-__all__ = ["ExpectedEnds", "oldest"]
+__all__ = ["ExpectedEnds", "RunningSet", "by_start_time"]
 
-FEW: Final = 64
+MAX_INSERTED: Final = 64
 """Maximum number of new ends that are inserted one by one; a longer list is sorted as a whole."""
-NEW_MOST: Final = 4096
+MAX_UNSORTED: Final = 4096
 """Maximum number of unsorted ends."""
+SAME_S: Final = 1e-6
+"""Times that differ by less are equal."""
 
 
 _End = tuple[float, int, GangRequest]
@@ -37,21 +39,21 @@ class ExpectedEnds:
         if end_s is not None:
             new = self._new
             new.append((end_s, request.number, request))
-            if len(new) > NEW_MOST:
+            if len(new) > MAX_UNSORTED:
                 self._sort()
 
     def _sort(self) -> None:
         ends = self._sorted
-        if len(self._new) <= FEW:
+        if len(self._new) <= MAX_INSERTED:
             for entry in self._new:
                 insort(ends, entry)
         else:
             self._sorted = ends = sorted({entry for entry in ends + self._new if entry[2].ends_s == entry[0]})
         self._new.clear()
-        gone = 0
-        while gone < len(ends) and ends[gone][2].ends_s != ends[gone][0]:
-            gone += 1
-        del ends[:gone]
+        outdated = 0
+        while outdated < len(ends) and ends[outdated][2].ends_s != ends[outdated][0]:
+            outdated += 1
+        del ends[:outdated]
 
     def is_behind(self, now_s: float) -> bool:
         """Return whether a job was expected to have ended by now."""
@@ -80,7 +82,7 @@ class ExpectedEnds:
                 yield inf, request
 
 
-def oldest(running: Iterable[GangRequest]) -> Iterator[tuple[float, GangRequest]]:
+def by_start_time(running: Iterable[GangRequest]) -> Iterator[tuple[float, GangRequest]]:
     """Yield running jobs by start time, with their expected ends.
 
     An overdue job waits for these in this order: their number only shrinks, whatever their estimates. `running` is in
@@ -89,3 +91,34 @@ def oldest(running: Iterable[GangRequest]) -> Iterator[tuple[float, GangRequest]
     for _, alike in groupby(running, lambda request: request.began_s):
         for request in sorted(alike, key=lambda request: request.number):
             yield inf if request.ends_s is None else request.ends_s, request
+
+
+class RunningSet:
+    """Running jobs. A job's run time, expected end and seats are kept in its request."""
+
+    def __init__(self, *, tracks_nodes: bool) -> None:
+        self.jobs: dict[int, GangRequest] = {}
+        """Running jobs by number, in the order in which they got their seats."""
+        self.ends = ExpectedEnds()
+        self.by_node: dict[str, dict[int, GangRequest]] = {}
+        """Node -> running jobs with one learner there, by number. Empty unless `tracks_nodes`."""
+        self._tracks_nodes = tracks_nodes
+
+    def add(self, request: GangRequest, now_s: float) -> None:
+        """Add a job that holds its seats."""
+        self.jobs[request.number] = request
+        self.ends.add(request, now_s)
+        if self._tracks_nodes and request.learners == 1 and request.seats:
+            self.by_node.setdefault(request.seats[0].node, {})[request.number] = request
+
+    def remove(self, request: GangRequest, now_s: float) -> bool:
+        """Remove a job that gave back its seats. Return whether it ends at its expected time."""
+        request.executed_s = request.executed(now_s)
+        request.since_s = None
+        request.version += 1
+        del self.jobs[request.number]
+        if self._tracks_nodes and request.learners == 1 and request.seats:
+            del self.by_node[request.seats[0].node][request.number]
+        end_s, request.ends_s = request.ends_s, None
+        request.seats = ()
+        return end_s is not None and abs(end_s - now_s) <= SAME_S

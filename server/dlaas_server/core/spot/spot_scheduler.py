@@ -17,7 +17,7 @@ from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy, Share
 from dlaas_server.core.scheduling.scheduler import PassResult, Preempted, Scheduler
 
-__all__ = ["SpotScheduler", "charged", "in_the_way"]
+__all__ = ["SpotScheduler", "in_the_way", "spot_usage"]
 
 
 def in_the_way(capacity: FreeCapacity, shape: Shape, seats: Sequence[Seat], loans: Iterable[Loan]) -> list[Loan]:
@@ -41,7 +41,7 @@ def in_the_way(capacity: FreeCapacity, shape: Shape, seats: Sequence[Seat], loan
     return found
 
 
-def charged(loans: Iterable[Loan], price: float) -> dict[str, float]:
+def spot_usage(loans: Iterable[Loan], price: float) -> dict[str, float]:
     """Return the usage that each queue is charged for its loans, in devices."""
     held: dict[str, int] = {}
     for loan in loans:
@@ -84,9 +84,9 @@ class SpotScheduler:
         return self.ordinary.order
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of waiting jobs."""
-        return self.ordinary.waiting + self.spot.waiting
+        return self.ordinary.waiting_count + self.spot.waiting_count
 
     @property
     def running(self) -> Mapping[int, GangRequest]:
@@ -145,10 +145,10 @@ class SpotScheduler:
 
     def decide(self, now_s: float) -> PassResult:
         """Run one pass: start ordinary jobs, preempt spot jobs on their seats, start spot jobs on the rest."""
-        loans = self._loans() if self.ordinary.waiting else []
+        loans = self._loans() if self.ordinary.waiting_count else []
         self.ordinary.capacity.lent = loans
         if self.ordinary.policy.order == "fair":
-            self.ordinary.charged = charged(loans, self.policy.spot_price)
+            self.ordinary.charge_spot_usage(spot_usage(loans, self.policy.spot_price))
         first = self.ordinary.decide(now_s)
         stops = list(first.stops)
         for stop in first.stops:

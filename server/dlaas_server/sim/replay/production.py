@@ -12,8 +12,8 @@ from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of
-from dlaas_server.core.scheduling.decision import IDLE
 from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.pass_result import IDLE
 from dlaas_server.core.scheduling.run_length import History
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from dlaas_server.core.spot.spot_scheduler import SpotScheduler
@@ -127,7 +127,7 @@ class ByCore:
             runs.append(run)
             scheduler.enqueue(ask, now_s)
         choice = scheduler.decide(now_s)
-        is_blocked = scheduler.waiting > 0 and scheduler.capacity.devices > 0 and self._is_blocked()
+        is_blocked = scheduler.waiting_count > 0 and scheduler.capacity.devices > 0 and self._is_blocked()
         if choice is IDLE and not is_blocked:
             return NOTHING
         return Decision(

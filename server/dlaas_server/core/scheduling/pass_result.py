@@ -1,4 +1,4 @@
-"""Decision of one scheduling pass."""
+"""Result of one scheduling pass."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class Preempted:
 
 @dataclass(slots=True)
 class PassResult:
-    """Decision of one scheduling pass. `wake_s`: time of the next pass if no event occurs before."""
+    """Decisions of one scheduling pass. `wake_s`: time of the next pass if no event occurs before."""
 
     starts: Sequence[GangRequest] = ()
     stops: Sequence[Preempted] = ()
     wake_s: float | None = None
     reserved: GangRequest | None = None
+    """Holder of the reservation, if other jobs were held back for it."""
     reserved_s: float | None = None
 
 

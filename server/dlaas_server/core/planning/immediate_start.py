@@ -13,9 +13,9 @@ from math import inf
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import FreeCapacity, Layout, place, room
-from dlaas_server.core.scheduling.decision import PassResult
-from dlaas_server.core.scheduling.fit import fits, seated
+from dlaas_server.core.scheduling.fit import fits, take_seats
 from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.pass_result import PassResult
 
 __all__ = ["HeldDevices", "ImmediateStarts", "immediate", "kept_for"]
 
@@ -56,7 +56,7 @@ def immediate(
             idle.claim(request.shape, request.seats)
             seats = request.seats
         elif places[request.id] < reserved and request.id not in winners and not _is_lent(request, idle, lendable):
-            seats = seated(idle, request, now_s) if fits(idle, request) else None
+            seats = take_seats(idle, request, now_s) if fits(idle, request) else None
             elsewhere |= _devices(seats or ())
         if seats is not None:
             found.seats[request.id] = tuple(seats)
