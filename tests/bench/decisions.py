@@ -17,7 +17,7 @@ from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of, place
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pruning import near
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from dlaas_server.sim.replay.production import nodes_of
 from dlaas_server.sim.trace.trace import NodeSpec
@@ -55,11 +55,11 @@ class Cost:
         return len(self.events_s) / sum(self.events_s)
 
 
-def _ask(number: int, now_s: float, chance: random.Random) -> Ask:
+def _ask(number: int, now_s: float, chance: random.Random) -> GangRequest:
     gpus = chance.choice([1, 1, 1, 1, 2, 2, 4, 8, 8, 16, 32, 64])
     length_s = chance.lognormvariate(8, 2)
     shape = Shape(min(gpus, 8), 0.0, 0, None, Layout.PACK)
-    return Ask(number, shape, max(1, gpus // 8), now_s, length_s, usual_s=length_s, restart_s=RESTART_S)
+    return GangRequest(number, shape, max(1, gpus // 8), now_s, length_s, usual_s=length_s, restart_s=RESTART_S)
 
 
 def _pool(gpus: int, order: str) -> Scheduler:
@@ -70,10 +70,10 @@ def _pool(gpus: int, order: str) -> Scheduler:
 def cost(order: str, gpus: int, queued: int, events: int, seed: int = 0) -> Cost:
     """Ends and submissions in turn; about `queued` jobs wait all the time. Then the tenth of the pool that was away."""
     chance, scheduler, now_s = random.Random(seed), _pool(gpus, order), 0.0
-    away = [place(scheduler.frees, NODE, 1) or () for _ in range(gpus // 80)]
+    away = [place(scheduler.capacity, NODE, 1) or () for _ in range(gpus // 80)]
     count = queued + gpus * 3 // 10
     for number in range(count):
-        scheduler.enter(_ask(number, now_s, chance), now_s)
+        scheduler.enqueue(_ask(number, now_s, chance), now_s)
     begin = time.thread_time()
     started = scheduler.decide(now_s).starts
     first_s = time.thread_time() - begin
@@ -88,20 +88,20 @@ def cost(order: str, gpus: int, queued: int, events: int, seed: int = 0) -> Cost
         arriving = _ask(count + event, now_s, chance)
         begin = time.thread_time()
         if leaving is not None:
-            scheduler.leave(leaving, now_s)
+            scheduler.remove(leaving, now_s)
         else:
-            scheduler.enter(arriving, now_s)
+            scheduler.enqueue(arriving, now_s)
         choice = scheduler.decide(now_s)
         took_s.append(time.thread_time() - begin)
         for one in choice.starts:
             heapq.heappush(ends, (now_s + (one.estimate_s or 0.0) - one.executed_s, one.number, one))
     begin = time.thread_time()
     for seats in away:
-        scheduler.frees.give(NODE, seats)
-    scheduler.reopen()
+        scheduler.capacity.give(NODE, seats)
+    scheduler.capacity_changed()
     grown = scheduler.decide(now_s).starts
     grown_s = time.thread_time() - begin
-    return Cost(tuple(sorted(took_s)), first_s, grown_s, len(grown), scheduler.waiting)
+    return Cost(tuple(sorted(took_s)), first_s, grown_s, len(grown), scheduler.waiting_count)
 
 
 def memory_mb(queued: int, order: str = "shortest") -> float:
@@ -110,7 +110,7 @@ def memory_mb(queued: int, order: str = "shortest") -> float:
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for number in range(queued):
-        scheduler.enter(_ask(number, 0.0, chance), 0.0)
+        scheduler.enqueue(_ask(number, 0.0, chance), 0.0)
     scheduler.decide(0.0)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

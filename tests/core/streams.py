@@ -18,9 +18,9 @@ from dlaas_server.core.model.job import Job, Member, MemberState
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of
-from dlaas_server.core.scheduling.gang_request import Ask
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler
-from dlaas_server.core.spot.spot_scheduler import Lending
+from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Scheduler
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler
 from jupyter_dlaas.wire.protocol import JobSpec, State
 from tests.core.builders import node
 
@@ -55,7 +55,7 @@ def in_streams(times: int, tried: Callable[[Random], object]) -> None:
 class Coming:
     """A job that will come, and how long it really runs."""
 
-    ask: Ask
+    request: GangRequest
     actual_s: float
     withdrawn_s: float | None = None
     """When its owner takes it back, if it has not ended by then."""
@@ -79,7 +79,7 @@ def stream(
         gpus, learners = chance.choice(GANGS)
         actual_s = min(chance.lognormvariate(6, 1.5), 50_000.0)
         guess_s = None if chance.random() < 0.1 else actual_s * chance.choice([1.0, chance.lognormvariate(0, 1)])
-        ask = Ask(
+        request = GangRequest(
             number,
             Shape(gpus, 0.0, 0, None, Layout.PACK),
             learners,
@@ -92,7 +92,7 @@ def stream(
             is_spot=spot > 0 and chance.random() < spot,
             id=f"j{number}",
         )
-        found.append(Coming(ask, actual_s, now_s + chance.uniform(0, 9000.0) if chance.random() < 0.1 else None))
+        found.append(Coming(request, actual_s, now_s + chance.uniform(0, 9000.0) if chance.random() < 0.1 else None))
     return found
 
 
@@ -100,10 +100,10 @@ def stream(
 class Drive:
     """Tells a scheduler what happens, until all have ended; `look` sees what it decides."""
 
-    on: Scheduler | Lending
+    on: Scheduler | SpotScheduler
     coming: list[Coming]
     nodes: list[Node]
-    look: Callable[[Drive, float], Callable[[Choice], None]]
+    look: Callable[[Drive, float], Callable[[PassResult], None]]
     """Called before each decision, and with it after."""
     extra: list[float] = field(default_factory=list)
     """Times at which it is asked though nothing happens."""
@@ -113,9 +113,9 @@ class Drive:
 
     def run(self) -> Drive:
         """All events in order of time."""
-        todo = [(one.ask.submitted_s, one.ask.number, 0) for one in self.coming]
+        todo = [(one.request.submitted_s, one.request.number, 0) for one in self.coming]
         todo += [(at_s, -1, 0) for at_s in self.extra]
-        todo += [(o.withdrawn_s, o.ask.number, WITHDRAWN) for o in self.coming if o.withdrawn_s is not None]
+        todo += [(o.withdrawn_s, o.request.number, WITHDRAWN) for o in self.coming if o.withdrawn_s is not None]
         heapq.heapify(todo)
         wake_s: float | None = None
         while len(self.ended) < len(self.coming):
@@ -139,58 +139,61 @@ class Drive:
         return self
 
     def _happens(self, one: Coming, starts: int, now_s: float) -> None:
-        if one.ask.number in self.ended:
+        if one.request.number in self.ended:
             return
         if starts == WITHDRAWN:
-            self.on.leave(one.ask, now_s, has_ended=False)
-            self.ended[one.ask.number] = now_s
+            self.on.remove(one.request, now_s, has_ended=False)
+            self.ended[one.request.number] = now_s
         elif not starts:
-            self.on.enter(one.ask, now_s)
-        elif one.ask.starts == starts and one.ask.since_s is not None:
-            self.on.leave(one.ask, now_s)
-            self.ended[one.ask.number] = now_s
+            self.on.enqueue(one.request, now_s)
+        elif one.request.starts == starts and one.request.since_s is not None:
+            self.on.remove(one.request, now_s)
+            self.ended[one.request.number] = now_s
 
-    def jobs(self) -> Iterator[Ask]:
+    def jobs(self) -> Iterator[GangRequest]:
         """All that wait or run."""
         yield from self.on.running.values()
-        yield from self.on.line()
+        yield from self.on.queue_order()
 
     def picture(self, now_s: float) -> Pool:
         """The pool as the engine would know it."""
-        jobs = {ask.id: _job(ask, self.requeued.get(ask.number, 0.0)) for ask in self.jobs()}
+        jobs = {request.id: _job(request, self.requeued.get(request.number, 0.0)) for request in self.jobs()}
         known = {
-            ask.id: Known(
-                length_s=ask.estimate_s, usual_s=ask.usual_s, executed_s=ask.executed(now_s), restart_s=ask.restart_s
+            request.id: Known(
+                length_s=request.estimate_s,
+                usual_s=request.usual_s,
+                executed_s=request.executed(now_s),
+                restart_s=request.restart_s,
             )
-            for ask in self.jobs()
+            for request in self.jobs()
         }
         return Pool(nodes=tuple(self.nodes), jobs=jobs, known=known)
 
 
-def _job(ask: Ask, queued_s: float) -> Job:
+def _job(request: GangRequest, queued_s: float) -> Job:
     spec = JobSpec(
-        learners_min=ask.learners,
-        learners_max=ask.learners,
-        gpus_per_learner=ask.shape.gpus,
-        queue=ask.queue,
-        spot=ask.is_spot,
+        learners_min=request.learners,
+        learners_max=request.learners,
+        gpus_per_learner=request.shape.gpus,
+        queue=request.queue,
+        spot=request.is_spot,
     )
-    runs = ask.since_s is not None
+    runs = request.since_s is not None
     return Job(
-        id=ask.id,
-        number=ask.number,
+        id=request.id,
+        number=request.number,
         owner="ana",
         spec=spec,
-        submitted_s=ask.submitted_s,
-        wish=ask.learners,
-        priority=ask.priority,
+        submitted_s=request.submitted_s,
+        wish=request.learners,
+        priority=request.priority,
         state=State.PROCESSING if runs else State.QUEUED,
         generation=int(runs),
         live_generation=int(runs),
-        members=tuple(_member(rank, seat) for rank, seat in enumerate(ask.seats)),
+        members=tuple(_member(rank, seat) for rank, seat in enumerate(request.seats)),
         checkpoint_step=0,
         queued_s=queued_s,
-        seated_s=ask.began_s if runs else None,
+        seated_s=request.began_s if runs else None,
     )
 
 
@@ -201,10 +204,10 @@ def _member(rank: int, seat: Seat) -> Member:
 def drive(
     policy: Policy,
     coming: list[Coming],
-    look: Callable[[Drive, float], Callable[[Choice], None]],
+    look: Callable[[Drive, float], Callable[[PassResult], None]],
     extra: list[float] | None = None,
 ) -> Drive:
     """A scheduler with this policy on a small pool is driven through the stream."""
     nodes = [node(f"n{i}", size) for i, size in enumerate(SIZES)]
-    kind = Lending if any(one.ask.is_spot for one in coming) else Scheduler
+    kind = SpotScheduler if any(one.request.is_spot for one in coming) else Scheduler
     return Drive(kind(free_of(nodes, ()), policy), coming, nodes, look, extra or []).run()

@@ -10,11 +10,11 @@ import pytest
 
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout
-from dlaas_server.core.scheduling.gang_request import Ask
-from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.policy import Policy, Share
-from dlaas_server.core.scheduling.scheduler import Choice
+from dlaas_server.core.scheduling.scheduler import PassResult
 from tests.core.streams import SIZES, Coming, Drive, drive
 
 POOL = sum(SIZES)
@@ -23,7 +23,7 @@ AGE_S = 100.0
 LONGEST_S = 150.0
 GANG_S = 10.0
 COME_UNTIL_S = 6000.0
-FORGOTTEN_S = Late.FORGOTTEN * AGE_S
+STARVING_S = Lateness.STARVING * AGE_S
 
 
 def without_end(
@@ -35,8 +35,10 @@ def without_end(
         now_s = chance.uniform(0.0, 50.0)
         while now_s < until_s:
             length_s = chance.uniform(50.0, LONGEST_S)
-            ask = Ask(0, ONE, 1, now_s, length_s, usual_s=length_s, priority=priority, queue=queue, restart_s=1.0)
-            found.append(Coming(ask, length_s))
+            request = GangRequest(
+                0, ONE, 1, now_s, length_s, usual_s=length_s, priority=priority, queue=queue, restart_s=1.0
+            )
+            found.append(Coming(request, length_s))
             now_s += length_s
     return found
 
@@ -44,28 +46,28 @@ def without_end(
 def waited_s(policy: Policy, learners: int, queue: str, others: list[Coming]) -> float:
     """How long a gang of so many learners waits among these."""
     gang = a_gang(learners, 100.0, queue)
-    return driven(policy, [gang, *others]).first[gang.ask.number] - gang.ask.submitted_s
+    return driven(policy, [gang, *others]).first[gang.request.number] - gang.request.submitted_s
 
 
 def a_gang(learners: int, submitted_s: float, queue: str = "default") -> Coming:
-    ask = Ask(0, ONE, learners, submitted_s, GANG_S, usual_s=GANG_S, queue=queue, restart_s=0.1)
-    return Coming(ask, GANG_S)
+    request = GangRequest(0, ONE, learners, submitted_s, GANG_S, usual_s=GANG_S, queue=queue, restart_s=0.1)
+    return Coming(request, GANG_S)
 
 
 def driven(policy: Policy, coming: list[Coming]) -> Drive:
-    coming = sorted(coming, key=lambda one: one.ask.submitted_s)
+    coming = sorted(coming, key=lambda one: one.request.submitted_s)
     for number, one in enumerate(coming):
-        one.ask.number, one.ask.id = number, f"j{number}"
+        one.request.number, one.request.id = number, f"j{number}"
     return drive(policy, coming, nothing)
 
 
-def nothing(_: Drive, __: float) -> Callable[[Choice], None]:
+def nothing(_: Drive, __: float) -> Callable[[PassResult], None]:
     return lambda _: None
 
 
 def bound_s(policy: Policy) -> float:
     """Of the gang, in every order."""
-    return Late.OVERDUE * max(policy.age_s, 10.0 * GANG_S) + LONGEST_S + 2.0
+    return Lateness.OVERDUE * max(policy.age_s, 10.0 * GANG_S) + LONGEST_S + 2.0
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -86,10 +88,10 @@ def test_who_is_left_room_by_higher_priorities_starts_within_its_bound(order: st
 @pytest.mark.parametrize("busy", [POOL // 2, POOL])
 def test_who_is_left_no_room_by_higher_priorities_is_not_forgotten(order: str, preempts: bool, busy: int) -> None:
     """A gang of the whole pool, which is half or quite full of others with a higher priority all the time."""
-    others = without_end(Random(0), busy, priority=1, until_s=2 * FORGOTTEN_S)
+    others = without_end(Random(0), busy, priority=1, until_s=2 * STARVING_S)
     policy = Policy(order=order, age_s=AGE_S, preempts=preempts)
 
-    assert FORGOTTEN_S <= waited_s(policy, POOL, "default", others) <= FORGOTTEN_S + LONGEST_S + 2.0
+    assert STARVING_S <= waited_s(policy, POOL, "default", others) <= STARVING_S + LONGEST_S + 2.0
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -97,16 +99,16 @@ def test_who_is_left_no_room_by_higher_priorities_is_not_forgotten(order: str, p
 def test_the_forgotten_go_one_at_a_time_the_oldest_first_and_are_left_in_peace(order: str, learners: int) -> None:
     """Priorities would mean nothing, else, in a pool that has had too much to do for days."""
     gangs = [a_gang(learners, 100.0 + number) for number in range(3)]
-    others = without_end(Random(1), POOL + 2, priority=1, until_s=2 * FORGOTTEN_S)
+    others = without_end(Random(1), POOL + 2, priority=1, until_s=2 * STARVING_S)
 
     on = driven(Policy(order=order, age_s=AGE_S), [*gangs, *others])
 
-    times = [(on.first[one.ask.number], on.ended[one.ask.number]) for one in gangs]
+    times = [(on.first[one.request.number], on.ended[one.request.number]) for one in gangs]
     assert times == sorted(times)
     assert all(ends <= begins for (_, ends), (begins, _) in pairwise(times))
-    assert times[0][0] >= FORGOTTEN_S
+    assert times[0][0] >= STARVING_S
     assert [ends - begins for begins, ends in times] == pytest.approx([GANG_S] * 3)
-    assert times[-1][1] <= FORGOTTEN_S + 3 * (LONGEST_S + GANG_S + 2.0)
+    assert times[-1][1] <= STARVING_S + 3 * (LONGEST_S + GANG_S + 2.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dlaas_server.core.model.cluster import Node, Seat
 from dlaas_server.core.model.resources import Shape, is_kind
-from dlaas_server.core.placement.gang_placement import Frees, free_of, place
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import Level, level_of
 from dlaas_server.core.rebalancing.consolidation import HORIZON_S, PAYS, Movable, Move, Wanted, consolidation, together
@@ -17,11 +17,11 @@ ONE = Shape(1, 0.0, 0, None, Layout.PACK)
 FOUR = Wanted(id="big-9", shape=ONE, learners=4, wait_s=600.0)
 
 
-def world(nodes: list[Node], *jobs: Movable) -> Frees:
-    frees = free_of(nodes, ())
+def world(nodes: list[Node], *jobs: Movable) -> FreeCapacity:
+    capacity = free_of(nodes, ())
     for job in jobs:
-        frees.claim(job.shape, job.seats)
-    return frees
+        capacity.claim(job.shape, job.seats)
+    return capacity
 
 
 def movable(*held: Seat, cost_s: float = 1.0, left_s: float | None = None, name: str = "small-1") -> Movable:
@@ -30,9 +30,9 @@ def movable(*held: Seat, cost_s: float = 1.0, left_s: float | None = None, name:
 
 def test_a_learner_that_keeps_a_node_from_being_whole_goes_elsewhere() -> None:
     job = movable(*seats("a", 1))
-    frees = world([node("a", 4), node("b", 1)], job)
+    capacity = world([node("a", 4), node("b", 1)], job)
 
-    move = consolidation(frees, [job], FOUR)
+    move = consolidation(capacity, [job], FOUR)
 
     assert move == Move(
         job="small-1", winner="big-9", node="a", seats=(Seat("b", ("b/0",)),), joins=(Seat("b", ("b/0",)),),
@@ -74,9 +74,9 @@ def test_a_job_is_not_torn_apart_for_another() -> None:
 
 def test_of_several_the_cheapest_moves() -> None:
     dear, cheap = movable(*seats("a", 1), cost_s=9.0), movable(*seats("b", 1), cost_s=2.0, name="small-2")
-    frees = world([node("a", 4), node("b", 4), node("c", 1)], dear, cheap)
+    capacity = world([node("a", 4), node("b", 4), node("c", 1)], dear, cheap)
 
-    move = consolidation(frees, [dear, cheap], FOUR)
+    move = consolidation(capacity, [dear, cheap], FOUR)
 
     assert move is not None
     assert (move.job, move.node) == ("small-2", "b")
@@ -94,33 +94,33 @@ def moved(chance: random.Random) -> bool:
     learners, kind, wait_s = chance.choice(pool)[0], chance.choice([None, "A100"]), chance.choice([1.0, 900.0])
     nodes = [replace(node(f"n{i}", n, kind=k, cpus=8.0), rack=rack) for i, (n, k, rack) in enumerate(pool)]
     kinds = {d.id: d.kind for one in nodes for d in one.devices}
-    frees = free_of(nodes, ())
+    capacity = free_of(nodes, ())
     jobs: list[Movable] = []
     for i, (count, gpus, cost_s) in enumerate(held):
         shape = Shape(gpus, 1.0, 0, "T4" if i % 3 == 2 else None, Layout.SPREAD)
-        found = place(frees, shape, count)
+        found = place(capacity, shape, count)
         if found is not None:
             jobs.append(Movable(id=f"j-{i}", shape=shape, seats=found, cost_s=cost_s))
     wanted = Wanted(id="w-1", shape=Shape(1, 0.5, 0, kind, Layout.PACK), learners=learners, wait_s=wait_s)
-    before = [free.state for free in frees]
+    before = [free.state for free in capacity]
 
-    move = consolidation(frees, jobs, wanted)
+    move = consolidation(capacity, jobs, wanted)
 
-    assert [free.state for free in frees] == before
+    assert [free.state for free in capacity] == before
     if move is None:
         return False
     job = next(one for one in jobs if one.id == move.job)
-    assert frees.has(job.shape, move.joins)  # its replacements join before anybody leaves
+    assert capacity.has(job.shape, move.joins)  # its replacements join before anybody leaves
     assert len(move.seats) == len(job.seats)
     assert set(move.seats) == (set(job.seats) - set(move.leaves)) | set(move.joins)
     assert all(new == old for new, old in zip(move.seats, job.seats, strict=True) if old not in move.leaves)
-    assert level_of(frees, move.seats) <= level_of(frees, job.seats)
+    assert level_of(capacity, move.seats) <= level_of(capacity, job.seats)
     wants_kind = job.shape.gpu_kind
     assert all(wants_kind is None or is_kind(kinds[d], wants_kind) for seat in move.joins for d in seat.devices)
     assert move.gain_gpu_s >= PAYS * move.cost_gpu_s
-    frees.claim(job.shape, move.joins)
-    frees.give(job.shape, move.leaves)
-    whole = place(frees, wanted.shape, wanted.learners)
+    capacity.claim(job.shape, move.joins)
+    capacity.give(job.shape, move.leaves)
+    whole = place(capacity, wanted.shape, wanted.learners)
     assert whole is not None, "the gang starts, and nobody else was touched"
     assert len({seat.node for seat in whole}) == 1
     return True
@@ -135,9 +135,9 @@ def test_a_move_makes_nothing_worse_in_any_of_many_pools() -> None:
 
 def test_learners_that_sit_on_two_nodes_go_together_where_one_takes_them() -> None:
     job = movable(*seats("a", 1), *seats("b", 1))
-    frees = world([node("a", 1), node("b", 3)], job)
+    capacity = world([node("a", 1), node("b", 3)], job)
 
-    move = together(frees, job)
+    move = together(capacity, job)
 
     assert move is not None
     assert (move.node, move.leaves, move.joins) == ("b", seats("a", 1), (Seat("b", ("b/1",)),))
@@ -154,10 +154,10 @@ def test_nobody_goes_together_for_less_than_it_costs_or_shortly_before_the_end()
 
 def test_a_gang_that_changes_while_it_trains_leaves_somebody_where_it_was() -> None:
     job = movable(*seats("a", 1), *seats("b", 1))
-    frees = world([node("a", 1), node("b", 1), node("c", 2)], job)
+    capacity = world([node("a", 1), node("b", 1), node("c", 2)], job)
 
-    assert together(frees, replace(job, stays=1)) is None
-    move = together(frees, job)
+    assert together(capacity, replace(job, stays=1)) is None
+    move = together(capacity, job)
     assert move is not None
     assert move.seats == seats("c", 2)
 
@@ -186,30 +186,30 @@ def test_devices_that_are_linked_are_closer_than_a_node() -> None:
 def gathered_in(chance: random.Random) -> bool:
     """Whether the first job of a random pool goes together; if so, it has what it had, and nobody else changes."""
     nodes = [replace(node(f"n{i}", chance.randint(1, 5)), rack=chance.choice("xy")) for i in range(4)]
-    frees = free_of(nodes, ())
+    capacity = free_of(nodes, ())
     jobs: list[Movable] = []
     for i in range(chance.randint(1, 4)):
         shape = Shape(chance.randint(1, 2), 0.0, 0, None, Layout.SPREAD)
-        found = place(frees, shape, chance.randint(1, 4))
+        found = place(capacity, shape, chance.randint(1, 4))
         if found is not None:
             jobs.append(Movable(id=f"j-{i}", shape=shape, seats=found, cost_s=0.1, stays=chance.randint(0, 1)))
     if not jobs:
         return False
-    job, before = jobs[0], [free.state for free in frees]
+    job, before = jobs[0], [free.state for free in capacity]
 
-    move = together(frees, job)
+    move = together(capacity, job)
 
-    assert [free.state for free in frees] == before
+    assert [free.state for free in capacity] == before
     if move is None:
         return False
-    assert frees.has(job.shape, move.joins)  # nobody else's, and they join before anybody leaves
+    assert capacity.has(job.shape, move.joins)  # nobody else's, and they join before anybody leaves
     assert len(move.seats) == len(job.seats)
     assert set(move.seats) == (set(job.seats) - set(move.leaves)) | set(move.joins)
     assert sum(seat in job.seats for seat in move.seats) >= job.stays
-    assert level_of(frees, move.seats) == move.level < level_of(frees, job.seats)
-    frees.claim(job.shape, move.joins)
-    frees.give(job.shape, move.leaves)
-    again = together(frees, replace(job, seats=move.seats))
+    assert level_of(capacity, move.seats) == move.level < level_of(capacity, job.seats)
+    capacity.claim(job.shape, move.joins)
+    capacity.give(job.shape, move.leaves)
+    again = together(capacity, replace(job, seats=move.seats))
     assert again is None or again.level < move.level
     return True
 

@@ -31,7 +31,7 @@ def safe(one: Job, *where: Seat, is_live: bool = False) -> Job:
 def pools(draw: st.DrawFn) -> Pool:
     """Up to four nodes, one or two of them drained, with jobs that train; some live, some without a checkpoint."""
     nodes = [node(f"n{i}", draw(st.integers(1, 4))) for i in range(draw(st.integers(1, 4)))]
-    frees = free_of(nodes, ())
+    capacity = free_of(nodes, ())
     jobs: list[Job] = []
     for number in range(1, draw(st.integers(1, 8)) + 1):
         low, more = draw(st.integers(1, 3)), draw(st.integers(0, 2))
@@ -43,7 +43,7 @@ def pools(draw: st.DrawFn) -> Pool:
             placement=draw(st.sampled_from(Placement)),
             elastic=draw(st.sampled_from(Elastic)),
         )
-        where = place(frees, shape_of(one), draw(st.integers(low, low + more)))
+        where = place(capacity, shape_of(one), draw(st.integers(low, low + more)))
         if where is not None:
             made = training(one, *where)
             at = draw(st.sampled_from([None, 3]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.elasticity.allocation import Gang, sized
 from dlaas_server.core.model.cluster import Node, Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.free_capacity import Frees, free_of
+from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
 from dlaas_server.core.placement.gang_placement import place
 from dlaas_server.core.placement.shape import Layout
 from tests.core.builders import node, seats
@@ -29,11 +29,11 @@ def gang(number: int = 1, has: tuple[Seat, ...] = (), **fields: object) -> Gang:
     return replace(Gang(id=f"g{number}", number=number, shape=ONE, rates=LINEAR, seats=has), **fields)  # type: ignore[arg-type]
 
 
-def left(nodes: Sequence[Node], gangs: Sequence[Gang]) -> Frees:
-    frees = free_of(nodes, ())
+def left(nodes: Sequence[Node], gangs: Sequence[Gang]) -> FreeCapacity:
+    capacity = free_of(nodes, ())
     for one in gangs:
-        frees.claim(one.shape, one.seats)
-    return frees
+        capacity.claim(one.shape, one.seats)
+    return capacity
 
 
 def sizes(nodes: Sequence[Node], gangs: Sequence[Gang], waiting: Sequence[Gang] = ()) -> dict[str, int]:
@@ -134,13 +134,13 @@ curves = st.one_of(
 @st.composite
 def pictures(draw: st.DrawFn) -> tuple[list[Node], list[Gang], list[Gang]]:
     nodes = [node(f"n{i}", draw(st.integers(1, 6))) for i in range(draw(st.integers(1, 4)))]
-    frees, gangs = free_of(nodes, ()), []
+    capacity, gangs = free_of(nodes, ()), []
     for number in range(draw(st.integers(1, 8))):
         least = draw(st.integers(1, 4))
         size = draw(st.integers(least, 6))
         made = gang(
             number,
-            place(frees, ONE, size) or () if draw(st.booleans()) else (),
+            place(capacity, ONE, size) or () if draw(st.booleans()) else (),
             least=least,
             rates={k: rate for k, rate in draw(curves).items() if k >= least},
             priority=draw(st.integers(0, 2)),

@@ -19,7 +19,7 @@ from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout
 from dlaas_server.core.planning.plan import DEFAULT
-from dlaas_server.core.scheduling.ordering import Order, made
+from dlaas_server.core.scheduling.ordering import Order, new_order
 from dlaas_server.core.scheduling.run_length import length_s
 from dlaas_server.core.scheduling.scheduler import Policy
 from tests.core.builders import job, node, pool, seats, training
@@ -56,7 +56,7 @@ def test_who_starts_first_is_told_with_what_the_order_has_learnt() -> None:
     but that it had much already."""
     picture = waiting(5000.0, 5000.0)
     known = {**picture.known, "job-3": Known(length_s=5000.0, executed_s=4900.0)}
-    policy, learnt = Policy(order="gittins", preempts=False), made("gittins")
+    policy, learnt = Policy(order="gittins", preempts=False), new_order("gittins")
     for _ in range(60):
         learnt.learn(10_000.0)
 

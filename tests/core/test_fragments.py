@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import State, Usual, free_milli, ways
-from dlaas_server.core.placement.gang_placement import Frees, free_of, place, room
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place, room
 from dlaas_server.core.placement.shape import Layout
 from tests.core.builders import node
 
@@ -32,45 +32,45 @@ def state(whole: int, *parts: int, cpus: float = 8.0) -> State:
     return (cpus, 0, (("GPU", whole, tuple(sorted(parts))),))
 
 
-def total(frees: Frees) -> int:
-    return sum(free_milli(free.state) for free in frees)
+def total(capacity: FreeCapacity) -> int:
+    return sum(free_milli(free.state) for free in capacity)
 
 
 def test_two_halves_share_one_device() -> None:
-    frees = free_of([node("a", 2)], ())
+    capacity = free_of([node("a", 2)], ())
 
-    first, second = (place(frees, share(500, layout), 1) for layout in (Layout.PACK, Layout.FGD))
+    first, second = (place(capacity, share(500, layout), 1) for layout in (Layout.PACK, Layout.FGD))
 
     assert first == second
-    assert [device for _, device in frees[0].devices] == ["a/1"]
+    assert [device for _, device in capacity[0].devices] == ["a/1"]
 
 
 def test_a_share_goes_where_the_least_room_is_left() -> None:
-    frees = free_of([node("a", 1), node("b", 1)], ())
+    capacity = free_of([node("a", 1), node("b", 1)], ())
     for milli in (300, 800):
-        place(frees, share(milli, Layout.PACK), 1)
+        place(capacity, share(milli, Layout.PACK), 1)
 
-    (seat,) = place(frees, share(200, Layout.PACK), 1) or ()
+    (seat,) = place(capacity, share(200, Layout.PACK), 1) or ()
 
     assert seat.node == "b"  # full then; a keeps 700
 
 
 def test_a_learner_of_whole_devices_takes_none_that_is_shared() -> None:
-    frees = free_of([node("a", 2)], ())
-    place(frees, share(100), 1)
+    capacity = free_of([node("a", 2)], ())
+    place(capacity, share(100), 1)
 
-    assert room(frees, ONE, 9) == 1
-    assert room(frees, share(300), 9) == 6
+    assert room(capacity, ONE, 9) == 1
+    assert room(capacity, share(300), 9) == 6
 
 
 def test_a_share_that_is_given_back_makes_the_device_whole() -> None:
-    frees = free_of([node("a", 1)], ())
-    seats = place(frees, share(400), 2) or ()
+    capacity = free_of([node("a", 1)], ())
+    seats = place(capacity, share(400), 2) or ()
 
-    frees.give(share(400), seats[:1])
-    assert room(frees, ONE, 1) == 0
-    frees.give(share(400), seats[1:])
-    assert room(frees, ONE, 1) == 1
+    capacity.give(share(400), seats[:1])
+    assert room(capacity, ONE, 1) == 0
+    capacity.give(share(400), seats[1:])
+    assert room(capacity, ONE, 1) == 1
 
 
 def test_parts_that_are_too_small_are_lost_to_who_asks_for_more() -> None:
@@ -86,11 +86,11 @@ def test_devices_without_cpus_are_lost() -> None:
 
 
 def test_a_learner_sits_where_the_fewest_fragments_grow() -> None:
-    frees = free_of([node("a", 4), node("b", 1)], ())
+    capacity = free_of([node("a", 4), node("b", 1)], ())
     for _ in range(4):
-        frees.usual.note(replace(ONE, gpus=4))
+        capacity.usual.note(replace(ONE, gpus=4))
 
-    (seat,) = place(frees, ONE, 1) or ()
+    (seat,) = place(capacity, ONE, 1) or ()
 
     assert seat.node == "b"  # a stays whole for those who ask for four
 
@@ -113,16 +113,16 @@ def test_no_device_is_given_beyond_what_it_has_and_all_comes_back(
 ) -> None:
     nodes = [node(f"n{i}", devices, cpus=8.0, kind=kind) for i, (devices, kind) in enumerate(sizes)]
     kinds = {d.id: d.kind for one in nodes for d in one.devices}
-    frees = free_of(nodes, ())
+    capacity = free_of(nodes, ())
     given_out: list[tuple[Shape, tuple[Seat, ...]]] = []
-    before = [free.state for free in frees]
+    before = [free.state for free in capacity]
     for shape, learners in asked:
-        frees.usual.note(shape, learners)
-        fits, free_before = room(frees, shape, learners), total(frees)
-        seats = place(frees, shape, learners)
+        capacity.usual.note(shape, learners)
+        fits, free_before = room(capacity, shape, learners), total(capacity)
+        seats = place(capacity, shape, learners)
         assert (seats is not None) == (fits == learners)
         if seats is None:
-            assert total(frees) == free_before
+            assert total(capacity) == free_before
             continue
         given_out.append((shape, seats))
         assert len(seats) == learners
@@ -134,11 +134,11 @@ def test_no_device_is_given_beyond_what_it_has_and_all_comes_back(
                 for device in seat.devices:
                     used[device] = used.get(device, 0) + held.milli
         assert all(milli <= WHOLE for milli in used.values())
-        assert total(frees) == WHOLE * len(kinds) - sum(used.values())
-        assert all(free.cpus >= -1e-9 for free in frees)
+        assert total(capacity) == WHOLE * len(kinds) - sum(used.values())
+        assert all(free.cpus >= -1e-9 for free in capacity)
     for shape, held_seats in given_out:
-        frees.give(shape, held_seats)
-    assert [free.state for free in frees] == before
+        capacity.give(shape, held_seats)
+    assert [free.state for free in capacity] == before
 
 
 @given(st.integers(0, 4), st.lists(st.integers(1, 999), max_size=4), st.lists(shapes, min_size=1, max_size=6))

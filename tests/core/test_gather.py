@@ -11,10 +11,10 @@ from dlaas_server.core.lifecycle.plan_outcomes import preempted
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.pool import Known
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Frees, Layout, free_of, place
+from dlaas_server.core.placement.gang_placement import FreeCapacity, Layout, free_of, place
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.scheduling.defragmentation import gathered
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.defragmentation import Migration, find_migration
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from tests.core.builders import job, node, pool, training
 
@@ -22,29 +22,29 @@ HOUR = 3600.0
 PATIENT_S = 105.0
 
 
-def ask(number: int, gpus: int, *, length: float | None = HOUR, priority: int = 0, at: float = 0.0) -> Ask:
+def request(number: int, gpus: int, *, length: float | None = HOUR, priority: int = 0, at: float = 0.0) -> GangRequest:
     shape = Shape(gpus, 0.0, 0, None, Layout.PACK)
-    return Ask(number, shape, 1, at, length, usual_s=length, priority=priority, restart_s=1.0, id=f"j{number}")
+    return GangRequest(number, shape, 1, at, length, usual_s=length, priority=priority, restart_s=1.0, id=f"j{number}")
 
 
-def in_pieces(small: Ask, policy: Policy | None = None) -> Scheduler:
+def in_pieces(small: GangRequest, policy: Policy | None = None) -> Scheduler:
     """Of two nodes of four devices one has `small`, the other a job of two; a job of four waits since 5 s."""
     on = Scheduler(free_of([node("n0"), node("n1")], ()), policy or Policy())
-    first = ask(1, 3)
-    for one in (first, ask(2, 2, priority=1), small):
-        on.enter(one, 0.0)
+    first = request(1, 3)
+    for one in (first, request(2, 2, priority=1), small):
+        on.enqueue(one, 0.0)
         on.decide(0.0)
-    on.leave(first, 5.0)
-    on.enter(ask(9, 4, at=5.0), 5.0)
+    on.remove(first, 5.0)
+    on.enqueue(request(9, 4, at=5.0), 5.0)
     return on
 
 
 def numbers(on: Scheduler) -> list[int]:
-    return [one.number for one in on.line()]
+    return [one.number for one in on.queue_order()]
 
 
 def test_a_job_that_needs_a_whole_node_gets_one_from_which_a_small_job_moves() -> None:
-    small = ask(3, 1)
+    small = request(3, 1)
     on = in_pieces(small)
     assert on.decide(5.0).starts == [], "often somebody just ends"
 
@@ -57,11 +57,11 @@ def test_a_job_that_needs_a_whole_node_gets_one_from_which_a_small_job_moves() -
 
 
 def test_a_job_that_soon_ends_is_not_moved() -> None:
-    assert in_pieces(ask(3, 1, length=PATIENT_S + 9.0)).decide(PATIENT_S).stops == []
+    assert in_pieces(request(3, 1, length=PATIENT_S + 9.0)).decide(PATIENT_S).stops == []
 
 
 def test_a_job_that_has_not_ended_when_it_was_to_end_is_moved_then_though_nothing_else_happens() -> None:
-    small = ask(3, 1, length=PATIENT_S + 9.0)
+    small = request(3, 1, length=PATIENT_S + 9.0)
     on = in_pieces(small)
     next_s = on.decide(PATIENT_S).wake_s
 
@@ -71,32 +71,34 @@ def test_a_job_that_has_not_ended_when_it_was_to_end_is_moved_then_though_nothin
 
 
 def test_a_job_of_a_higher_priority_is_not_moved() -> None:
-    assert in_pieces(ask(3, 1, priority=1)).decide(PATIENT_S).stops == []
+    assert in_pieces(request(3, 1, priority=1)).decide(PATIENT_S).stops == []
 
 
 def test_nobody_moves_for_a_job_behind_one_that_is_promised_such_seats() -> None:
-    on = in_pieces(ask(3, 1), Policy(age_s=10.0))
-    on.enter(replace(ask(8, 4, length=None, at=5.0), queue="b"), 5.0)  # nobody moves for it: its length is not known
+    on = in_pieces(request(3, 1), Policy(age_s=10.0))
+    on.enqueue(
+        replace(request(8, 4, length=None, at=5.0), queue="b"), 5.0
+    )  # nobody moves for it: its length is not known
 
     assert on.decide(PATIENT_S).stops == []
     assert numbers(on) == [8, 9]
 
 
 def test_somebody_moves_at_once_for_a_job_once_the_one_ahead_is_promised_nothing_any_more() -> None:
-    on = in_pieces(ask(3, 1), Policy(age_s=10.0))
-    first = replace(ask(8, 4, length=None, at=5.0), queue="b")
-    on.enter(first, 5.0)
+    on = in_pieces(request(3, 1), Policy(age_s=10.0))
+    first = replace(request(8, 4, length=None, at=5.0), queue="b")
+    on.enqueue(first, 5.0)
     assert on.decide(PATIENT_S).stops == []
 
     first.estimate_s = first.usual_s = 100 * HOUR  # now it is known to be long: it is late no more, and behind
-    on.reconsider(first, PATIENT_S)
+    on.update_estimate(first, PATIENT_S)
 
     assert [(one.victim.number, one.winner.number) for one in on.decide(PATIENT_S).stops] == [(3, 9)]
     assert numbers(on) == [8]
 
 
 def test_who_got_its_seats_in_this_very_pass_is_not_moved() -> None:
-    small = ask(3, 1)
+    small = request(3, 1)
     on = in_pieces(small)
     small.began_s = PATIENT_S
 
@@ -121,8 +123,8 @@ def test_the_owner_is_told_why_and_nothing_starts_before_the_seats_are_free() ->
     assert {one.job: {seat.node for seat in one.seats} for one in then.starts} == {"job-3": {"n1"}, "job-9": {"n0"}}
 
 
-def free_devices(frees: Frees) -> set[str]:
-    return {device for free in frees for _, device in free.devices}
+def free_devices(capacity: FreeCapacity) -> set[str]:
+    return {device for free in capacity for _, device in free.devices}
 
 
 @given(
@@ -131,32 +133,32 @@ def free_devices(frees: Frees) -> set[str]:
     st.integers(2, 4),
 )
 def test_seats_are_given_once_and_to_both_or_nobody(came: list[tuple[int, bool]], left: list[int], gpus: int) -> None:
-    frees = free_of([node(f"n{i}") for i in range(4)], ())
-    running: dict[int, Ask] = {}
+    capacity = free_of([node(f"n{i}") for i in range(4)], ())
+    running: dict[int, GangRequest] = {}
     for number, (its_gpus, may_stop) in enumerate(came):
-        one = ask(number, its_gpus)
-        seats = place(frees, one.shape, 1)
+        one = request(number, its_gpus)
+        seats = place(capacity, one.shape, 1)
         if seats is not None:
             one.seats, one.is_victim, running[number] = seats, may_stop, one
     for number in left:
         if number in running:
             gone = running.pop(number)
-            frees.give(gone.shape, gone.seats)
-    on: dict[str, dict[int, Ask]] = {}
+            capacity.give(gone.shape, gone.seats)
+    on: dict[str, dict[int, GangRequest]] = {}
     for one in running.values():
         on.setdefault(one.seats[0].node, {})[one.number] = one
-    before, newcomer = free_devices(frees), ask(99, gpus)
-    if frees.room(newcomer.shape, 1):
+    before, newcomer = free_devices(capacity), request(99, gpus)
+    if capacity.room(newcomer.shape, 1):
         return
 
-    found = gathered(newcomer, frees, on, 1.0, 10.0)
+    found = find_migration(newcomer, capacity, on, 1.0, 10.0)
 
-    if isinstance(found, list):
-        assert free_devices(frees) == before
+    if not isinstance(found, Migration):
+        assert free_devices(capacity) == before
         return
-    seats, (mover, its) = found
+    seats, mover = found.seats, found.mover
     assert mover.is_victim
     held = [one.seats for one in running.values() if one is not mover]
-    used = [device for some in (*held, its, seats) for seat in some for device in seat.devices]
-    assert len(used) + len(free_devices(frees)) == len({*used, *free_devices(frees)}) == 16
+    used = [device for some in (*held, found.mover_seats, seats) for seat in some for device in seat.devices]
+    assert len(used) + len(free_devices(capacity)) == len({*used, *free_devices(capacity)}) == 16
     assert len(seats[0].devices) == gpus

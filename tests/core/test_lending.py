@@ -12,8 +12,8 @@ import pytest
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of
 from dlaas_server.core.scheduling.ordering import ORDERS
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Share
-from dlaas_server.core.spot.spot_scheduler import Lending
+from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Share
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler
 from tests.core.builders import node
 from tests.core.streams import Coming, Drive, drive, in_streams, stream
 from tests.core.test_streams import as_the_whole_plan, nothing_wrong, policy
@@ -30,24 +30,24 @@ def mixed(chance: Random, count: int = 40) -> list[Coming]:
 def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
     def tried(chance: Random) -> None:
         coming = mixed(chance, 30)
-        looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+        looks = [chance.uniform(0.0, coming[-1].request.submitted_s + 5000.0) for _ in range(30)]
         drive(policy(order), coming, as_the_whole_plan, looks)
 
     in_streams(1, tried)
 
 
-def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[Choice], None]:
+def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[PassResult], None]:
     """No ordinary job goes for a spot job, and none that would fit without spot jobs waits beside them."""
     whole = nothing_wrong(on, now_s)
 
-    def after(choice: Choice) -> None:
+    def after(choice: PassResult) -> None:
         whole(choice)
         assert all(stop.victim.is_spot for stop in choice.stops if stop.winner.is_spot)
         if choice.stops or choice.reserved is not None or on.on.policy.order == "fifo":
             return
-        frees = on.on.ordinary.frees  # type: ignore[union-attr]
-        for one in on.on.line():
-            assert one.is_spot or frees.room(one.shape, one.learners) < one.learners, "it waits for a spot job"
+        capacity = on.on.ordinary.capacity  # type: ignore[union-attr]
+        for one in on.on.queue_order():
+            assert one.is_spot or capacity.room(one.shape, one.learners) < one.learners, "it waits for a spot job"
 
     return after
 
@@ -62,7 +62,7 @@ def lives(coming: list[Coming], **fields: object) -> dict[int, tuple[float | Non
     shares = {"a": Share(guaranteed=6), "b": Share(guaranteed=4)}
     on = Policy(age_s=300.0, shares=shares, spot_price=0.0, **fields)  # type: ignore[arg-type]
     found = drive(on, coming, lambda *_: lambda _: None)
-    numbers = [one.ask.number for one in coming if not one.ask.is_spot]
+    numbers = [one.request.number for one in coming if not one.request.is_spot]
     return {number: (found.first.get(number), found.ended[number]) for number in numbers}
 
 
@@ -74,18 +74,18 @@ def test_for_ordinary_jobs_it_is_as_if_there_were_no_spot_jobs(order: str, preem
     def tried(chance: Random) -> None:
         coming = mixed(chance)
         for one in coming:
-            one.ask.shape, one.ask.learners = ONE, 1 if preempts else one.ask.learners
-            one.ask.weight = one.ask.learners
-        alone = [replace(one, ask=replace(one.ask)) for one in coming]
+            one.request.shape, one.request.learners = ONE, 1 if preempts else one.request.learners
+            one.request.weight = one.request.learners
+        alone = [replace(one, request=replace(one.request)) for one in coming]
         for one in alone:
-            if one.ask.is_spot:
-                one.withdrawn_s = one.ask.submitted_s + 1e-9  # it goes as soon as it came
+            if one.request.is_spot:
+                one.withdrawn_s = one.request.submitted_s + 1e-9  # it goes as soon as it came
         beside = lives(coming, order=order, preempts=preempts)
         assert beside == lives(alone, order=order, preempts=preempts)
 
     in_streams(5, tried)
 
 
-def lending(*sizes: int, **fields: object) -> Lending:
+def lending(*sizes: int, **fields: object) -> SpotScheduler:
     nodes = [node(f"n{i}", size) for i, size in enumerate(sizes)]
-    return Lending(free_of(nodes, ()), Policy(**fields))  # type: ignore[arg-type]
+    return SpotScheduler(free_of(nodes, ()), Policy(**fields))  # type: ignore[arg-type]

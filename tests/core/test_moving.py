@@ -11,7 +11,7 @@ from dlaas_server.core.lifecycle.plan_outcomes import resized
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool
-from dlaas_server.core.placement.gang_placement import Frees, free_of, place, shape_of
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import level_of
 from dlaas_server.core.planning.decisions import Resized
@@ -108,13 +108,13 @@ def test_nobody_is_moved_for_a_job_that_is_not_to_start_then_either() -> None:
 def pools(draw: st.DrawFn) -> Pool:
     """Running jobs anywhere, some that wait."""
     nodes = [replace(node(f"n{i}", draw(st.integers(1, 4))), rack=draw(st.sampled_from("xy"))) for i in range(4)]
-    frees: Frees = free_of(nodes, ())
+    capacity: FreeCapacity = free_of(nodes, ())
     jobs: list[Job] = []
     for number in range(1, draw(st.integers(1, 5)) + 1):
         learners = draw(st.integers(1, 3))
         one = job(number, (learners, learners), gpus=draw(st.integers(1, 2)))
         spread = replace(shape_of(one), placement=Layout.SPREAD)
-        held = place(frees, spread, learners)
+        held = place(capacity, spread, learners)
         if held is not None:
             elastic = draw(st.sampled_from([Elastic.MANUAL, Elastic.AUTO, Elastic.OFF]))
             jobs.append(replace(live(one, *held), elastic=elastic, is_live=draw(st.booleans())))
@@ -125,7 +125,7 @@ def pools(draw: st.DrawFn) -> Pool:
 @settings(deadline=None)
 @given(pools())
 def test_a_move_keeps_the_size_takes_only_what_is_free_and_is_made_once(on: Pool) -> None:
-    frees = free_of(on.nodes, on.jobs.values())
+    capacity = free_of(on.nodes, on.jobs.values())
     found = moves(on)
     for change in found:
         before = [m.seat for m in on.jobs[change.job].gang]
@@ -133,9 +133,9 @@ def test_a_move_keeps_the_size_takes_only_what_is_free_and_is_made_once(on: Pool
         assert on.jobs[change.job].elastic is not Elastic.OFF
         assert on.jobs[change.job].is_live
         assert len(joins) < len(before), "somebody stays, who has what was learnt"
-        assert frees.has(shape, joins)
-        frees.claim(shape, joins)
-        assert level_of(frees, change.seats) <= level_of(frees, tuple(before))
+        assert capacity.has(shape, joins)
+        capacity.claim(shape, joins)
+        assert level_of(capacity, change.seats) <= level_of(capacity, tuple(before))
     done = set[str]()
     while found:  # nobody twice, so it comes to rest
         assert not {one.job for one in found} & done

@@ -46,17 +46,17 @@ def test_a_gang_is_spread_over_the_least_loaded_nodes() -> None:
 
 
 def test_a_gang_that_does_not_fit_takes_nothing() -> None:
-    frees = free_of([node("a", 3)], ())
+    capacity = free_of([node("a", 3)], ())
 
-    assert place(frees, shape_of(job()), 4) is None
-    assert len(frees[0].devices) == 3
+    assert place(capacity, shape_of(job()), 4) is None
+    assert len(capacity[0].devices) == 3
 
 
 def test_cpus_and_memory_count_beside_devices() -> None:
     hungry = job(gpus=1, cpus=3, memory=2**30)
-    frees = free_of([node("a", 4, cpus=8, memory=2**40), node("b", 4, cpus=8, memory=2**30)], ())
+    capacity = free_of([node("a", 4, cpus=8, memory=2**40), node("b", 4, cpus=8, memory=2**30)], ())
 
-    assert room(frees, shape_of(hungry), 10) == 3  # two by its CPUs on a, one by its memory on b
+    assert room(capacity, shape_of(hungry), 10) == 3  # two by its CPUs on a, one by its memory on b
 
 
 def test_devices_out_of_service_and_cordoned_nodes_are_passed_over() -> None:
@@ -170,16 +170,16 @@ def test_in_every_layout_a_gang_is_whole_and_of_the_kind_asked_for_and_of_one_ki
         )
         for i, (kinds, cpus) in enumerate(pool)
     ]
-    frees = free_of(nodes, ())
-    fits = room(frees, shape, learners)
-    before = frees.devices
+    capacity = free_of(nodes, ())
+    fits = room(capacity, shape, learners)
+    before = capacity.devices
 
-    found = place(frees, shape, learners)
+    found = place(capacity, shape, learners)
 
     assert (found is not None) == (fits == learners)
     assert (why_never(nodes, shape, learners, "GPU") is None) == (fits == learners)  # nobody else is there
     if found is None:
-        assert frees.devices == before
+        assert capacity.devices == before
         return
     taken = [d for seat in found for d in seat.devices]
     assert len(taken) == len(set(taken)) == learners * shape.gpus

@@ -276,5 +276,5 @@ def test_a_job_that_starts_holds_its_seats_at_once() -> None:
 def test_how_wrong_the_length_of_a_job_may_be_is_told_to_the_order() -> None:
     picture = replace(pool([node()], job(1)), known={"job-1": Known(length_s=60.0, spread=0.1)})
 
-    (waiting,) = scheduled(picture, 60.0, Policy())[0].line()
+    (waiting,) = scheduled(picture, 60.0, Policy())[0].queue_order()
     assert waiting.spread == 0.1

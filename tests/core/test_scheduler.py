@@ -10,17 +10,19 @@ import pytest
 
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of
-from dlaas_server.core.scheduling.gang_request import Ask
-from dlaas_server.core.scheduling.lateness import Late
-from dlaas_server.core.scheduling.ordering import ORDERS
+from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.lateness import Lateness
+from dlaas_server.core.scheduling.ordering import ORDERS, new_order
 from dlaas_server.core.scheduling.run_length import History
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler, Share
+from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Scheduler, Share
+from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
+from dlaas_server.core.scheduling.timers import Timers
 from tests.core.builders import node
 
 HOUR = 3600.0
 
 
-def ask(
+def request(
     number: int,
     gpus: int = 1,
     *,
@@ -29,9 +31,9 @@ def ask(
     priority: int = 0,
     at: float = 0.0,
     restart: float = 1.0,
-) -> Ask:
+) -> GangRequest:
     shape = Shape(gpus, 0.0, 0, None, Layout.PACK)
-    return Ask(
+    return GangRequest(
         number, shape, learners, at, length, usual_s=length, priority=priority, restart_s=restart, id=f"j{number}"
     )
 
@@ -41,27 +43,27 @@ def scheduler(order: str = "shortest", *sizes: int) -> Scheduler:
     return Scheduler(free_of(nodes, ()), Policy(order=order))
 
 
-def entered(on: Scheduler, now_s: float, *asks: Ask) -> Choice:
-    for one in asks:
-        on.enter(one, now_s)
+def entered(on: Scheduler, now_s: float, *requests: GangRequest) -> PassResult:
+    for one in requests:
+        on.enqueue(one, now_s)
     return on.decide(now_s)
 
 
-def numbers(asks: Iterable[Ask]) -> list[int]:
-    return [one.number for one in asks]
+def numbers(requests: Iterable[GangRequest]) -> list[int]:
+    return [one.number for one in requests]
 
 
 def test_the_shortest_goes_first_and_equally_long_ones_go_by_age() -> None:
     on = scheduler()
-    entered(on, 0.0, ask(0, 4))
-    entered(on, 1.0, ask(1, 4, length=100 * HOUR), ask(2, 4), ask(3, 4, length=1.1 * HOUR))
+    entered(on, 0.0, request(0, 4))
+    entered(on, 1.0, request(1, 4, length=100 * HOUR), request(2, 4), request(3, 4, length=1.1 * HOUR))
 
-    assert numbers(on.line()) == [2, 3, 1]
+    assert numbers(on.queue_order()) == [2, 3, 1]
 
 
 def test_a_much_shorter_job_preempts_once_it_was_patient_and_the_other_ran_for_a_while() -> None:
     on = scheduler()
-    long, brief = ask(0, 4, length=100 * HOUR), ask(1, 4, length=60.0, at=5.0)
+    long, brief = request(0, 4, length=100 * HOUR), request(1, 4, length=60.0, at=5.0)
     entered(on, 0.0, long)
 
     first = entered(on, 5.0, brief)
@@ -75,11 +77,11 @@ def test_a_much_shorter_job_preempts_once_it_was_patient_and_the_other_ran_for_a
 
 def test_who_is_preempted_goes_on_where_it_was() -> None:
     on = scheduler()
-    long, brief = ask(0, 4, length=100 * HOUR), ask(1, 4, length=60.0, at=5.0)
+    long, brief = request(0, 4, length=100 * HOUR), request(1, 4, length=60.0, at=5.0)
     entered(on, 0.0, long)
     entered(on, 5.0, brief)
     on.decide(105.0)
-    on.leave(brief, 166.0)
+    on.remove(brief, 166.0)
 
     assert numbers(on.decide(166.0).starts) == [0]
     assert long.executed_s == 105.0
@@ -88,54 +90,54 @@ def test_who_is_preempted_goes_on_where_it_was() -> None:
 
 def test_nobody_of_the_same_class_is_preempted() -> None:
     on = scheduler()
-    entered(on, 0.0, ask(0, 4, length=2 * HOUR))
-    entered(on, 5.0, ask(1, 4, length=1.9 * HOUR, at=5.0))
+    entered(on, 0.0, request(0, 4, length=2 * HOUR))
+    entered(on, 5.0, request(1, 4, length=1.9 * HOUR, at=5.0))
 
     assert on.decide(1000.0).stops == []
 
 
 def test_nobody_is_preempted_for_a_job_of_the_next_class() -> None:
     on = scheduler()
-    entered(on, 0.0, ask(0, 4, length=2 * HOUR))
-    entered(on, 5.0, ask(1, 4, length=HOUR / 3, at=5.0))
+    entered(on, 0.0, request(0, 4, length=2 * HOUR))
+    entered(on, 5.0, request(1, 4, length=HOUR / 3, at=5.0))
 
     assert on.decide(1000.0).stops == []
 
-    entered(on, 1000.0, ask(2, 4, length=HOUR / 30, at=1000.0))
+    entered(on, 1000.0, request(2, 4, length=HOUR / 30, at=1000.0))
     assert [(one.victim.number, one.winner.number) for one in on.decide(1100.0).stops] == [(0, 2)]
 
 
 def test_a_higher_priority_preempts_without_patience_and_as_few_as_needed() -> None:
     on = scheduler("fifo-skip", 4)
-    entered(on, 0.0, *(ask(n) for n in range(4)))
+    entered(on, 0.0, *(request(n) for n in range(4)))
 
-    found = entered(on, 20.0, ask(9, 2, priority=1, length=100 * HOUR, at=20.0))
+    found = entered(on, 20.0, request(9, 2, priority=1, length=100 * HOUR, at=20.0))
 
     assert sorted((one.victim.number, one.winner.number) for one in found.stops) == [(2, 9), (3, 9)]
-    assert numbers(on.line()) == [2, 3]
+    assert numbers(on.queue_order()) == [2, 3]
 
 
 def test_a_job_that_just_began_is_not_preempted() -> None:
     on = scheduler("fifo-skip", 4)
-    entered(on, 0.0, *(ask(n, restart=60.0) for n in range(4)))
+    entered(on, 0.0, *(request(n, restart=60.0) for n in range(4)))
 
-    assert entered(on, 599.0, ask(9, priority=1, at=599.0)).stops == []
+    assert entered(on, 599.0, request(9, priority=1, at=599.0)).stops == []
     assert len(on.decide(600.0).stops) == 1
 
 
 def test_nobody_is_preempted_where_the_pool_does_not_want_it() -> None:
     on = Scheduler(free_of([node("n0", 4)], ()), Policy(preempts=False))
-    entered(on, 0.0, ask(0, 4, length=100 * HOUR))
+    entered(on, 0.0, request(0, 4, length=100 * HOUR))
 
-    assert not entered(on, HOUR, ask(1, 4, length=1.0, priority=5, at=HOUR)).stops
+    assert not entered(on, HOUR, request(1, 4, length=1.0, priority=5, at=HOUR)).stops
 
 
 def test_a_passing_job_may_not_delay_the_first_in_line() -> None:
     on = scheduler("fifo-skip", 4)
-    entered(on, 0.0, ask(0, 2, length=100.0))
-    entered(on, 1.0, ask(1, 4, length=50.0, at=1.0))
+    entered(on, 0.0, request(0, 2, length=100.0))
+    entered(on, 1.0, request(1, 4, length=50.0, at=1.0))
 
-    found = entered(on, 2.0, ask(2, 2, length=2000.0, at=2.0), ask(3, 2, length=90.0, at=2.0))
+    found = entered(on, 2.0, request(2, 2, length=2000.0, at=2.0), request(3, 2, length=90.0, at=2.0))
 
     assert numbers(found.starts) == [3]
     assert (found.reserved and found.reserved.number, found.reserved_s) == (1, 100.0)
@@ -146,28 +148,28 @@ def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_promis
     *, is_withdrawn: bool
 ) -> None:
     on = scheduler("fifo-skip", 4)
-    on.obey(Policy(order="fifo-skip", age_s=1.0), 0.0)
-    entered(on, 0.0, ask(0, 3, priority=5), ask(1, priority=-1))
-    overdue = ask(2, 4, length=None, at=1.0)
+    on.set_policy(Policy(order="fifo-skip", age_s=1.0), 0.0)
+    entered(on, 0.0, request(0, 3, priority=5), request(1, priority=-1))
+    overdue = request(2, 4, length=None, at=1.0)
     entered(on, 1.0, overdue)
-    assert entered(on, 20.0, ask(3, at=20.0)).stops == [], "all that ends is kept for job 2"
+    assert entered(on, 20.0, request(3, at=20.0)).stops == [], "all that ends is kept for job 2"
 
     if is_withdrawn:
-        on.leave(overdue, 21.0, has_ended=False)
+        on.remove(overdue, 21.0, has_ended=False)
     else:
-        on.enter(ask(4, 2, learners=2, priority=1, at=21.0), 21.0)
+        on.enqueue(request(4, 2, learners=2, priority=1, at=21.0), 21.0)
 
     assert [(one.victim.number, one.winner.number) for one in on.decide(21.0).stops] == [(1, 3)]
 
 
 def test_nobody_wakes_up_for_a_job_that_has_left_by_then() -> None:
     on = scheduler("fifo-skip", 4)
-    brief = ask(0, 2, length=100.0)
-    entered(on, 0.0, brief, ask(1, 2, length=500.0))
-    entered(on, 1.0, ask(2, 4, at=1.0))
-    on.leave(brief, 2.0)
+    brief = request(0, 2, length=100.0)
+    entered(on, 0.0, brief, request(1, 2, length=500.0))
+    entered(on, 1.0, request(2, 4, at=1.0))
+    on.remove(brief, 2.0)
 
-    found = entered(on, 2.0, ask(3, 2, length=2000.0, at=2.0))
+    found = entered(on, 2.0, request(3, 2, length=2000.0, at=2.0))
 
     assert (found.starts, found.reserved_s) == ([], 500.0)
     assert found.wake_s is not None
@@ -176,49 +178,49 @@ def test_nobody_wakes_up_for_a_job_that_has_left_by_then() -> None:
 
 def test_a_passing_job_may_stay_where_the_first_in_line_does_not_need_it() -> None:
     on = scheduler("fifo-skip", 4, 4)
-    entered(on, 0.0, ask(0, 4, length=100.0), ask(1, 2, length=500.0))
-    entered(on, 1.0, ask(2, 4, length=50.0, at=1.0))
+    entered(on, 0.0, request(0, 4, length=100.0), request(1, 2, length=500.0))
+    entered(on, 1.0, request(2, 4, length=50.0, at=1.0))
 
-    assert numbers(entered(on, 2.0, ask(3, 2, length=10_000.0, at=2.0)).starts) == [3]
+    assert numbers(entered(on, 2.0, request(3, 2, length=10_000.0, at=2.0)).starts) == [3]
 
 
 def test_fifo_stops_at_the_first_that_does_not_fit() -> None:
     on = scheduler("fifo", 4)
-    entered(on, 0.0, ask(0, 2))
+    entered(on, 0.0, request(0, 2))
 
-    assert not entered(on, 1.0, ask(1, 4, at=1.0), ask(2, 1, at=1.0)).starts
+    assert not entered(on, 1.0, request(1, 4, at=1.0), request(2, 1, at=1.0)).starts
 
 
 def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -> None:
     on = scheduler()
-    entered(on, 0.0, ask(0, 4, restart=1e9))
-    entered(on, 1.0, ask(1, 4, length=30 * HOUR, at=1.0, restart=1e9))
-    entered(on, 95 * HOUR, ask(2, 4, length=25 * HOUR, at=95 * HOUR), ask(3, 4, length=HOUR, at=95 * HOUR))
+    entered(on, 0.0, request(0, 4, restart=1e9))
+    entered(on, 1.0, request(1, 4, length=30 * HOUR, at=1.0, restart=1e9))
+    entered(on, 95 * HOUR, request(2, 4, length=25 * HOUR, at=95 * HOUR), request(3, 4, length=HOUR, at=95 * HOUR))
 
-    assert numbers(on.line()) == [3, 1, 2]
+    assert numbers(on.queue_order()) == [3, 1, 2]
 
 
 @pytest.mark.parametrize(("guess_s", "usual_s"), [(HOUR, 3 * HOUR), (3 * HOUR, HOUR)])
 def test_a_job_is_lifted_by_the_longer_of_the_guess_and_what_is_usual(guess_s: float, usual_s: float) -> None:
-    one = ask(0, 1, length=guess_s)
+    one = request(0, 1, length=guess_s)
     one.usual_s = usual_s
-    steps = (Late.LIFTED, Late.LATE)
+    guard = StarvationGuard(Policy(age_s=HOUR), new_order("shortest"), Timers())
 
-    assert one.lateness(HOUR, 10.0, steps, 29 * HOUR) == (Late.NOT, 30 * HOUR)
-    assert one.lateness(HOUR, 10.0, steps, 30 * HOUR) == (Late.LIFTED, 120 * HOUR)
+    assert guard.lateness(one, 29 * HOUR) == (Lateness.ON_TIME, 30 * HOUR)
+    assert guard.lateness(one, 30 * HOUR) == (Lateness.LIFTED, 120 * HOUR)
 
 
 def test_least_attained_service_goes_first() -> None:
     on = scheduler("las")
-    entered(on, 0.0, ask(0, 4, length=None))
-    entered(on, 2 * HOUR, ask(1, 4, length=None, at=2 * HOUR))
+    entered(on, 0.0, request(0, 4, length=None))
+    entered(on, 2 * HOUR, request(1, 4, length=None, at=2 * HOUR))
 
     assert [one.victim.number for one in on.decide(2 * HOUR + 100.0).stops] == [0]
 
 
 def test_jobs_take_turns() -> None:
     on = scheduler("time-slice")
-    entered(on, 0.0, ask(0, 4, length=None), ask(1, 4, length=None))
+    entered(on, 0.0, request(0, 4, length=None), request(1, 4, length=None))
 
     turns = [numbers(on.decide(at).starts) for at in (600.0, 1200.0, 1801.0)]
 
@@ -245,7 +247,7 @@ def test_by_fair_finish_a_long_guess_waits_where_guesses_are_good_and_is_tried_w
     order = ORDERS["fair-finish"]()
     for number in range(50):
         order.learn(HOUR, wrong * (-1) ** number)
-    long, short = ask(0, length=8 * HOUR), ask(1, length=2 * HOUR, at=4 * HOUR)
+    long, short = request(0, length=8 * HOUR), request(1, length=2 * HOUR, at=4 * HOUR)
 
     assert min((order.rank(one, 5 * HOUR), one.number) for one in (long, short))[1] == first
 
@@ -254,7 +256,7 @@ def test_by_fair_finish_a_job_that_counts_its_steps_is_taken_at_its_word() -> No
     order = ORDERS["fair-finish"]()
     for number in range(50):
         order.learn(HOUR, 2.0 * (-1) ** number)
-    guessed, told = ask(0, length=8 * HOUR), ask(1, length=8 * HOUR)
+    guessed, told = request(0, length=8 * HOUR), request(1, length=8 * HOUR)
     told.spread = 0.0
 
     assert order.rank(guessed, 0.0) < order.rank(told, 0.0) == 60 * 4 * 8
@@ -262,14 +264,16 @@ def test_by_fair_finish_a_job_that_counts_its_steps_is_taken_at_its_word() -> No
 
 def test_what_a_running_job_tells_moves_what_is_promised() -> None:
     on = scheduler("fifo-skip", 4)
-    running = ask(0, 2, length=100.0)
+    running = request(0, 2, length=100.0)
     entered(on, 0.0, running)
-    assert entered(on, 1.0, ask(1, 4, length=50.0, at=1.0), ask(2, 2, length=2000.0, at=1.0)).reserved_s == 100.0
+    assert (
+        entered(on, 1.0, request(1, 4, length=50.0, at=1.0), request(2, 2, length=2000.0, at=1.0)).reserved_s == 100.0
+    )
 
     running.estimate_s = 500.0
-    on.reconsider(running, 2.0)
+    on.update_estimate(running, 2.0)
 
-    assert entered(on, 2.0, ask(3, 2, length=2000.0, at=2.0)).reserved_s == 500.0
+    assert entered(on, 2.0, request(3, 2, length=2000.0, at=2.0)).reserved_s == 500.0
 
 
 def test_what_nobody_guessed_is_expected_to_be_as_usual() -> None:
@@ -281,13 +285,13 @@ def test_what_nobody_guessed_is_expected_to_be_as_usual() -> None:
     assert history.expected_s(None, 4) == pytest.approx(20.0)
 
 
-def _stream(chance: Random, count: int) -> list[Ask]:
+def _stream(chance: Random, count: int) -> list[GangRequest]:
     now_s, found = 0.0, []
     for number in range(count):
         now_s += chance.expovariate(1 / 200)
         gpus, learners = chance.choice([(1, 1), (1, 1), (2, 1), (4, 1), (2, 3), (1, 5)])
         actual_s = chance.lognormvariate(6, 1.5)
-        one = ask(number, gpus, learners=learners, length=actual_s * chance.lognormvariate(0, 1), at=now_s)
+        one = request(number, gpus, learners=learners, length=actual_s * chance.lognormvariate(0, 1), at=now_s)
         one.priority = chance.choice([0, 0, 0, 0, 1])
         one.id = repr(actual_s)
         found.append(one)
@@ -309,9 +313,9 @@ def test_in_every_stream_devices_are_given_once_gangs_are_whole_and_everybody_en
             _, number, starts = heapq.heappop(todo)
             one = coming[number]
             if not starts:
-                on.enter(one, now_s)
+                on.enqueue(one, now_s)
             elif one.starts == starts and one.since_s is not None:
-                on.leave(one, now_s)
+                on.remove(one, now_s)
                 ended.add(number)
         found = on.decide(now_s)
         for begun in found.starts:
@@ -320,7 +324,7 @@ def test_in_every_stream_devices_are_given_once_gangs_are_whole_and_everybody_en
             heapq.heappush(todo, (begun.since_s + left_s, begun.number, begun.starts))
         _check(on)
         wake_s = found.wake_s
-        if not todo and not on.waiting and not on.running:
+        if not todo and not on.waiting_count and not on.running:
             break
 
     assert ended == set(range(len(coming)))
@@ -328,7 +332,7 @@ def test_in_every_stream_devices_are_given_once_gangs_are_whole_and_everybody_en
 
 def _check(on: Scheduler) -> None:
     used = [(seat.node, device) for one in on.running.values() for seat in one.seats for device in seat.devices]
-    free = [(one.name, device) for one in on.frees for _, device in one.devices]
+    free = [(one.name, device) for one in on.capacity for _, device in one.devices]
     assert len(used) + len(free) == len({*used, *free}) == 10
     for one in on.running.values():
         assert len(one.seats) == one.learners
@@ -340,8 +344,8 @@ def fair(*, guaranteed: dict[str, int]) -> Scheduler:
     return Scheduler(free_of([node("n0", 10)], ()), Policy(order="fair", shares=shares))
 
 
-def of_queue(queue: str, *numbers: int, at: float = 0.0) -> list[Ask]:
-    found = [ask(number, at=at) for number in numbers]
+def of_queue(queue: str, *numbers: int, at: float = 0.0) -> list[GangRequest]:
+    found = [request(number, at=at) for number in numbers]
     for one in found:
         one.queue = queue
     return found
@@ -393,4 +397,4 @@ def test_who_loses_its_seats_in_the_pass_in_which_it_got_them_neither_started_no
     found = entered(on, 0.0, borrower, owner)
 
     assert (numbers(found.starts), found.stops) == ([1], [])
-    assert (numbers(on.line()), borrower.starts) == ([0], 0)
+    assert (numbers(on.queue_order()), borrower.starts) == ([0], 0)

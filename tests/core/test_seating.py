@@ -12,23 +12,23 @@ from dlaas_server.core.placement.gang_placement import free_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import FIRST_S
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from tests.core.builders import job, node, pool, seats, training
 
 
-def ask(number: int, learners: int, layout: Layout = Layout.TOPOLOGY, milli: int = 1000) -> Ask:
-    return Ask(number, Shape(1, 0.0, 0, None, layout, milli=milli), learners, 0.0, 100.0)
+def request(number: int, learners: int, layout: Layout = Layout.TOPOLOGY, milli: int = 1000) -> GangRequest:
+    return GangRequest(number, Shape(1, 0.0, 0, None, layout, milli=milli), learners, 0.0, 100.0)
 
 
 @pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest"])
 def test_a_gang_is_tried_again_when_it_may_sit_further_apart(order: str) -> None:
     scheduler = Scheduler(free_of([node("a", 4), node("b", 4)], ()), Policy(order=order))
     for number in (1, 2):
-        scheduler.enter(ask(number, 2 + number % 2), 0.0)
+        scheduler.enqueue(request(number, 2 + number % 2), 0.0)
     assert len(scheduler.decide(0.0).starts) == 2  # 3 on one node, 2 on the other
-    gang = ask(3, 3)
-    scheduler.enter(gang, 10.0)
+    gang = request(3, 3)
+    scheduler.enqueue(gang, 10.0)
 
     choice = scheduler.decide(10.0)
 
@@ -43,12 +43,12 @@ def test_a_gang_is_tried_again_when_it_may_sit_further_apart(order: str) -> None
 def test_who_comes_behind_a_gang_does_not_make_it_forgotten(order: str) -> None:
     scheduler = Scheduler(free_of([node("a", 4), node("b", 4)], ()), Policy(order=order, preempts=False))
     for number in (1, 2):
-        scheduler.enter(ask(number, 2 + number % 2), 0.0)
+        scheduler.enqueue(request(number, 2 + number % 2), 0.0)
     scheduler.decide(0.0)
-    scheduler.enter(ask(3, 3), 10.0)
+    scheduler.enqueue(request(3, 3), 10.0)
     relaxes_s = scheduler.decide(10.0).wake_s
     assert relaxes_s is not None
-    scheduler.enter(ask(4, 3), 11.0)
+    scheduler.enqueue(request(4, 3), 11.0)
 
     choice = scheduler.decide(11.0)
 
@@ -58,12 +58,12 @@ def test_who_comes_behind_a_gang_does_not_make_it_forgotten(order: str) -> None:
 
 def test_shares_start_though_no_device_is_whole() -> None:
     scheduler = Scheduler(free_of([node("a", 1)], ()), Policy(order="fifo"))
-    halves = [ask(number, 1, Layout.FGD, 500) for number in range(3)]
+    halves = [request(number, 1, Layout.FGD, 500) for number in range(3)]
     for one in halves:
-        scheduler.enter(one, 0.0)
+        scheduler.enqueue(one, 0.0)
 
     assert scheduler.decide(0.0).starts == halves[:2]
-    scheduler.leave(halves[0], 5.0)
+    scheduler.remove(halves[0], 5.0)
     assert scheduler.decide(5.0).starts == halves[2:]
 
 

@@ -313,7 +313,7 @@ def test_a_price_changes_no_turn_among_spot_jobs_also_by_attained_service() -> N
         }
         picture = replace(pool([node(devices=2)], *jobs), known=known)
         scheduler, _ = scheduled(picture, 60.0, Policy(order=order, spot_price=price))
-        return [one.id for one in scheduler.line()]
+        return [one.id for one in scheduler.queue_order()]
 
     for order in ("las", "gittins"):
         assert line(0.0, order) == line(0.3, order) == line(1.0, order) == ["job-2", "job-4", "job-3", "job-1"]

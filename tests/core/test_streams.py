@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from dlaas_server.core.planning.scheduler_snapshot import scheduled
-from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import ORDERS
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Share
+from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Share
 from tests.core.streams import SIZES, Coming, Drive, drive, in_streams, stream
 
 
@@ -21,16 +21,16 @@ def policy(order: str, **fields: float) -> Policy:
     return Policy(order=order, shares=shares if order == "fair" else {}, **({"age_s": 300.0} | fields))  # type: ignore[arg-type]
 
 
-def said(choice: Choice) -> tuple[object, ...]:
-    starts = [(ask.number, ask.seats) for ask in choice.starts]
+def said(choice: PassResult) -> tuple[object, ...]:
+    starts = [(request.number, request.seats) for request in choice.starts]
     return starts, [(stop.victim.number, stop.winner.number) for stop in choice.stops]
 
 
-def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[Choice], None]:
+def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[PassResult], None]:
     whole, _ = scheduled(on.picture(now_s), now_s, on.on.policy, on.on.order)
     wanted = said(whole.decide(now_s))
 
-    def after(choice: Choice) -> None:
+    def after(choice: PassResult) -> None:
         assert said(choice) == wanted, f"at {now_s}"
 
     return after
@@ -40,37 +40,40 @@ def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[Choice], None]:
 def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
     def tried(chance: Random) -> None:
         coming = stream(chance, 30, gap_s=chance.choice([100.0, 300.0, 1000.0]))
-        looks = [chance.uniform(0.0, coming[-1].ask.submitted_s + 5000.0) for _ in range(30)]
+        looks = [chance.uniform(0.0, coming[-1].request.submitted_s + 5000.0) for _ in range(30)]
         drive(policy(order), coming, as_the_whole_plan, looks)
 
     in_streams(1, tried)
 
 
-def nothing_wrong(on: Drive, now_s: float) -> Callable[[Choice], None]:
-    def after(choice: Choice) -> None:
+def nothing_wrong(on: Drive, now_s: float) -> Callable[[PassResult], None]:
+    def after(choice: PassResult) -> None:
         used = [(s.node, device) for one in on.on.running.values() for s in one.seats for device in s.devices]
-        free = [(one.name, device) for one in on.on.frees for _, device in one.devices]
+        free = [(one.name, device) for one in on.on.capacity for _, device in one.devices]
         assert len(used) + len(free) == len({*used, *free}) == sum(SIZES), "a device is given twice, or lost"
         for one in on.on.running.values():
             assert len(one.seats) == one.learners, "a gang is held in part"
             assert all(len(seat.devices) == one.shape.gpus for seat in one.seats)
         if not choice.stops:  # who was stopped may go on at once elsewhere
-            for one in on.on.line():
-                if one.weight <= on.on.frees.devices and on.on.frees.room(one.shape, one.learners) >= one.learners:
+            for one in on.on.queue_order():
+                if (
+                    one.weight <= on.on.capacity.devices
+                    and on.on.capacity.room(one.shape, one.learners) >= one.learners
+                ):
                     assert choice.reserved is not None or on.on.policy.order == "fifo", "somebody fits and waits"
 
     return after
 
 
-def is_ahead(on: Drive, _: float) -> Callable[[Choice], None]:
+def is_ahead(on: Drive, _: float) -> Callable[[PassResult], None]:
     """Nobody of a lower priority starts where one of a higher of its queue waits for the same, but the forgotten."""
     before = {one.number for one in on.on.running.values()}
 
-    def after(choice: Choice) -> None:
-        waiting = on.on.line()
+    def after(choice: PassResult) -> None:
+        waiting = on.on.queue_order()
         for begun in choice.starts:
             for one in waiting:
-                is_new = begun.number not in before and begun.since_s is not None and begun.late < Late.FORGOTTEN
+                is_new = begun.number not in before and begun.since_s is not None and begun.lateness < Lateness.STARVING
                 if is_new and one.priority > begun.priority and choice.reserved is None and not choice.stops:
                     alike = (one.shape, one.learners, one.queue) == (begun.shape, begun.learners, begun.queue)
                     assert not alike, (begun.number, one.number)
@@ -78,10 +81,10 @@ def is_ahead(on: Drive, _: float) -> Callable[[Choice], None]:
     return after
 
 
-def both(on: Drive, now_s: float) -> Callable[[Choice], None]:
+def both(on: Drive, now_s: float) -> Callable[[PassResult], None]:
     looks = [nothing_wrong(on, now_s), is_ahead(on, now_s)]
 
-    def after(choice: Choice) -> None:
+    def after(choice: PassResult) -> None:
         for look in looks:
             look(choice)
 
@@ -101,18 +104,18 @@ def against_one_large_gang(chance: Random, count: int = 150) -> list[Coming]:
     coming = stream(chance, count, gap_s=1e-9, priorities=(0,))
     now_s = 0.0
     for number, one in enumerate(coming):
-        one.ask.learners, one.ask.shape = 1, replace(one.ask.shape, gpus=1)
+        one.request.learners, one.request.shape = 1, replace(one.request.shape, gpus=1)
         one.actual_s, one.withdrawn_s = chance.choice([chance.uniform(50.0, 150.0), 100.0]), None
-        one.ask.estimate_s = one.ask.usual_s = chance.choice([None, one.actual_s / 10, one.actual_s])
-        one.ask.submitted_s = now_s
+        one.request.estimate_s = one.request.usual_s = chance.choice([None, one.actual_s / 10, one.actual_s])
+        one.request.submitted_s = now_s
         if number == 10:
-            one.ask.learners, one.ask.restart_s = sum(SIZES), 1.0
-        one.ask.weight = one.ask.learners
+            one.request.learners, one.request.restart_s = sum(SIZES), 1.0
+        one.request.weight = one.request.learners
         now_s += 100.0 / (0.9 * sum(SIZES))
     return coming
 
 
-def none(_: Drive, __: float) -> Callable[[Choice], None]:
+def none(_: Drive, __: float) -> Callable[[PassResult], None]:
     return lambda _: None
 
 
@@ -124,8 +127,8 @@ def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_job
     def tried(chance: Random) -> None:
         coming = against_one_large_gang(chance, 600)
         policy_s = Policy(order=order, age_s=100.0, preempts=preempts)
-        large = coming[10].ask
-        overdue_s = Late.OVERDUE * large.bound_s(policy_s.age_s, 10.0)
+        large = coming[10].request
+        overdue_s = Lateness.OVERDUE * large.bound_s(policy_s.age_s, 10.0)
 
         found = drive(policy_s, coming, none)
 
@@ -139,9 +142,9 @@ def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_job
 def test_a_policy_that_changes_at_run_time_decides_like_one_that_always_held(after: str) -> None:
     """Nothing is lost, and from then on it is as if a plan were made from the whole picture under the new policy."""
 
-    def look(on: Drive, now_s: float) -> Callable[[Choice], None]:
+    def look(on: Drive, now_s: float) -> Callable[[PassResult], None]:
         if len(on.ended) >= 10 and on.on.policy.order != after:
-            on.on.obey(policy(after), now_s)
+            on.on.set_policy(policy(after), now_s)
         return as_the_whole_plan(on, now_s)
 
     for seed, before in enumerate(ORDERS):

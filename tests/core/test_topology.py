@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.model.cluster import Node, Seat
 from dlaas_server.core.model.job import Profile
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Frees, free_of, place, room
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place, room
 from dlaas_server.core.placement.shape import Layout, relaxed
 from dlaas_server.core.placement.topology import FIRST_S, Level, allowed, level_of, levels, relaxes_after_s
 from tests.core.builders import node
@@ -27,12 +27,12 @@ def at(name: str, devices: int, area: str = "", rack: str = "", *, groups: int =
     return replace(made, area=area, rack=rack, devices=tuple(linked))
 
 
-def busy(nodes: list[Node], **taken: int) -> Frees:
+def busy(nodes: list[Node], **taken: int) -> FreeCapacity:
     """The pool with so many devices of these nodes in use."""
-    frees = free_of(nodes, ())
+    capacity = free_of(nodes, ())
     for name, count in taken.items():
-        frees.claim(ONE, tuple(Seat(name, (f"{name}/{i}",)) for i in range(count)))
-    return frees
+        capacity.claim(ONE, tuple(Seat(name, (f"{name}/{i}",)) for i in range(count)))
+    return capacity
 
 
 def names(seats: tuple[Seat, ...] | None) -> list[str] | None:
@@ -43,11 +43,11 @@ TWO_RACKS = [at("a", 4, "x", "1"), at("b", 4, "x", "1"), at("c", 4, "x", "2"), a
 
 
 def test_a_gang_waits_for_one_node_and_then_takes_two_of_a_rack() -> None:
-    frees = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
+    capacity = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
 
-    assert place(frees, ONE, 4, 0.0) is None
-    assert place(frees, ONE, 4, FIRST_S - 1) is None
-    assert set(names(place(frees, ONE, 4, FIRST_S)) or ()) == {"a", "b"}
+    assert place(capacity, ONE, 4, 0.0) is None
+    assert place(capacity, ONE, 4, FIRST_S - 1) is None
+    assert set(names(place(capacity, ONE, 4, FIRST_S)) or ()) == {"a", "b"}
 
 
 def test_each_next_level_is_waited_for_twice_as_long() -> None:
@@ -56,13 +56,13 @@ def test_each_next_level_is_waited_for_twice_as_long() -> None:
 
 def test_a_gang_that_found_no_rack_takes_an_area_and_at_last_the_pool() -> None:
     nodes = [at("a", 4, "x", "1"), at("b", 4, "x", "2"), at("c", 4, "y", "3")]
-    frees = busy(nodes, a=2, b=2, c=2)
+    capacity = busy(nodes, a=2, b=2, c=2)
 
-    assert place(frees, ONE, 4, relaxes_after_s(2) - 1) is None
-    assert names(place(frees, ONE, 4, relaxes_after_s(2))) == ["a", "a", "b", "b"]
-    frees = busy(nodes, a=2, b=3, c=2)
-    assert place(frees, ONE, 4, relaxes_after_s(3) - 1) is None
-    assert set(names(place(frees, ONE, 4, relaxes_after_s(3))) or ()) == {"a", "c"}
+    assert place(capacity, ONE, 4, relaxes_after_s(2) - 1) is None
+    assert names(place(capacity, ONE, 4, relaxes_after_s(2))) == ["a", "a", "b", "b"]
+    capacity = busy(nodes, a=2, b=3, c=2)
+    assert place(capacity, ONE, 4, relaxes_after_s(3) - 1) is None
+    assert set(names(place(capacity, ONE, 4, relaxes_after_s(3))) or ()) == {"a", "c"}
 
 
 def test_nobody_waits_for_what_an_empty_pool_does_not_have() -> None:
@@ -72,26 +72,26 @@ def test_nobody_waits_for_what_an_empty_pool_does_not_have() -> None:
 
 
 def test_a_gang_that_waits_holds_nothing() -> None:
-    frees = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
+    capacity = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
 
-    place(frees, ONE, 4, 0.0)
+    place(capacity, ONE, 4, 0.0)
 
-    assert frees.devices == 12
+    assert capacity.devices == 12
 
 
 def test_devices_that_are_linked_go_together() -> None:
-    frees = busy([at("a", 8, groups=2), at("b", 4, groups=2)], a=1)
+    capacity = busy([at("a", 8, groups=2), at("b", 4, groups=2)], a=1)
 
-    seats = place(frees, ONE, 3, 0.0) or ()
+    seats = place(capacity, ONE, 3, 0.0) or ()
 
-    assert level_of(frees, seats) is Level.LINK
+    assert level_of(capacity, seats) is Level.LINK
     assert {d for seat in seats for d in seat.devices} == {"a/1", "a/2", "a/3"}  # the tightest group that takes three
 
 
 def test_packing_takes_the_tightest_rack_at_once() -> None:
-    frees = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
+    capacity = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
 
-    assert set(names(place(frees, replace(ONE, placement=Layout.PACK), 5)) or ()) == {"a", "b"}
+    assert set(names(place(capacity, replace(ONE, placement=Layout.PACK), 5)) or ()) == {"a", "b"}
 
 
 def test_a_pool_without_racks_has_two_levels() -> None:
@@ -134,19 +134,19 @@ def test_whoever_waits_longer_gets_seats_if_there_are_any_and_never_ones_further
     shape = replace(ONE, gpus=gpus)
     worst = -1
     for steps in range(5):
-        frees = busy(nodes, **used)
-        free_before, fits = frees.devices, room(frees, shape, learners)
-        limit = allowed(frees, shape, learners, relaxes_after_s(steps))
-        seats = place(frees, shape, learners, relaxes_after_s(steps))
+        capacity = busy(nodes, **used)
+        free_before, fits = capacity.devices, room(capacity, shape, learners)
+        limit = allowed(capacity, shape, learners, relaxes_after_s(steps))
+        seats = place(capacity, shape, learners, relaxes_after_s(steps))
         if seats is None:
-            assert frees.devices == free_before
+            assert capacity.devices == free_before
             assert worst < 0, "who fits fits later, too"
             continue
         devices = [d for seat in seats for d in seat.devices]
         assert len(seats) == learners == fits
-        assert len(devices) == len(set(devices)) == learners * gpus == free_before - frees.devices
-        assert level_of(frees, seats) <= limit
-        worst = level_of(frees, seats)
+        assert len(devices) == len(set(devices)) == learners * gpus == free_before - capacity.devices
+        assert level_of(capacity, seats) <= limit
+        worst = level_of(capacity, seats)
     assert (place(busy(nodes, **used), shape, learners, inf) is not None) == (
         room(busy(nodes, **used), shape, learners) == learners
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.forecast.start_time import Arrival
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.run_length import History
-from tests.core.test_scheduler import HOUR, ask, entered, scheduler
+from tests.core.test_scheduler import HOUR, entered, request, scheduler
 
 lengths_s = st.floats(10.0, 1e7)
 
@@ -79,15 +79,15 @@ def test_it_is_time_to_look_again_once_an_eighth_more_has_ended() -> None:
 
 def test_the_shortest_is_who_is_short_in_the_mean_of_what_its_guess_means() -> None:
     on = scheduler()
-    drawn, word = ask(1, 4, length=50 * HOUR), ask(2, 4, length=20 * HOUR)
+    drawn, word = request(1, 4, length=50 * HOUR), request(2, 4, length=20 * HOUR)
     drawn.mean_s = 3 * HOUR
-    entered(on, 0.0, ask(0, 4), drawn, word)
+    entered(on, 0.0, request(0, 4), drawn, word)
 
-    assert on.line() == [drawn, word]
+    assert on.queue_order() == [drawn, word]
 
 
 def test_who_comes_again_in_a_forecast_is_ranked_like_the_one_it_is_like() -> None:
-    shape, order = ask(0).shape, ORDERS["shortest"]()
+    shape, order = request(0).shape, ORDERS["shortest"]()
     again = [Arrival(gap_s=1.0, shape=shape, learners=1, length_s=50 * HOUR, mean_s=mean) for mean in (3 * HOUR, None)]
 
     assert order.rank(again[0].ask(1, 0.0), 0.0) < order.rank(again[1].ask(2, 0.0), 0.0)
@@ -95,7 +95,7 @@ def test_who_comes_again_in_a_forecast_is_ranked_like_the_one_it_is_like() -> No
 
 @pytest.mark.parametrize("mean", [None, 2 * HOUR, 90 * HOUR])
 def test_the_rank_of_a_running_job_changes_when_it_was_said_to(mean: float | None) -> None:
-    order, one = ORDERS["shortest"](), ask(0, 3, length=40 * HOUR)
+    order, one = ORDERS["shortest"](), request(0, 3, length=40 * HOUR)
     one.mean_s, one.since_s = mean, 0.0
     at_s, ranks = 0.0, [order.rank(one, 0.0)]
     while (changes_s := order.changes_s(one, at_s)) is not None and changes_s < 200 * HOUR:

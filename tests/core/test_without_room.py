@@ -13,7 +13,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.gang_placement import free_of, shape_of
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.protocol import Elastic
@@ -30,7 +30,7 @@ def broken(one: Node) -> Node:
     return replace(one, devices=tuple(replace(d, out_of_service="Xid 79") for d in one.devices))
 
 
-def picture(late: Late, *others: Job, nodes: tuple[Node, ...] = ()) -> Pool:
+def picture(late: Lateness, *others: Job, nodes: tuple[Node, ...] = ()) -> Pool:
     """A gang of eight on a pool that has four in service, past its bound of 100 s by so much; and others."""
     large = job(1, (8, 8), submitted_s=NOW_S - 100.0 * (late or 0.5) - 1.0)
     of = nodes or (node("n0"), replace(node("n1"), cordoned="cordoned by ana"))
@@ -38,9 +38,9 @@ def picture(late: Late, *others: Job, nodes: tuple[Node, ...] = ()) -> Pool:
     return replace(there, known={name: Known(length_s=10.0, restart_s=1.0) for name in there.jobs})
 
 
-@pytest.mark.parametrize("late", Late)
+@pytest.mark.parametrize("late", Lateness)
 @pytest.mark.parametrize("order", ORDERS)
-def test_others_start_while_it_waits_however_long_it_did(order: str, late: Late) -> None:
+def test_others_start_while_it_waits_however_long_it_did(order: str, late: Lateness) -> None:
     others = [job(number, submitted_s=NOW_S - 1.0) for number in range(2, 2 + FIT)]
     policy = Policy(order=order, age_s=100.0)
     there = picture(late, *others)
@@ -52,7 +52,7 @@ def test_others_start_while_it_waits_however_long_it_did(order: str, late: Late)
 
 
 def test_its_owner_is_told_that_it_waits_for_a_node_and_not_for_others() -> None:
-    (wait,) = plan(picture(Late.LATE, training(job(2), *seats("n0", 1))), NOW_S).waits
+    (wait,) = plan(picture(Lateness.LATE, training(job(2), *seats("n0", 1))), NOW_S).waits
     (small,) = plan(pool([broken(node("n0")), node("n1", 1)], job(1, gpus=2)), NOW_S).waits
     (cpus,) = plan(pool([node("n0", cpus=2.0), node("n1", cpus=2.0)], job(1, (2, 2), cpus=3.0)), NOW_S).waits
 
@@ -74,7 +74,7 @@ def test_nobody_is_preempted_for_devices_that_are_out_of_service() -> None:
 def test_it_is_promised_its_start_again_once_the_node_is_back() -> None:
     policy = Policy(age_s=100.0)
     runs = training(job(2, submitted_s=5.0), *seats("n0", 1))
-    there = picture(Late.OVERDUE, runs, job(3, submitted_s=NOW_S - 1.0))
+    there = picture(Lateness.OVERDUE, runs, job(3, submitted_s=NOW_S - 1.0))
     assert [start.job for start in plan(there, NOW_S, policy).starts] == ["job-3"]
 
     back = replace(there, nodes=(node("n0"), node("n1")))
@@ -86,26 +86,26 @@ def test_it_is_promised_its_start_again_once_the_node_is_back() -> None:
 def test_who_trains_grows_meanwhile(elastic: Elastic) -> None:
     grows = training(job(2, (1, 4), elastic=elastic, submitted_s=5.0), *seats("n0", 1))
 
-    found = plan(picture(Late.FORGOTTEN, replace(grows, checkpoint_step=5)), NOW_S, Policy(age_s=100.0))
+    found = plan(picture(Lateness.STARVING, replace(grows, checkpoint_step=5)), NOW_S, Policy(age_s=100.0))
 
     assert [(one.job, len(one.seats)) for one in found.resizes] == [("job-2", 4)]
 
 
 def test_of_those_that_are_forgotten_it_is_the_turn_of_the_oldest_that_could_fit() -> None:
-    forgotten = job(2, (4, 4), submitted_s=NOW_S - 100.0 * Late.FORGOTTEN - 0.5)
+    forgotten = job(2, (4, 4), submitted_s=NOW_S - 100.0 * Lateness.STARVING - 0.5)
     higher = job(3, priority=1, submitted_s=NOW_S - 1.0)
 
-    found = plan(picture(Late.FORGOTTEN, forgotten, higher), NOW_S, Policy(age_s=100.0))
+    found = plan(picture(Lateness.STARVING, forgotten, higher), NOW_S, Policy(age_s=100.0))
 
     assert [start.job for start in found.starts] == ["job-2"]
 
 
 def without_room(there: Pool, policy: Policy) -> set[str]:
-    frees = free_of(there.nodes, ())
+    capacity = free_of(there.nodes, ())
     return {
         name
         for name, one in there.jobs.items()
-        if one.waits and frees.room(shape_of(one, policy.placement), one.spec.learners_min) < one.spec.learners_min
+        if one.waits and capacity.room(shape_of(one, policy.placement), one.spec.learners_min) < one.spec.learners_min
     }
 
 

@@ -136,12 +136,12 @@ def test_every_gang_gets_the_time_and_the_seats_that_a_plan_of_the_whole_pool_gi
 @settings(max_examples=60)
 def test_all_that_was_taken_is_given_back(order: str, small: Trace) -> None:
     rule = ByCore(NODES, Policy(order=order))
-    before = [free.copy() for free in rule.scheduler.frees]
+    before = [free.copy() for free in rule.scheduler.capacity]
 
     replay(small, GPUS, rule)
 
-    assert list(rule.scheduler.frees) == before
-    assert (rule.scheduler.waiting, rule.scheduler.running) == (0, {})
+    assert list(rule.scheduler.capacity) == before
+    assert (rule.scheduler.waiting_count, rule.scheduler.running) == (0, {})
 
 
 def test_strict_order_lets_nobody_pass() -> None:
@@ -192,7 +192,7 @@ class Watched(ByCore):
             assert ask.mean_s == self.history.mean_s(self._guesses[number], ask.weight)
             if ask.since_s is None:
                 assert ask.rank == self.scheduler.order.rank(ask, now_s)
-        line = [(-ask.priority, ask.rank) for ask in self.scheduler.line() if not (ask.late or ask.is_spot)]
+        line = [(-ask.priority, ask.rank) for ask in self.scheduler.queue_order() if not (ask.lateness or ask.is_spot)]
         assert line == sorted(line)
         return decision
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dlaas_server.core.lifecycle import plan_outcomes
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool
-from dlaas_server.core.placement.free_capacity import Frees, free_of
+from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
 from dlaas_server.core.placement.shape import shape_of
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import said_of_nodes
@@ -22,7 +22,7 @@ __all__ = ["told", "told_in_crowd"]
 def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
     """What those who wait are told, with when they are expected to start; the first word goes into their story."""
     out: dict[str, Wait] = {}
-    idle: Frees | None = None
+    idle: FreeCapacity | None = None
     is_whole = all(node.cordoned is None for node in picture.nodes)
     for wait in waits:  # thousands may wait, and most were told already
         when, job = found.expected.get(wait.job), draft.job(wait.job)

@@ -16,7 +16,7 @@ from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.free_capacity import Frees
+from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.gang_placement import place, room
 
 __all__ = ["Gang", "Sizes", "sized"]
@@ -87,7 +87,7 @@ _Wish = tuple[float, int, int, int, _State]
 class Sizes:
     """Sizes of all gangs that may change, and free capacity. Mutable, but without clock or randomness."""
 
-    frees: Frees
+    capacity: FreeCapacity
     gangs: Iterable[Gang]
     decided: Mapping[str, tuple[Seat, ...]] = field(default_factory=dict)
     """Gang -> seats decided already."""
@@ -118,7 +118,7 @@ class Sizes:
         """Give a waiting gang its least size, shrinking others if that suffices. Return whether it starts."""
         if not self.make_room(gang.shape, gang.least, gang.priority):
             return False
-        self.states[gang.id].seats = place(self.frees, gang.shape, gang.least) or ()
+        self.states[gang.id].seats = place(self.capacity, gang.shape, gang.least) or ()
         return True
 
     def make_room(self, shape: Shape, learners: int, priority: int) -> bool:
@@ -126,10 +126,10 @@ class Sizes:
 
         Return False, with nothing changed, if that does not suffice.
         """
-        if room(self.frees, shape, learners) >= learners:
+        if room(self.capacity, shape, learners) >= learners:
             return True
         before = {name: state.seats for name, state in self.states.items()}
-        while (fits := room(self.frees, shape, learners)) < learners:
+        while (fits := room(self.capacity, shape, learners)) < learners:
             loser = self._loser(_weight(shape) * (learners - fits), priority)
             if loser is None:
                 self._put_back(before)
@@ -168,16 +168,16 @@ class Sizes:
     def _shrink(self, state: _State, size: int) -> None:
         """Release seats, first on the nodes where the gang holds the fewest."""
         kept, given = _parted(state.seats, size)
-        self.frees.give(state.gang.shape, given)
+        self.capacity.give(state.gang.shape, given)
         state.seats = kept
 
     def _put_back(self, before: Mapping[str, tuple[Seat, ...]]) -> None:
         """Restore the seats."""
         changed = [(state, before[name]) for name, state in self.states.items() if state.seats != before[name]]
         for state, _ in changed:
-            self.frees.give(state.gang.shape, state.seats)
+            self.capacity.give(state.gang.shape, state.seats)
         for state, seats in changed:
-            self.frees.claim(state.gang.shape, seats)
+            self.capacity.claim(state.gang.shape, seats)
             state.seats = seats
 
     # -- free devices ---------------------------------------------------------------------------------------------
@@ -186,13 +186,13 @@ class Sizes:
         """Give free devices to the gangs that gain the most; of equals, to the higher priority."""
         todo: list[_Wish] = []
         for state in self.states.values():
-            self._wish(todo, state, room(self.frees, state.gang.shape, ANY))
+            self._wish(todo, state, room(self.capacity, state.gang.shape, ANY))
         while todo:
             *_, size, state = heapq.heappop(todo)
             more = size - state.size
-            if room(self.frees, state.gang.shape, more) >= more:
-                state.seats += place(self.frees, state.gang.shape, more) or ()
-            self._wish(todo, state, room(self.frees, state.gang.shape, ANY))
+            if room(self.capacity, state.gang.shape, more) >= more:
+                state.seats += place(self.capacity, state.gang.shape, more) or ()
+            self._wish(todo, state, room(self.capacity, state.gang.shape, ANY))
 
     def _wish(self, todo: list[_Wish], state: _State, most: int) -> None:
         found = self._best(state, most) if state.size else None
@@ -225,7 +225,7 @@ class Sizes:
         weight = _weight(gang.shape)
         before = {name: other.seats for name, other in self.states.items()}
         saved_s, loss = state.share * state.saved_s(size) - state.cost_s, 0.0
-        while (fits := room(self.frees, gang.shape, more)) < more:
+        while (fits := room(self.capacity, gang.shape, more)) < more:
             loser = self._loser(weight * (more - fits), gang.priority, gang.id)
             if loser is None:
                 break
@@ -236,7 +236,7 @@ class Sizes:
                 break
             self._shrink(other, smaller)
         else:
-            state.seats += place(self.frees, gang.shape, more) or ()
+            state.seats += place(self.capacity, gang.shape, more) or ()
             return True
         self._put_back(before)
         return False
@@ -249,15 +249,15 @@ class Sizes:
         moving.sort(key=lambda s: (-s.size * _weight(s.gang.shape), s.gang.number))
         before = {state.gang.id: state.seats for state in moving}
         for state in moving:
-            self.frees.give(state.gang.shape, state.seats)
+            self.capacity.give(state.gang.shape, state.seats)
         for done, state in enumerate(moving):
-            seats = place(self.frees, state.gang.shape, state.size)
+            seats = place(self.capacity, state.gang.shape, state.size)
             if seats is None:
                 for other in moving[:done]:
-                    self.frees.give(other.gang.shape, other.seats)
+                    self.capacity.give(other.gang.shape, other.seats)
                 for other in moving:
                     other.seats = before[other.gang.id]
-                    self.frees.claim(other.gang.shape, other.seats)
+                    self.capacity.claim(other.gang.shape, other.seats)
                 return
             state.seats = seats
 
@@ -266,9 +266,9 @@ class Sizes:
         return {n: s.seats for n, s in self.states.items() if Counter(s.seats) != Counter(s.gang.seats)}
 
 
-def sized(frees: Frees, gangs: Sequence[Gang], waiting: Sequence[Gang] = ()) -> dict[str, tuple[Seat, ...]]:
-    """Return the new seats of all gangs that start or change; `waiting` in queue order. Consumes `frees`."""
-    sizes = Sizes(frees, [*gangs, *waiting])
+def sized(capacity: FreeCapacity, gangs: Sequence[Gang], waiting: Sequence[Gang] = ()) -> dict[str, tuple[Seat, ...]]:
+    """Return the new seats of all gangs that start or change; `waiting` in queue order. Consumes `capacity`."""
+    sizes = Sizes(capacity, [*gangs, *waiting])
     while True:  # devices left over by an exchange are offered to waiting jobs, too
         for gang in waiting:
             if not sizes.states[gang.id].seats:

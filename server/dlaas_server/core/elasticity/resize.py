@@ -19,10 +19,10 @@ from dlaas_server.core.model.interruptions import since_s
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Loan, Shape
-from dlaas_server.core.placement.free_capacity import Frees
+from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.gang_placement import place
 from dlaas_server.core.placement.shape import Layout, shape_of
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.spot.reclaim import free_in
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Elastic
@@ -61,7 +61,7 @@ def _given_up(job: Job, after: Job | None) -> list[Loan]:
 
 
 def make_way(
-    pool: Pool, line: Iterable[Ask], may_change: Callable[[Job], bool], pressed: Collection[str] = ()
+    pool: Pool, line: Iterable[GangRequest], may_change: Callable[[Job], bool], pressed: Collection[str] = ()
 ) -> dict[str, tuple[Seat, ...]]:
     """Return the seats that elastic jobs keep, so that waiting jobs get their least size, in queue order.
 
@@ -71,14 +71,14 @@ def make_way(
     gangs = [gang for gang in gangs if len(gang.seats) > gang.least]
     if not gangs:
         return {}
-    frees = free_in(pool)
-    sizes, refused = Sizes(frees, gangs), set[tuple[Shape, int, int]]()
-    for ask in line:
-        wanted = (ask.shape, ask.learners, 2 * ask.priority + (ask.id in pressed))
+    capacity = free_in(pool)
+    sizes, refused = Sizes(capacity, gangs), set[tuple[Shape, int, int]]()
+    for request in line:
+        wanted = (request.shape, request.learners, 2 * request.priority + (request.id in pressed))
         if wanted in refused:
             continue
         if sizes.make_room(*wanted):
-            place(frees, ask.shape, ask.learners)
+            place(capacity, request.shape, request.learners)
         else:
             refused.add(wanted)
             if len(refused) >= REFUSED_MOST:
@@ -101,10 +101,15 @@ def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
 
 
 def needed(
-    pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[Ask]
+    pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[GangRequest]
 ) -> dict[str, tuple[tuple[Seat, ...], str]]:
     """Return only the shrinks whose seats are used by `starts`: job -> seats that it keeps, job that it shrinks for."""
-    takers = {(seat.node, device): ask.id for ask in starts for seat in ask.seats for device in seat.devices or ("",)}
+    takers = {
+        (seat.node, device): request.id
+        for request in starts
+        for seat in request.seats
+        for device in seat.devices or ("",)
+    }
     out: dict[str, tuple[tuple[Seat, ...], str]] = {}
     for name, seats in sorted(kept.items()):
         left, stay, given = Counter(seats), [], []
@@ -124,7 +129,7 @@ def needed(
 def shared_out(
     pool: Pool,
     taken: Iterable[tuple[Shape, Sequence[Seat]]],
-    free: Frees,
+    free: FreeCapacity,
     may_change: Callable[[Job], bool],
     usual: Layout = Layout.PACK,
 ) -> dict[str, tuple[Seat, ...]]:
@@ -144,9 +149,9 @@ def shared_out(
         return {}
     sizes = Sizes(free_in(pool), [replace(g, cost_s=0.0, rates=_rising(g)) for g in gangs])
     for shape, seats in taken:
-        sizes.frees.claim(shape, seats)
+        sizes.capacity.claim(shape, seats)
     sizes.grow()
-    sizes = Sizes(sizes.frees, gangs, {name: state.seats for name, state in sizes.states.items()})
+    sizes = Sizes(sizes.capacity, gangs, {name: state.seats for name, state in sizes.states.items()})
     while sizes.exchange():
         sizes.grow()
     changes: dict[str, tuple[Seat, ...]] = {}

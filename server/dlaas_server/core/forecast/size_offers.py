@@ -26,7 +26,7 @@ def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None)
 
     `order`: with what it learned from finished jobs. Only sizes that fit on idle devices are planned.
     """
-    line = [ask.id for ask in scheduled(pool, now_s, policy, order)[0].line()[:LINE_MOST]]
+    line = [ask.id for ask in scheduled(pool, now_s, policy, order)[0].queue_order()[:LINE_MOST]]
     near = {name: job for name, job in pool.jobs.items() if not job.waits or name in set(line)}
     idle = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     found: dict[str, int] = {}

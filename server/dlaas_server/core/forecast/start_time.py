@@ -15,14 +15,14 @@ from dlaas_server.core.elasticity.resize import ahead
 from dlaas_server.core.forecast.remaining_time import left_s
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Free, Frees
+from dlaas_server.core.placement.gang_placement import FreeCapacity, NodeCapacity
 from dlaas_server.core.planning.checkpoint_requests import as_if_saved
 from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, scheduled
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.run_length import NORMAL, length_s
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Scheduler
-from dlaas_server.core.spot.spot_scheduler import Lending
+from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Scheduler
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler
 from jupyter_dlaas.wire.journal import Goal
 
 __all__ = [
@@ -88,9 +88,9 @@ class Arrival:
     queue: str = "default"
     restart_s: float = 0.0
 
-    def ask(self, number: int, now_s: float) -> Ask:
+    def ask(self, number: int, now_s: float) -> GangRequest:
         """Return a request like this one."""
-        one = Ask(
+        one = GangRequest(
             number,
             self.shape,
             self.learners,
@@ -109,9 +109,9 @@ class Arrival:
 class World:
     """State of a pool at one moment, which can be run forward any number of times."""
 
-    frees: tuple[Free, ...]
-    running: tuple[Ask, ...]
-    waiting: tuple[Ask, ...]
+    capacity: tuple[NodeCapacity, ...]
+    running: tuple[GangRequest, ...]
+    waiting: tuple[GangRequest, ...]
     policy: Policy
     order: Order
     leaving: Mapping[Device, float] = field(default_factory=dict)
@@ -120,32 +120,34 @@ class World:
     """True if preempted jobs hold their devices for as long as stopping takes."""
 
     @classmethod
-    def of(cls, scheduler: Scheduler | Lending, now_s: float) -> World:
+    def of(cls, scheduler: Scheduler | SpotScheduler, now_s: float) -> World:
         """Return the state of this scheduler, independent of later changes to it."""
         running = []
         for ask in scheduler.running.values():
             one = copy(ask)
             one.executed_s = ask.executed(now_s)
             running.append(one)
-        waiting = tuple(copy(ask) for ask in scheduler.line())
-        return cls(tuple(f.copy() for f in scheduler.frees), tuple(running), waiting, scheduler.policy, scheduler.order)
+        waiting = tuple(copy(ask) for ask in scheduler.queue_order())
+        return cls(
+            tuple(f.copy() for f in scheduler.capacity), tuple(running), waiting, scheduler.policy, scheduler.order
+        )
 
     def near(self) -> World:
         """Return the state without waiting jobs far behind in the queue."""
         return replace(self, waiting=self.waiting[:SEEN_MOST])
 
-    def scheduler(self, now_s: float) -> Scheduler | Lending:
+    def scheduler(self, now_s: float) -> Scheduler | SpotScheduler:
         """Return a scheduler in this state."""
-        kind = Lending if any(ask.is_spot for ask in (*self.running, *self.waiting)) else Scheduler
-        made = kind(Frees(free.copy() for free in self.frees), self.policy, self.order)
+        kind = SpotScheduler if any(ask.is_spot for ask in (*self.running, *self.waiting)) else Scheduler
+        made = kind(FreeCapacity(free.copy() for free in self.capacity), self.policy, self.order)
         for ask in self.running:
             one = copy(ask)
             one.starts -= 1  # `adopt` counts it again
-            made.adopt(one, ask.seats, now_s, ask.began_s)
+            made.add_running(one, ask.seats, now_s, ask.began_s)
         for ask in self.waiting:
             one = copy(ask)
             one.patience_s = -1.0  # its timer was not copied
-            made.enter(one, now_s, ask.queued_s)
+            made.enqueue(one, now_s, ask.queued_s)
         return made
 
 
@@ -153,12 +155,12 @@ class World:
 class _Run:
     """One forward run."""
 
-    scheduler: Scheduler | Lending
+    scheduler: Scheduler | SpotScheduler
     total_s: dict[int, float]
     """Total run time of each job by number; missing jobs never end."""
     starts: dict[int, float] = field(default_factory=dict)
     ends: list[tuple[float, int, int]] = field(default_factory=list)
-    asks: dict[int, Ask] = field(default_factory=dict)
+    asks: dict[int, GangRequest] = field(default_factory=dict)
     leave_s: float = 0.0
     """Seconds that a spot job takes to release devices for an ordinary one."""
     stop: float = 0.0
@@ -166,7 +168,7 @@ class _Run:
     free_s: Mapping[Device, float] = field(default_factory=dict)
     """Time at which devices become free that are being released."""
 
-    def note(self, ask: Ask, now_s: float) -> None:
+    def note(self, ask: GangRequest, now_s: float) -> None:
         """Record that the job runs, and schedule its end."""
         self.asks[ask.number] = ask
         total_s = self.total_s.get(ask.number)
@@ -174,7 +176,7 @@ class _Run:
             end_s = max(ask.since_s, now_s) + max(total_s - ask.executed(now_s), 1e-3)
             heapq.heappush(self.ends, (end_s, ask.number, ask.starts))
 
-    def begin(self, choice: Choice, now_s: float) -> None:
+    def begin(self, choice: PassResult, now_s: float) -> None:
         """Start the chosen jobs, once spot jobs and victims have left."""
         given: dict[int, float] = {}
         for stop in choice.stops:
@@ -204,14 +206,14 @@ class _Run:
         """Remove the jobs that have ended by now."""
         while self.next_s() <= now_s:
             _, number, _ = heapq.heappop(self.ends)
-            self.scheduler.leave(self.asks.pop(number), now_s, has_ended=False)
+            self.scheduler.remove(self.asks.pop(number), now_s, has_ended=False)
 
 
 def forward(
     world: World,
     now_s: float,
     total_s: Mapping[int, float],
-    newcomers: Iterable[tuple[float, Ask, float]] = (),
+    newcomers: Iterable[tuple[float, GangRequest, float]] = (),
     of: Iterable[int] | None = None,
     leave: float = 1.0,
 ) -> dict[int, float]:
@@ -253,7 +255,7 @@ def forward(
         while newcomer is not None and newcomer[0] <= at_s:
             _, ask, its_s = newcomer
             run.total_s[ask.number] = its_s
-            scheduler.enter(ask, at_s)
+            scheduler.enqueue(ask, at_s)
             newcomer = next(coming, None)
     return {number: start_s for number, start_s in run.starts.items() if number < NEWCOMER}
 
@@ -348,7 +350,7 @@ def outlooks(
     """
     chance = _chance(seed)
     wanted = None if of is None else frozenset(of)
-    guessed: list[tuple[Ask, float, float, list[float]]] = []
+    guessed: list[tuple[GangRequest, float, float, list[float]]] = []
     for ask in (*world.running, *world.waiting):
         guess_s = ask.usual_s or ask.estimate_s
         if guess_s is not None and ask.number not in endless:
@@ -379,7 +381,7 @@ def _strata(draws: int, chance: Iterator[float]) -> list[float]:
 
 def _newcomers(
     recent: Sequence[Arrival], now_s: float, spread: float, chance: Iterator[float]
-) -> Iterator[tuple[float, Ask, float]]:
+) -> Iterator[tuple[float, GangRequest, float]]:
     """Yield repeated arrivals, starting at a random one, with random lengths."""
     if len(recent) < 2:
         return

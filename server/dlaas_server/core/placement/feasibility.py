@@ -8,7 +8,7 @@ from dataclasses import replace
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.resources import Shape, is_kind
-from dlaas_server.core.placement.free_capacity import Frees, free_of
+from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
 
 __all__ = ["said", "why_never"]
 
@@ -26,10 +26,10 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
 
     Devices that are out of service and nodes that are cordoned count as usable, since they may come back.
     """
-    frees = free_of([_in_service(node) for node in nodes], ())
-    if frees.room(shape, least) >= least:
+    capacity = free_of([_in_service(node) for node in nodes], ())
+    if capacity.room(shape, least) >= least:
         return None
-    kinds = [kind for free in frees for kind, _ in free.devices]
+    kinds = [kind for free in capacity for kind, _ in free.devices]
     total, asked = len(kinds), least * shape.gpus
     if asked > total:
         if not total:
@@ -39,7 +39,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
             f"Ask for at most {total} (--gpus 1:{total} takes what is free)"
         )
     if shape.gpu_kind is not None and shape.gpus:
-        reason = _kind_is_short(frees, kinds, shape, asked, unit)
+        reason = _kind_is_short(capacity, kinds, shape, asked, unit)
         if reason is not None:
             return reason
     return (
@@ -48,7 +48,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     )
 
 
-def _kind_is_short(frees: Frees, kinds: Sequence[str], shape: Shape, asked: int, unit: str) -> str | None:
+def _kind_is_short(capacity: FreeCapacity, kinds: Sequence[str], shape: Shape, asked: int, unit: str) -> str | None:
     """Return the reason if there are enough devices but too few of the requested kind; else None."""
     kind = shape.gpu_kind or ""
     of_kind = sum(is_kind(one, kind) for one in kinds)

@@ -18,7 +18,7 @@ from dlaas_server.core.model.resources import WHOLE, Loan, Shape, is_kind
 from dlaas_server.core.placement.fragmentation import State, Usual
 from dlaas_server.core.placement.shape import shape_of
 
-__all__ = ["Free", "Frees", "free_of"]
+__all__ = ["FreeCapacity", "NodeCapacity", "free_of"]
 
 
 Key = tuple[float, int, int]
@@ -27,7 +27,7 @@ _ID: Final = itemgetter(1)
 
 
 @dataclass(slots=True)
-class Free:
+class NodeCapacity:
     """Free capacity of one node. Mutable within a plan, and never shared outside of it."""
 
     name: str
@@ -56,11 +56,11 @@ class Free:
     key: Key = field(default=(0.0, 0, 0), compare=False)
     """Sort key among nodes with the same number of free devices."""
 
-    def copy(self) -> Free:
+    def copy(self) -> NodeCapacity:
         """Return an independent copy."""
         return replace(self, devices=list(self.devices), parts=dict(self.parts))
 
-    def emptied(self) -> Free:
+    def emptied(self) -> NodeCapacity:
         """Return the node without any learners."""
         _, cpus, memory_bytes, disk_mbps, net_mbps = self.whole
         return replace(
@@ -199,12 +199,12 @@ class Free:
         return sum(a * f for a, f in shares) / length if length else 0.0
 
 
-class Frees(Sequence[Free]):
+class FreeCapacity(Sequence[NodeCapacity]):
     """Free capacity of all nodes, sorted by name, with an index by the number of free devices."""
 
-    def __init__(self, frees: Iterable[Free], usual: Usual | None = None) -> None:
-        self._nodes = sorted(frees, key=lambda free: free.name)
-        self._by_name: dict[str, Free] = {}
+    def __init__(self, capacity: Iterable[NodeCapacity], usual: Usual | None = None) -> None:
+        self._nodes = sorted(capacity, key=lambda free: free.name)
+        self._by_name: dict[str, NodeCapacity] = {}
         widest = max((max(len(free.order), len(free.devices)) for free in self._nodes), default=0)
         self._by_free: list[list[Key]] = [[] for _ in range(widest + 1)]
         self._parts: list[tuple[int, int, str]] = []
@@ -231,27 +231,27 @@ class Frees(Sequence[Free]):
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def __getitem__(self, index: int) -> Free:  # type: ignore[override]  # slices are not needed
+    def __getitem__(self, index: int) -> NodeCapacity:  # type: ignore[override]  # slices are not needed
         return self._nodes[index]
 
-    def __iter__(self) -> Iterator[Free]:
+    def __iter__(self) -> Iterator[NodeCapacity]:
         return iter(self._nodes)
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
-    def named(self, name: str) -> Free | None:
+    def named(self, name: str) -> NodeCapacity | None:
         """Return the node of this name; None if it takes no learners."""
         return self._by_name.get(name)
 
-    def _enter(self, free: Free) -> None:
+    def _enter(self, free: NodeCapacity) -> None:
         free.key = (free.cpus, free.memory_bytes, free.index)
         insort(self._by_free[len(free.devices)], free.key)
         self.devices += len(free.devices)
         for device, milli in free.parts.items():
             insort(self._parts, (milli, free.index, device))
 
-    def _leave(self, free: Free) -> None:
+    def _leave(self, free: NodeCapacity) -> None:
         line = self._by_free[len(free.devices)]
         del line[bisect_left(line, free.key)]
         self.devices -= len(free.devices)
@@ -259,7 +259,7 @@ class Frees(Sequence[Free]):
         for device, milli in free.parts.items():
             del self._parts[bisect_left(self._parts, (milli, free.index, device))]
 
-    def _shift(self, free: Free, before: int) -> None:
+    def _shift(self, free: NodeCapacity, before: int) -> None:
         """Reindex a node that had `before` free devices; nothing else changed."""
         now, key, line = len(free.devices), free.key, self._by_free[before]
         del line[bisect_left(line, key)]
@@ -267,7 +267,7 @@ class Frees(Sequence[Free]):
         self.devices += now - before
         free.seen = None
 
-    def take(self, free: Free, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
+    def take(self, free: NodeCapacity, shape: Shape, learners: int = 1) -> tuple[Seat, ...]:
         """Take and return the seats of `learners` learners on this node; they must fit."""
         if shape.is_plain:
             before = len(free.devices)
@@ -326,7 +326,7 @@ class Frees(Sequence[Free]):
                 free._give(shape, seat)
                 self._enter(free)
 
-    def takers(self, shape: Shape, learners: int = 1) -> Iterator[Free]:
+    def takers(self, shape: Shape, learners: int = 1) -> Iterator[NodeCapacity]:
         """Yield nodes that may have the devices and CPUs, by fewest free devices, then CPUs, memory and name.
 
         For shares, nodes with a shared device come first, those with the fullest device at the head.
@@ -346,7 +346,7 @@ class Frees(Sequence[Free]):
                 if index not in seen:
                     yield self._nodes[index]
 
-    def tightest(self, shape: Shape, learners: int) -> Free | None:
+    def tightest(self, shape: Shape, learners: int) -> NodeCapacity | None:
         """Return the node with the fewest free devices (shares: the fullest device) that fits all these learners."""
         need = shape.gpus * learners
         if shape.is_plain:
@@ -359,7 +359,7 @@ class Frees(Sequence[Free]):
                 return free
         return None
 
-    def roomiest(self, shape: Shape, most: int) -> tuple[Free | None, int]:
+    def roomiest(self, shape: Shape, most: int) -> tuple[NodeCapacity | None, int]:
         """Return the node that fits the most of these learners (the tightest of equals), and how many it fits."""
         best, fits = None, 0
         if shape.is_plain and shape.gpus:
@@ -394,9 +394,9 @@ class Frees(Sequence[Free]):
         return total
 
 
-def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
+def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> FreeCapacity:
     """Return the free capacity by node: everything in service, less the seats of all members of all jobs."""
-    frees: dict[str, Free] = {}
+    capacity: dict[str, NodeCapacity] = {}
     for node in nodes:
         if node.cordoned:
             continue
@@ -404,7 +404,7 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
         order = {d: (place, kind) for place, (kind, d) in enumerate(usable)}
         whole = (len(usable), node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps)
         links = {d.id: d.link for d in node.devices if d.link}
-        frees[node.name] = Free(
+        capacity[node.name] = NodeCapacity(
             node.name, usable, *whole[1:3], 0, *whole[3:], order=order, whole=whole,
             rack=(node.area, node.rack), links=links,
         )  # fmt: skip
@@ -413,12 +413,12 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> Frees:
         shape = shape_of(job)
         usual.note(shape, job.spec.learners_min)
         for node_name, devices, learners in _occupied(job):
-            free = frees.get(node_name)
+            free = capacity.get(node_name)
             if free is None:
                 continue
             free.devices = [d for d in free.devices if d[1] not in devices]
             free._use(shape, learners)
-    return Frees(frees.values(), usual)
+    return FreeCapacity(capacity.values(), usual)
 
 
 def _occupied(job: Job) -> list[tuple[str, set[str], int]]:

@@ -12,22 +12,22 @@ from typing import Final
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import Option, State
-from dlaas_server.core.placement.free_capacity import Free, Frees, free_of
+from dlaas_server.core.placement.free_capacity import FreeCapacity, NodeCapacity, free_of
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.placement.topology import Level, allowed, in_one_group, tightest_part
 
-__all__ = ["Free", "Frees", "Layout", "beside", "free_of", "place", "room", "shape_of"]
+__all__ = ["FreeCapacity", "Layout", "NodeCapacity", "beside", "free_of", "place", "room", "shape_of"]
 
 NOT_LOOKED: Final[Option] = ((0, 0, 0.0), "", -1)
 
 
-def room(frees: Frees, shape: Shape, most: int) -> int:
+def room(capacity: FreeCapacity, shape: Shape, most: int) -> int:
     """Return how many learners of this shape fit now, up to `most`."""
-    return frees.room(shape, most)
+    return capacity.room(shape, most)
 
 
-def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
-    """Return seats for a whole gang, taken from `frees`; None, and nothing taken, if it does not fit.
+def place(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
+    """Return seats for a whole gang, taken from `capacity`; None, and nothing taken, if it does not fit.
 
     `pack`: the tightest node that fits the whole gang; else the tightest rack, area or pool, and in it the node that
     fits most of the gang, repeatedly. `topology`: the same, but until the gang has waited long enough (`waited_s`) only
@@ -37,102 +37,104 @@ def place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> t
     same plan. A gang that accepts any device kind gets devices of one kind if possible. Lent devices are taken last
     (`sparing`).
     """
-    if frees.lent:
-        return sparing(frees, shape, partial(_place, frees, shape, learners, waited_s))
-    return _place(frees, shape, learners, waited_s)
+    if capacity.lent:
+        return sparing(capacity, shape, partial(_place, capacity, shape, learners, waited_s))
+    return _place(capacity, shape, learners, waited_s)
 
 
-def _place(frees: Frees, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
-    if learners > 1 and len(frees.kinds) > 1 and shape.gpus and shape.gpu_kind is None:
-        alike = _of_one_kind(frees, shape, learners, waited_s)
+def _place(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
+    if learners > 1 and len(capacity.kinds) > 1 and shape.gpus and shape.gpu_kind is None:
+        alike = _of_one_kind(capacity, shape, learners, waited_s)
         if alike is not None:
             return alike
     level, layout = Level.POOL, shape.placement
     if layout == Layout.PACK:
         pass
     elif layout == Layout.SPREAD:
-        return _one_by_one(frees, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
+        return _one_by_one(capacity, shape, learners, lambda f: (f.learners, -len(f.devices), f.name))
     elif layout == Layout.TETRIS:
-        return _one_by_one(frees, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
+        return _one_by_one(capacity, shape, learners, lambda f: (-f.alike(shape), 0, f.name))
     elif layout == Layout.FGD:
-        return _gently(frees, shape, learners)
+        return _gently(capacity, shape, learners)
     elif layout == Layout.TOPOLOGY:
-        level = allowed(frees, shape, learners, waited_s)
-    if frees.has_links:
-        linked = in_one_group(frees, shape, learners)
+        level = allowed(capacity, shape, learners, waited_s)
+    if capacity.has_links:
+        linked = in_one_group(capacity, shape, learners)
         if linked is not None:
             return linked
     if level < Level.NODE:
         return None
-    whole = frees.tightest(shape, learners)
+    whole = capacity.tightest(shape, learners)
     if whole is not None:
-        return frees.take(whole, shape, learners)
-    if learners == 1 or level == Level.NODE or frees.room(shape, learners) < learners:
+        return capacity.take(whole, shape, learners)
+    if learners == 1 or level == Level.NODE or capacity.room(shape, learners) < learners:
         return None
-    if frees.has_racks:
-        nodes = tightest_part(frees, shape, learners, level)
-        return None if nodes is None else _over(frees, nodes, shape, learners)
+    if capacity.has_racks:
+        nodes = tightest_part(capacity, shape, learners, level)
+        return None if nodes is None else _over(capacity, nodes, shape, learners)
     seats: list[Seat] = []
     while len(seats) < learners:
         left = learners - len(seats)
-        free, here = frees.tightest(shape, left), left
+        free, here = capacity.tightest(shape, left), left
         if free is None:
-            free, here = frees.roomiest(shape, left)
+            free, here = capacity.roomiest(shape, left)
         assert free is not None
-        seats += frees.take(free, shape, here)
+        seats += capacity.take(free, shape, here)
     return tuple(seats)
 
 
-def beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
+def beside(capacity: FreeCapacity, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
     """Return seats for learners that join those on `held` seats; None, and nothing taken, if they do not fit.
 
     In layouts that pack, nodes with the most held seats come first.
     """
-    if frees.lent:
-        return sparing(frees, shape, partial(_beside, frees, shape, learners, held))
-    return _beside(frees, shape, learners, held)
+    if capacity.lent:
+        return sparing(capacity, shape, partial(_beside, capacity, shape, learners, held))
+    return _beside(capacity, shape, learners, held)
 
 
-def sparing(frees: Frees, shape: Shape, choose: Callable[[], tuple[Seat, ...] | None]) -> tuple[Seat, ...] | None:
-    """Return the seats that `choose` takes from `frees`, using as little lent capacity as possible without more nodes.
+def sparing(
+    capacity: FreeCapacity, shape: Shape, choose: Callable[[], tuple[Seat, ...] | None]
+) -> tuple[Seat, ...] | None:
+    """Return the seats that `choose` takes from `capacity`, using as little lent capacity as the nodes allow.
 
-    Lending never changes whether seats are found.
+    The seats are on no more nodes than without this. Lending never changes whether seats are found.
     """
-    lent = [loan for loan in frees.lent if frees.has(loan.shape, loan.seats)]
+    lent = [loan for loan in capacity.lent if capacity.has(loan.shape, loan.seats)]
     found = choose()
-    if found is None or all(frees.has(loan.shape, loan.seats) for loan in lent):
+    if found is None or all(capacity.has(loan.shape, loan.seats) for loan in lent):
         return found
     nodes = _nodes(found) if shape.placement in (Layout.PACK, Layout.TOPOLOGY) else len(found)
     learners = len(found)
-    frees.give(shape, found)
+    capacity.give(shape, found)
 
     def chosen() -> tuple[Seat, ...] | None:
-        its = choose() if frees.room(shape, learners) >= learners else None
+        its = choose() if capacity.room(shape, learners) >= learners else None
         if its is not None and _nodes(its) > nodes:
-            frees.give(shape, its)
+            capacity.give(shape, its)
             return None
         return its
 
     for loan in lent:
-        frees.claim(loan.shape, loan.seats)
+        capacity.claim(loan.shape, loan.seats)
     given = 0
     while (found := chosen()) is None and given < len(lent):  # finally all is reclaimed, which gives the first choice
-        frees.give(lent[given].shape, lent[given].seats)
+        capacity.give(lent[given].shape, lent[given].seats)
         given += 1
     kept = lent[given:]
     for loan in reversed(lent[: max(given - 1, 0)]):  # loans that turn out not to be needed
         assert found is not None
-        frees.give(shape, found)
-        frees.claim(loan.shape, loan.seats)
+        capacity.give(shape, found)
+        capacity.claim(loan.shape, loan.seats)
         fewer = chosen()
         if fewer is None:
-            frees.give(loan.shape, loan.seats)
-            frees.claim(shape, found)
+            capacity.give(loan.shape, loan.seats)
+            capacity.claim(shape, found)
         else:
             found = fewer
             kept.append(loan)
     for loan in kept:
-        frees.give(loan.shape, loan.seats)
+        capacity.give(loan.shape, loan.seats)
     return found
 
 
@@ -140,37 +142,37 @@ def _nodes(seats: Sequence[Seat]) -> int:
     return len({seat.node for seat in seats})
 
 
-def _beside(frees: Frees, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
+def _beside(capacity: FreeCapacity, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...] | None:
     seats: list[Seat] = []
     if shape.placement in (Layout.PACK, Layout.TOPOLOGY):
         for name, _ in sorted(Counter(seat.node for seat in held).items(), key=lambda one: (-one[1], one[0])):
-            free = frees.named(name)
+            free = capacity.named(name)
             here = 0 if free is None else free.fits(shape, learners - len(seats))
             if free is not None and here:
-                seats += frees.take(free, shape, here)
+                seats += capacity.take(free, shape, here)
     left = learners - len(seats)
-    more = _place(frees, shape, left) if left else ()
+    more = _place(capacity, shape, left) if left else ()
     if more is None:
-        frees.give(shape, seats)
+        capacity.give(shape, seats)
         return None
     return (*seats, *more)
 
 
-def _of_one_kind(frees: Frees, shape: Shape, learners: int, waited_s: float) -> tuple[Seat, ...] | None:
+def _of_one_kind(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> tuple[Seat, ...] | None:
     """Return seats on devices of one kind, preferring the kind with the fewest free devices.
 
     Learners synchronize at each step, so all run at the speed of the slowest device.
     """
-    free = Counter(kind for node in frees for kind, _ in node.devices)
-    for kind in sorted(frees.kinds, key=lambda kind: (free[kind], kind)):
+    free = Counter(kind for node in capacity for kind, _ in node.devices)
+    for kind in sorted(capacity.kinds, key=lambda kind: (free[kind], kind)):
         if shape.is_share or free[kind] >= learners * shape.gpus:
-            seats = _place(frees, replace(shape, gpu_kind=kind), learners, waited_s)
+            seats = _place(capacity, replace(shape, gpu_kind=kind), learners, waited_s)
             if seats is not None:
                 return seats
     return None
 
 
-def _over(frees: Frees, nodes: list[Free], shape: Shape, learners: int) -> tuple[Seat, ...]:
+def _over(capacity: FreeCapacity, nodes: list[NodeCapacity], shape: Shape, learners: int) -> tuple[Seat, ...]:
     """Return seats on these nodes, which fit the gang: repeatedly the tightest node that fits the most learners."""
     seats: list[Seat] = []
     while len(seats) < learners:
@@ -178,47 +180,47 @@ def _over(frees: Frees, nodes: list[Free], shape: Shape, learners: int) -> tuple
         fits = [(free.fits(shape, left), free) for free in nodes]
         here = max(count for count, _ in fits)
         free = min((free for count, free in fits if count == here), key=lambda f: (len(f.devices), f.cpus, f.index))
-        seats += frees.take(free, shape, here)
+        seats += capacity.take(free, shape, here)
     return tuple(seats)
 
 
 def _one_by_one(
-    frees: Frees, shape: Shape, learners: int, key: Callable[[Free], tuple[float, int, str]]
+    capacity: FreeCapacity, shape: Shape, learners: int, key: Callable[[NodeCapacity], tuple[float, int, str]]
 ) -> tuple[Seat, ...] | None:
-    if frees.room(shape, learners) < learners:
+    if capacity.room(shape, learners) < learners:
         return None
     seats: list[Seat] = []
     for _ in range(learners):
-        seats += frees.take(min((f for f in frees.takers(shape) if f.fits(shape, 1)), key=key), shape)
+        seats += capacity.take(min((f for f in capacity.takers(shape) if f.fits(shape, 1)), key=key), shape)
     return tuple(seats)
 
 
-def _gently(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
-    if learners > 1 and frees.room(shape, learners) < learners:
+def _gently(capacity: FreeCapacity, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+    if learners > 1 and capacity.room(shape, learners) < learners:
         return None
     seats: list[Seat] = []
     for _ in range(learners):
-        seat = _gentlest(frees, shape)
+        seat = _gentlest(capacity, shape)
         if seat is None:
-            frees.give(shape, seats)
+            capacity.give(shape, seats)
             return None
-        frees.claim(shape, (seat,))
+        capacity.claim(shape, (seat,))
         seats.append(seat)
-    frees.usual.note(shape, learners)
+    capacity.usual.note(shape, learners)
     return tuple(seats)
 
 
-def _gentlest(frees: Frees, shape: Shape) -> Seat | None:
-    known, best, where = frees.usual.options(shape), None, None
+def _gentlest(capacity: FreeCapacity, shape: Shape) -> Seat | None:
+    known, best, where = capacity.usual.options(shape), None, None
     has_rest = bool(shape.disk_mbps or shape.net_mbps)
     last: State | None = None
-    for free in frees.takers(shape):
+    for free in capacity.takers(shape):
         state = free.seen or free.state
         if state == last and not has_rest:
             continue  # same state as the previous node, which goes first
         last, option = state, known.get(state, NOT_LOOKED)
         if option is NOT_LOOKED:
-            option = known[state] = frees.usual.option(state, shape)
+            option = known[state] = capacity.usual.option(state, shape)
         if option is not None and (best is None or option[0] < best[0]) and _has_rest(free, shape):
             best, where = option, free
     if best is None or where is None:
@@ -226,11 +228,11 @@ def _gentlest(frees: Frees, shape: Shape) -> Seat | None:
     return Seat(where.name, _devices(where, shape, best))
 
 
-def _has_rest(free: Free, shape: Shape) -> bool:
+def _has_rest(free: NodeCapacity, shape: Shape) -> bool:
     return not (shape.disk_mbps or shape.net_mbps) or free.fits(shape, 1) == 1
 
 
-def _devices(free: Free, shape: Shape, option: Option) -> tuple[str, ...]:
+def _devices(free: NodeCapacity, shape: Shape, option: Option) -> tuple[str, ...]:
     _, kind, part = option
     if part < WHOLE:
         return (min(d for d, milli in free.parts.items() if milli == part and free.order[d][1] == kind),)

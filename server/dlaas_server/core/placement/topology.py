@@ -13,7 +13,7 @@ from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.free_capacity import Free, Frees
+from dlaas_server.core.placement.free_capacity import FreeCapacity, NodeCapacity
 
 __all__ = [
     "FIRST_S",
@@ -40,9 +40,9 @@ class Level(IntEnum):
     POOL = 4
 
 
-def levels(frees: Frees) -> tuple[Level, ...]:
+def levels(capacity: FreeCapacity) -> tuple[Level, ...]:
     """Return the levels that differ in this pool, closest first."""
-    has = {Level.LINK: frees.has_links, Level.RACK: frees.has_racks, Level.AREA: frees.has_areas}
+    has = {Level.LINK: capacity.has_links, Level.RACK: capacity.has_racks, Level.AREA: capacity.has_areas}
     return tuple(level for level in Level if has.get(level, True))
 
 
@@ -51,16 +51,16 @@ def relaxes_after_s(steps: int) -> float:
     return FIRST_S * ((1 << steps) - 1)
 
 
-def allowed(frees: Frees, shape: Shape, learners: int, waited_s: float) -> Level:
+def allowed(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> Level:
     """Return the largest distance that a gang accepts after this wait."""
     if waited_s == inf:
         return Level.POOL
     gang = (shape, learners)
-    if gang not in frees.ideals:
-        frees.ideals[gang] = _ideal(frees, shape, learners)
-    ideal = Level(frees.ideals[gang])
+    if gang not in capacity.ideals:
+        capacity.ideals[gang] = _ideal(capacity, shape, learners)
+    ideal = Level(capacity.ideals[gang])
     found, steps = ideal, 0
-    for level in levels(frees):
+    for level in levels(capacity):
         if level > ideal:
             steps += 1
             if waited_s >= relaxes_after_s(steps):
@@ -68,9 +68,9 @@ def allowed(frees: Frees, shape: Shape, learners: int, waited_s: float) -> Level
     return found
 
 
-def _ideal(frees: Frees, shape: Shape, learners: int) -> Level:
+def _ideal(capacity: FreeCapacity, shape: Shape, learners: int) -> Level:
     """Return the closest level at which the gang fits on the empty pool."""
-    empty = Frees(free.emptied() for free in frees)
+    empty = FreeCapacity(free.emptied() for free in capacity)
     if empty.has_links and _groups(empty, shape, learners):
         return Level.LINK
     if empty.tightest(shape, learners) is not None:
@@ -81,25 +81,25 @@ def _ideal(frees: Frees, shape: Shape, learners: int) -> Level:
     return Level.POOL
 
 
-def in_one_group(frees: Frees, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
-    """Return seats in the tightest link group that fits the gang, taken from `frees`; None if there is none."""
-    found = _groups(frees, shape, learners)
+def in_one_group(capacity: FreeCapacity, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
+    """Return seats in the tightest link group that fits the gang, taken from `capacity`; None if there is none."""
+    found = _groups(capacity, shape, learners)
     if not found:
         return None
     _, _, _, devices, free = min(found, key=lambda entry: entry[:3])
     each = shape.gpus
     seats = tuple(Seat(free.name, tuple(devices[i * each : (i + 1) * each])) for i in range(learners))
-    frees.claim(shape, seats)
+    capacity.claim(shape, seats)
     return seats
 
 
-def _groups(frees: Frees, shape: Shape, learners: int) -> list[tuple[int, int, str, list[str], Free]]:
+def _groups(capacity: FreeCapacity, shape: Shape, learners: int) -> list[tuple[int, int, str, list[str], NodeCapacity]]:
     """Return link groups that fit the gang: free devices in the group, on the node, name, device ids, node."""
     need = shape.gpus * learners
-    found: list[tuple[int, int, str, list[str], Free]] = []
+    found: list[tuple[int, int, str, list[str], NodeCapacity]] = []
     if need < 2 or shape.is_share:  # a single device is always within one group
         return found
-    for free in frees.takers(shape, learners):
+    for free in capacity.takers(shape, learners):
         if free.links and free.fits(shape, learners) == learners:
             groups: dict[str, list[str]] = {}
             for _, device in free.devices:
@@ -113,13 +113,13 @@ def _groups(frees: Frees, shape: Shape, learners: int) -> list[tuple[int, int, s
     return found
 
 
-def tightest_part(frees: Frees, shape: Shape, learners: int, level: Level) -> list[Free] | None:
+def tightest_part(capacity: FreeCapacity, shape: Shape, learners: int, level: Level) -> list[NodeCapacity] | None:
     """Return the nodes of the tightest rack, else area, that fits the gang, up to this level; None if there is none."""
     for at in (Level.RACK, Level.AREA, Level.POOL):
         if at > level:
             return None
-        parts: dict[tuple[str, ...], list[Free]] = {}
-        for free in frees:
+        parts: dict[tuple[str, ...], list[NodeCapacity]] = {}
+        for free in capacity:
             parts.setdefault(free.rack[: Level.POOL - at], []).append(free)
         fitting = [
             (sum(len(free.devices) for free in nodes), name, nodes)
@@ -131,14 +131,14 @@ def tightest_part(frees: Frees, shape: Shape, learners: int, level: Level) -> li
     return None
 
 
-def level_of(frees: Frees, seats: tuple[Seat, ...]) -> Level:
+def level_of(capacity: FreeCapacity, seats: tuple[Seat, ...]) -> Level:
     """Return the distance between these seats."""
     nodes = {seat.node for seat in seats}
-    racks = {free.rack for name in nodes if (free := frees.named(name)) is not None}
+    racks = {free.rack for name in nodes if (free := capacity.named(name)) is not None}
     if len(nodes) > 1:
         if len(racks) == 1:
             return Level.RACK
         return Level.AREA if len({area for area, _ in racks}) == 1 else Level.POOL
-    free = frees.named(next(iter(nodes), ""))
+    free = capacity.named(next(iter(nodes), ""))
     groups = {free.links.get(d, "") for seat in seats for d in seat.devices} if free is not None else {""}
     return Level.LINK if len(groups) == 1 and "" not in groups else Level.NODE

@@ -18,17 +18,17 @@ from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.phrases import count, unit_of
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Frees, beside, room, shape_of
+from dlaas_server.core.placement.gang_placement import FreeCapacity, beside, room, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Plan, Preempt, Resized, Start, Wait
+from dlaas_server.core.planning.immediate_start import immediate, kept_for
 from dlaas_server.core.planning.scheduler_snapshot import scheduled
 from dlaas_server.core.planning.wait_reasons import SPOT, lent_out, shortfall, waits_with_reasons
 from dlaas_server.core.rebalancing.migration import gathered, made_room, may_move_again, relieved, rested_s
-from dlaas_server.core.scheduling.gang_request import Ask
-from dlaas_server.core.scheduling.immediate_start import immediate, kept_for
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import Order
-from dlaas_server.core.scheduling.scheduler import Choice, Policy, Preemption
-from dlaas_server.core.spot.reclaim import Back, Promised, free_in, given_back, holding, idle_in, loans_of
+from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Preempted
+from dlaas_server.core.spot.reclaim import Reclaim, ReservedSeats, free_in, given_back, holding, idle_in, loans_of
 from jupyter_dlaas.wire.protocol import Elastic, State
 
 __all__ = ["DEFAULT", "plan"]
@@ -64,7 +64,7 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
     return _both(pool, first.plan, back.values(), then, policy.spot_notice_s)
 
 
-def _both(pool: Pool, first: Plan, back: Collection[Back], then: Plan, notice_s: float) -> Plan:
+def _both(pool: Pool, first: Plan, back: Collection[Reclaim], then: Plan, notice_s: float) -> Plan:
     """Combine the plan for ordinary jobs, the resulting reclaims from spot jobs, and the plan for spot jobs."""
     stops: list[Preempt] = []
     shrinks: list[Resized] = []
@@ -109,56 +109,56 @@ class _Planned:
     """Plan, seats chosen for later starts, and free capacity once leaving jobs have left, without what is lent."""
 
     plan: Plan
-    promised: Promised
-    then: Frees | None
+    promised: ReservedSeats
+    then: FreeCapacity | None
 
 
 def _plan(pool: Pool, now_s: float, policy: Policy, order: Order | None) -> _Planned:
     # Devices of leaving jobs can be chosen already, but no job starts on them before they are free.
-    frees, future = free_in(pool), ahead(pool)
-    idle = idle_in(pool) if pool.lent else frees
+    capacity, future = free_in(pool), ahead(pool)
+    idle = idle_in(pool) if pool.lent else capacity
     queue, line, waiting, choice, ways = _chosen(future, now_s, policy, order)
-    places = {ask.id: place for place, ask in enumerate(line, start=1)}
+    places = {request.id: place for place, request in enumerate(line, start=1)}
     queue.sort(key=lambda j: (places.get(j.id, len(places) + 1), j.number))
-    moving = {ask.id for ask in choice.starts}
+    moving = {request.id for request in choice.starts}
     preempts = tuple(_preempt(one, pool, policy, moving) for one in choice.stops)
-    begun = immediate(choice, places.keys(), idle, frees, now_s)
+    begun = immediate(choice, places.keys(), idle, capacity, now_s)
     seats = begun.seats
-    blocked = bool(waiting) or any(ask.id in places and ask.id not in seats for ask in choice.starts)
+    blocked = bool(waiting) or any(request.id in places and request.id not in seats for request in choice.starts)
     if not blocked:
         for job in queue:
             if job.id in seats:
                 shape, has = shape_of(job, policy.placement), seats[job.id]
                 seats[job.id] += _more(idle, shape, job.wish - len(has), has)
-    if idle is not frees:
+    if idle is not capacity:
         for job_id, its in seats.items():
-            frees.claim(shape_of(pool.jobs[job_id], policy.placement), its)
+            capacity.claim(shape_of(pool.jobs[job_id], policy.placement), its)
     busy = {one.job for one in preempts} | ways.keys()
-    resizes, short = _resize(pool.jobs, frees, busy, now_s, policy.placement, is_crowded=blocked)
+    resizes, short = _resize(pool.jobs, capacity, busy, now_s, policy.placement, is_crowded=blocked)
     resizes += tuple(
         Resized(name, kept, "pool", f"Makes room: {winner} waits.") for name, (kept, winner) in ways.items()
     )
     if not blocked:
-        resizes += _shared_out(future, frees, seats, resizes, busy, now_s, policy.placement)
+        resizes += _shared_out(future, capacity, seats, resizes, busy, now_s, policy.placement)
     changing = busy | {one.job for one in resizes}
-    promised = {ask.id: (ask.shape, ask.seats) for ask in choice.starts if ask.id not in seats}
-    if idle is not frees:
+    promised = {request.id: (request.shape, request.seats) for request in choice.starts if request.id not in seats}
+    if idle is not capacity:
         resizes, grows = _parted(pool, resizes, idle, policy.placement)
         promised |= grows
         short += tuple(Wait(name, lent_out(pool.jobs[name], its)) for name, (_, its) in grows.items())
     if not (preempts or ways or promised):  # else a job makes room already
-        moves = _moved(future, frees if waiting else idle, changing, waiting, now_s, policy, order)
-        if waiting and idle is not frees:  # lent devices are reclaimed for a waiting job, not for a better placement
+        moves = _moved(future, capacity if waiting else idle, changing, waiting, now_s, policy, order)
+        if waiting and idle is not capacity:  # lent devices are reclaimed for a waiting job, not for a better placement
             moves, promised = _parted(pool, moves, idle, policy.placement)
         resizes += moves
     then = None
-    if idle is not frees and promised:
+    if idle is not capacity and promised:
         staying = without(future, {name: kept for name, (kept, _) in ways.items()})
         jobs = {name: job for name, job in staying.jobs.items() if name not in {one.job for one in preempts}}
         jobs |= {name: holding(jobs[name], its) for name, its in seats.items() if name in jobs}
         jobs |= {r.job: holding(jobs[r.job], more) for r in resizes if (more := _gained(pool.jobs[r.job], r))}
         then = idle_in(replace(pool, jobs=jobs))
-    held_up = moving | {ask.id for ask in waiting}
+    held_up = moving | {request.id for request in waiting}
     kept = kept_for(choice, begun, line, is_strict=policy.is_strict)
     delayed = [j.not_before_s for j in queue if j.not_before_s > now_s]
     held = (State.DEPLOYING, State.PROCESSING)
@@ -180,7 +180,7 @@ def _gained(job: Job, change: Resized) -> tuple[Seat, ...]:
 
 
 def _parted(
-    pool: Pool, resizes: Sequence[Resized], idle: Frees, usual: Layout
+    pool: Pool, resizes: Sequence[Resized], idle: FreeCapacity, usual: Layout
 ) -> tuple[tuple[Resized, ...], dict[str, tuple[Shape, tuple[Seat, ...]]]]:
     """Return the changes that are possible now, and for the others the seats to be reclaimed from spot jobs."""
     now: list[Resized] = []
@@ -197,7 +197,7 @@ def _parted(
 
 def _chosen(
     pool: Pool, now_s: float, policy: Policy, order: Order | None
-) -> tuple[list[Job], list[Ask], list[Ask], Choice, dict[str, tuple[tuple[Seat, ...], str]]]:
+) -> tuple[list[Job], list[GangRequest], list[GangRequest], PassResult, dict[str, tuple[tuple[Seat, ...], str]]]:
     """Return the queued jobs, the queue, the jobs that still wait, the choice, and the jobs that shrink for it.
 
     Jobs shrink before any job is preempted.
@@ -207,7 +207,7 @@ def _chosen(
         return _may_change(job, now_s)
 
     scheduler, queue = scheduled(pool, now_s, policy, order)
-    line = scheduler.line()
+    line = scheduler.queue_order()
     kept = make_way(pool, line, may_change) if line else {}
     if kept:
         scheduler, queue = scheduled(without(pool, kept), now_s, policy, order)
@@ -221,8 +221,8 @@ def _chosen(
                 scheduler, choice, kept = another, milder, more
     stopped = {one.victim.id for one in choice.stops}
     kept = {name: seats for name, seats in kept.items() if name not in stopped}
-    starting = {ask.id for ask in choice.starts}
-    waiting = [ask for ask in line if ask.id not in starting and scheduler.could_fit(ask)]
+    starting = {request.id for request in choice.starts}
+    waiting = [request for request in line if request.id not in starting and scheduler.could_fit(request)]
     return queue, line, waiting, choice, needed(pool, kept, choice.starts)
 
 
@@ -234,9 +234,9 @@ def _may_change(job: Job, now_s: float) -> bool:
 
 def _moved(
     pool: Pool,
-    frees: Frees,
+    capacity: FreeCapacity,
     changing: Collection[str],
-    waiting: Sequence[Ask],
+    waiting: Sequence[GangRequest],
     now_s: float,
     policy: Policy,
     order: Order | None,
@@ -251,20 +251,20 @@ def _moved(
         return job.id not in changing and _may_change(job, now_s) and may_move_again(job, now_s)
 
     def starts_then(then: Pool) -> Collection[str]:
-        return {ask.id for ask in scheduled(then, now_s, policy, order)[0].decide(now_s).starts}
+        return {request.id for request in scheduled(then, now_s, policy, order)[0].decide(now_s).starts}
 
-    moves = list(relieved(pool, frees, may_move, policy.placement))
+    moves = list(relieved(pool, capacity, may_move, policy.placement))
     if waiting and not moves:
-        room = made_room(pool, frees, waiting, may_move, policy.placement, starts_then)
+        room = made_room(pool, capacity, waiting, may_move, policy.placement, starts_then)
         moves = [room] if room is not None else []
     elif not moves:
-        moves = list(gathered(pool, frees, may_move, policy.placement))
+        moves = list(gathered(pool, capacity, may_move, policy.placement))
     return tuple(Resized(one.job, one.seats, "pool", one.why) for one in moves)
 
 
 def _shared_out(
     pool: Pool,
-    frees: Frees,
+    capacity: FreeCapacity,
     starts: Mapping[str, tuple[Seat, ...]],
     resizes: Sequence[Resized],
     busy: Collection[str],
@@ -283,11 +283,11 @@ def _shared_out(
     def may_change(job: Job) -> bool:
         return job.id not in known and job.id not in busy and _may_change(job, now_s)
 
-    changes = shared_out(without(pool, kept), taken, frees, may_change, usual)
+    changes = shared_out(without(pool, kept), taken, capacity, may_change, usual)
     return tuple(Resized(name, seats, "pool") for name, seats in changes.items())
 
 
-def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str]) -> Preempt:
+def _preempt(one: Preempted, pool: Pool, policy: Policy, moving: Collection[str]) -> Preempt:
     winner = pool.jobs[one.winner.id]
     victim = pool.jobs[one.victim.id]
     if victim.id in moving:
@@ -305,13 +305,13 @@ def _preempt(one: Preemption, pool: Pool, policy: Policy, moving: Collection[str
     return Preempt(victim.id, winner.id, f"{winner.id} ({winner.owner}) {why}")
 
 
-def _more(frees: Frees, shape: Shape, wished: int, held: Sequence[Seat]) -> tuple[Seat, ...]:
-    extra = room(frees, shape, wished) if wished > 0 else 0
-    return (beside(frees, shape, extra, held) or ()) if extra > 0 else ()
+def _more(capacity: FreeCapacity, shape: Shape, wished: int, held: Sequence[Seat]) -> tuple[Seat, ...]:
+    extra = room(capacity, shape, wished) if wished > 0 else 0
+    return (beside(capacity, shape, extra, held) or ()) if extra > 0 else ()
 
 
 def _resize(
-    jobs: Mapping[str, Job], frees: Frees, leaving: set[str], now_s: float, usual: Layout, *, is_crowded: bool
+    jobs: Mapping[str, Job], capacity: FreeCapacity, leaving: set[str], now_s: float, usual: Layout, *, is_crowded: bool
 ) -> tuple[tuple[Resized, ...], tuple[Wait, ...]]:
     resizes: list[Resized] = []
     waits: list[Wait] = []
@@ -327,7 +327,7 @@ def _resize(
             is_early = job.not_before_s > now_s
             is_shared = job.elastic is Elastic.AUTO
             more = 0 if is_crowded or is_early or is_shared else job.wish - len(held)
-            extra = _more(frees, shape_of(job, usual), more, held)
+            extra = _more(capacity, shape_of(job, usual), more, held)
             if extra:
                 last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
                 by = "pool" if last is not None and last.by in ("lost", "drain", "pool") else job.wish_by

@@ -16,12 +16,14 @@ from itertools import chain
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.gang_placement import free_of
-from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, ask_of, expect
+from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, expect, request_of
 from dlaas_server.core.scheduling.gang_request import Key, length_level
-from dlaas_server.core.scheduling.lateness import Late
-from dlaas_server.core.scheduling.ordering import Order, made
+from dlaas_server.core.scheduling.lateness import Lateness
+from dlaas_server.core.scheduling.ordering import Order, new_order
 from dlaas_server.core.scheduling.policy import Policy
-from dlaas_server.core.scheduling.waiting_queue import Lines
+from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
+from dlaas_server.core.scheduling.timers import Timers
+from dlaas_server.core.scheduling.waiting_queue import WaitingQueue
 
 __all__ = ["near"]
 
@@ -58,11 +60,11 @@ def near(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -
         most = _most(alike[0], devices)
         first = alike if len(alike) <= most else nsmallest(most, alike, key=_age)
         levels.setdefault((*asked, its), []).append(first)
-    places: _Places | None = None
+    places: _QueuePositions | None = None
     for lines in levels.values():
         alike = [job for line in lines for job in line]
         if len(lines) > 1 and len(alike) > _most(alike[0], devices):
-            places = places or _Places(pool, now_s, policy, order)
+            places = places or _QueuePositions(pool, now_s, policy, order)
             alike = places.first(_most(alike[0], devices), lines)
         jobs.update((job.id, job) for job in alike)
     return replace(pool, jobs=jobs)
@@ -77,13 +79,13 @@ def _age(job: Job) -> tuple[float, int]:
     return job.submitted_s, job.number
 
 
-class _Places:
+class _QueuePositions:
     """Queue positions of waiting jobs, without a scheduler."""
 
     def __init__(self, pool: Pool, now_s: float, policy: Policy, order: Order | None) -> None:
         self._pool, self._now_s, self._policy = pool, now_s, policy
-        self._lines = Lines(free_of((), ()))
-        self._lines.begin(policy, order or made(policy.order))
+        order, timers = order or new_order(policy.order), Timers()
+        self._queue = WaitingQueue(free_of((), ()), order, StarvationGuard(policy, order, timers), timers)
 
     def first(self, most: int, lines: Sequence[list[Job]]) -> list[Job]:
         """Return the first `most` jobs of these lists and the first `most` late ones, which may hold the reservation.
@@ -94,13 +96,16 @@ class _Places:
         found: dict[int, Key] = {}
         late: list[Job] = []
         forgotten: list[Job] = []
-        known, ask = self._pool.known, ask_of(lines[0][0], self._pool, self._policy, self._now_s)  # reused for all jobs
+        known, request = (
+            self._pool.known,
+            request_of(lines[0][0], self._pool, self._policy, self._now_s),
+        )  # reused for all jobs
         for alike in lines:
-            expect(ask, known.get(alike[0].id, NOTHING_KNOWN))
+            expect(request, known.get(alike[0].id, NOTHING_KNOWN))
             for job in alike:
-                ask.number, ask.submitted_s, ask.queued_s = job.number, job.submitted_s, job.submitted_s
-                found[job.number], is_forgotten = self._lines.would_be(ask, self._now_s)
-                if ask.late >= Late.LATE:
+                request.number, request.submitted_s, request.queued_s = job.number, job.submitted_s, job.submitted_s
+                found[job.number], is_forgotten = self._queue.key_without_turn(request, self._now_s)
+                if request.lateness >= Lateness.LATE:
                     late.append(job)
                 if is_forgotten:
                     forgotten.append(job)

@@ -10,39 +10,41 @@ from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.gang_placement import shape_of
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from dlaas_server.core.spot.reclaim import free_in
-from dlaas_server.core.spot.spot_scheduler import Lending, charged
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler, spot_usage
 
-__all__ = ["NOTHING_KNOWN", "ask_of", "expect", "scheduled"]
+__all__ = ["NOTHING_KNOWN", "expect", "request_of", "scheduled"]
 
 NOTHING_KNOWN: Final = Known()
 
 
 def scheduled(
     pool: Pool, now_s: float, policy: Policy, order: Order | None = None
-) -> tuple[Scheduler | Lending, list[Job]]:
+) -> tuple[Scheduler | SpotScheduler, list[Job]]:
     """Return a scheduler with the pool's jobs, and all jobs that wait."""
-    frees = free_in(pool)
-    scheduler: Scheduler | Lending
+    capacity = free_in(pool)
+    scheduler: Scheduler | SpotScheduler
     if any(job.spec.spot for job in pool.jobs.values()):
-        scheduler = Lending(frees, policy, order)
+        scheduler = SpotScheduler(capacity, policy, order)
     else:
-        scheduler = Scheduler(frees, policy, order)
-        scheduler.charged = charged(pool.lent, policy.spot_price)
+        scheduler = Scheduler(capacity, policy, order)
+        scheduler.charge_spot_usage(spot_usage(pool.lent, policy.spot_price))
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
     held = [job for job in jobs if job.gang]
     gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
     for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
         seats = tuple(m.seat for m in job.gang)
-        scheduler.adopt(ask_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s)
+        scheduler.add_running(
+            request_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s
+        )
     queue = [job for job in jobs if job.waits]
     for job in queue:
         if job.not_before_s <= now_s:
-            ask = ask_of(job, pool, policy, now_s)
-            scheduler.enter(ask, now_s, ask.queued_s)
+            request = request_of(job, pool, policy, now_s)
+            scheduler.enqueue(request, now_s, request.queued_s)
     return scheduler, queue
 
 
@@ -52,12 +54,12 @@ def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
     return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
 
 
-def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
+def request_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> GangRequest:
     """Return the job as a scheduler request. A job that changes, ends, or has no checkpoint is not preempted.
 
     A waiting job is assumed to have a checkpoint by the time that its seats are wanted.
     """
-    ask = Ask(
+    request = GangRequest(
         job.number,
         shape_of(job, policy.placement),
         len(job.gang) or job.spec.learners_min,
@@ -65,16 +67,21 @@ def ask_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> Ask:
         priority=job.priority,
         queue=job.spec.queue,
         is_spot=job.spec.spot,
-        may_stop=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
+        is_preemptible=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
         id=job.id,
     )
-    expect(ask, pool.known.get(job.id, NOTHING_KNOWN))
-    ask.queued_s = max(job.submitted_s, job.queued_s)
-    ask.starts = int(job.queued_s > 0)  # when it starts again, it is restored first
-    return ask
+    expect(request, pool.known.get(job.id, NOTHING_KNOWN))
+    request.queued_s = max(job.submitted_s, job.queued_s)
+    request.starts = int(job.queued_s > 0)  # when it starts again, it is restored first
+    return request
 
 
-def expect(ask: Ask, known: Known) -> None:
+def expect(request: GangRequest, known: Known) -> None:
     """Copy what is known of the job's length into the request."""
-    ask.estimate_s, ask.usual_s, ask.mean_s, ask.spread = known.length_s, known.usual_s, known.mean_s, known.spread
-    ask.executed_s, ask.restart_s = known.executed_s, known.restart_s
+    request.estimate_s, request.usual_s, request.mean_s, request.spread = (
+        known.length_s,
+        known.usual_s,
+        known.mean_s,
+        known.spread,
+    )
+    request.executed_s, request.restart_s = known.executed_s, known.restart_s

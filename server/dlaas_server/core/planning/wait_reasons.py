@@ -11,11 +11,11 @@ from dlaas_server.core.model.phrases import count, unit_of
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.feasibility import said, why_never
-from dlaas_server.core.placement.gang_placement import Frees, free_of, room, shape_of
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, room, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Wait
-from dlaas_server.core.scheduling.fit import closer
-from dlaas_server.core.scheduling.immediate_start import Kept
+from dlaas_server.core.planning.immediate_start import HeldDevices
+from dlaas_server.core.scheduling.fit import locality_wait
 from jupyter_dlaas.wire.protocol import Refused
 
 __all__ = ["SPOT", "check_feasible", "lent_out", "shortfall", "waits_with_reasons"]
@@ -40,10 +40,10 @@ def waits_with_reasons(
     seats: Mapping[str, tuple[Seat, ...]],
     held_up: Collection[str],
     pool: Pool,
-    frees: Frees,
+    capacity: FreeCapacity,
     now_s: float,
     usual: Layout,
-    kept: Kept,
+    kept: HeldDevices,
 ) -> tuple[Wait, ...]:
     """Return the queued jobs that do not start, with reasons. `held_up`: jobs that would fit if nothing ran."""
     waiting = [job for job in queue if job.id not in seats]
@@ -58,14 +58,14 @@ def waits_with_reasons(
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
             if asked not in said:
                 short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
-                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, frees, kept)}.{holders}"
+                said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, capacity, kept)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
-            reason = said[asked] + closer(frees, asked[0], asked[1], waited_s)
+            reason = said[asked] + locality_wait(capacity, asked[0], asked[1], waited_s)
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
 
 
-def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
+def _short_of(shape: Shape, least: int, unit: str, in_service: FreeCapacity) -> str:
     """Return the request, if it exceeds everything in service; else ""."""
     fits = in_service.room(shape, least)
     if fits >= least:
@@ -77,17 +77,17 @@ def _short_of(shape: Shape, least: int, unit: str, in_service: Frees) -> str:
     return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
 
 
-def _needs(shape: Shape, least: int, unit: str, own: str, frees: Frees, kept: Kept) -> str:
+def _needs(shape: Shape, least: int, unit: str, own: str, capacity: FreeCapacity, kept: HeldDevices) -> str:
     """Return the request and what is free. If enough is free, name the job for which it is kept.
 
     `own`: the job's id if devices are kept for this job itself; else "".
     """
-    fits = room(frees, shape, least)
+    fits = room(capacity, shape, least)
     if fits >= least and (why := kept.why(own, shape, least)):
         return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
     if not shape.gpus:
         return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"
-    has = sum(len(f.devices) for f in frees)
+    has = sum(len(f.devices) for f in capacity)
     once = " at once" if least > 1 else ""
     if has >= least * shape.gpus:
         return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"

@@ -14,8 +14,8 @@ from dlaas_server.core.placement.free_capacity import free_of
 from dlaas_server.core.placement.shape import Layout, relaxed, shape_of
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
-from dlaas_server.core.scheduling.lateness import Late
-from dlaas_server.core.scheduling.ordering import length_counts, made
+from dlaas_server.core.scheduling.lateness import Lateness
+from dlaas_server.core.scheduling.ordering import length_counts, new_order
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from jupyter_dlaas.wire.journal import Goal
 
@@ -154,7 +154,7 @@ def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
     """Return the wait in seconds after which the starvation guard lets it go before higher priorities."""
     known = pool.known.get(job.id)
     lengths = [] if known is None else [known.length_s or 0.0, known.usual_s or 0.0]
-    return Late.FORGOTTEN * max(policy.age_s, length_counts(made(policy.order)) * max(lengths, default=0.0))
+    return Lateness.STARVING * max(policy.age_s, length_counts(new_order(policy.order)) * max(lengths, default=0.0))
 
 
 def _share(job: Job, pool: Pool, policy: Policy) -> str:

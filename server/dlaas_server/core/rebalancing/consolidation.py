@@ -13,7 +13,7 @@ from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.free_capacity import Free, Frees
+from dlaas_server.core.placement.free_capacity import FreeCapacity, NodeCapacity
 from dlaas_server.core.placement.topology import Level, level_of
 
 __all__ = ["HORIZON_S", "PAYS", "Movable", "Move", "Wanted", "consolidation", "together"]
@@ -82,43 +82,43 @@ class Move:
     """Distance within the winner after the move."""
 
 
-def consolidation(frees: Frees, running: Iterable[Movable], wanted: Wanted) -> Move | None:
+def consolidation(capacity: FreeCapacity, running: Iterable[Movable], wanted: Wanted) -> Move | None:
     """Return the cheapest move of one job that frees a node for the waiting gang; None if none pays.
 
     The moved job keeps its size, its resources per learner and its device kind, and does not spread further. No other
-    job changes. `frees` is unchanged afterwards.
+    job changes. `capacity` is unchanged afterwards.
     """
-    if frees.tightest(wanted.shape, wanted.learners) is not None:
+    if capacity.tightest(wanted.shape, wanted.learners) is not None:
         return None  # it fits already, and only waits for its turn
     moves = [
         move
         for job in running
         if not job.shape.is_share
         for node in sorted({seat.node for seat in job.seats})
-        if (move := _move(frees, job, wanted, node)) is not None
+        if (move := _move(capacity, job, wanted, node)) is not None
     ]
     return min(moves, key=lambda move: (move.cost_gpu_s, len(move.joins), move.job, move.node), default=None)
 
 
-def _move(frees: Frees, job: Movable, wanted: Wanted, node: str) -> Move | None:
+def _move(capacity: FreeCapacity, job: Movable, wanted: Wanted, node: str) -> Move | None:
     """Return the move that takes as few learners of the job as possible off this node; None if none pays."""
     cost = job.cost_s * len(job.seats) * max(job.shape.gpus, 1)
     wait_s = wanted.wait_s if job.left_s is None else min(wanted.wait_s, job.left_s)  # the job would end then anyway
     gain = wait_s * wanted.learners * max(wanted.shape.gpus, 1)
-    free = frees.named(node)
+    free = capacity.named(node)
     if free is None or gain < PAYS * cost:
         return None
     here = [seat for seat in job.seats if seat.node == node]
     for count in range(1, min(len(here), len(job.seats) - job.stays) + 1):
         leaves = tuple(here[-count:])  # the highest ranks, so that rank 0 stays if possible
-        if not _fits_without(frees, free, job, leaves, wanted):
+        if not _fits_without(capacity, free, job, leaves, wanted):
             continue
-        joins = _elsewhere(frees, job, node, count)
+        joins = _elsewhere(capacity, job, node, count)
         if joins is None:
             return None
         new = iter(joins)
         seats = tuple(next(new) if seat in leaves else seat for seat in job.seats)
-        if level_of(frees, seats) > level_of(frees, job.seats):
+        if level_of(capacity, seats) > level_of(capacity, job.seats):
             continue  # spread further; moving more learners may avoid that
         return Move(
             job=job.id,
@@ -133,18 +133,20 @@ def _move(frees: Frees, job: Movable, wanted: Wanted, node: str) -> Move | None:
     return None
 
 
-def _fits_without(frees: Frees, free: Free, job: Movable, leaves: Sequence[Seat], wanted: Wanted) -> bool:
-    frees.give(job.shape, leaves)
+def _fits_without(
+    capacity: FreeCapacity, free: NodeCapacity, job: Movable, leaves: Sequence[Seat], wanted: Wanted
+) -> bool:
+    capacity.give(job.shape, leaves)
     fits = free.fits(wanted.shape, wanted.learners) == wanted.learners
-    frees.claim(job.shape, leaves)
+    capacity.claim(job.shape, leaves)
     return fits
 
 
-def _elsewhere(frees: Frees, job: Movable, node: str, count: int) -> tuple[Seat, ...] | None:
+def _elsewhere(capacity: FreeCapacity, job: Movable, node: str, count: int) -> tuple[Seat, ...] | None:
     """Return free seats on other nodes for `count` learners: first on nodes of the job, then on the tightest."""
     own = {seat.node for seat in job.seats}
     others = sorted(
-        (free for free in frees.takers(job.shape) if free.name != node),
+        (free for free in capacity.takers(job.shape) if free.name != node),
         key=lambda free: (free.name not in own, len(free.devices), free.index),
     )
     taken: list[Seat] = []
@@ -152,10 +154,10 @@ def _elsewhere(frees: Frees, job: Movable, node: str, count: int) -> tuple[Seat,
     for free in whole[:1] or others:
         here = free.fits(job.shape, count - len(taken))
         if here:
-            taken += frees.take(free, job.shape, here)
+            taken += capacity.take(free, job.shape, here)
         if len(taken) == count:
             break
-    frees.give(job.shape, taken)
+    capacity.give(job.shape, taken)
     return tuple(taken) if len(taken) == count else None
 
 
@@ -168,7 +170,7 @@ class _Part:
 
     level: Level
     name: str
-    nodes: tuple[Free, ...]
+    nodes: tuple[NodeCapacity, ...]
     link: str = ""
     """Link group within one node; "": all devices of the nodes."""
 
@@ -179,23 +181,23 @@ class _Part:
         )
 
 
-def together(frees: Frees, job: Movable) -> Move | None:
+def together(capacity: FreeCapacity, job: Movable) -> Move | None:
     """Return the move that brings the job's learners closer together, if it pays; else None.
 
     The job keeps its size. Of several moves, the closest is chosen; then the one that moves the fewest learners; then
-    the one into the fullest part. `frees` is unchanged afterwards.
+    the one into the fullest part. `capacity` is unchanged afterwards.
     """
     horizon_s = HORIZON_S if job.left_s is None else min(job.left_s, HORIZON_S)
     weight = len(job.seats) * max(job.shape.gpus, 1)
     if job.shape.is_share or len(job.seats) * job.shape.gpus < 2 or CLOSER * horizon_s < PAYS * job.cost_s:
         return None
     best: tuple[tuple[int, int, int], Move] | None = None
-    for part in _parts(frees, level_of(frees, job.seats)):
+    for part in _parts(capacity, level_of(capacity, job.seats)):
         leaves = tuple(seat for seat in job.seats if not part.has(seat))
         key = (part.level, len(leaves), sum(len(free.devices) for free in part.nodes))
         if not leaves or len(job.seats) - len(leaves) < job.stays or (best is not None and best[0] <= key):
             continue
-        joins = _within(frees, part, job.shape, len(leaves))
+        joins = _within(capacity, part, job.shape, len(leaves))
         if joins is None:
             continue
         new = iter(joins)
@@ -214,10 +216,10 @@ def together(frees: Frees, job: Movable) -> Move | None:
     return None if best is None else best[1]
 
 
-def _parts(frees: Frees, level: Level) -> Iterator[_Part]:
+def _parts(capacity: FreeCapacity, level: Level) -> Iterator[_Part]:
     """Yield all parts of the pool that are closer together than this level."""
-    racks: dict[tuple[str, ...], list[Free]] = {}
-    for free in frees:
+    racks: dict[tuple[str, ...], list[NodeCapacity]] = {}
+    for free in capacity:
         if level > Level.NODE:
             yield _Part(Level.NODE, free.name, (free,))
         if level > Level.LINK:
@@ -231,7 +233,7 @@ def _parts(frees: Frees, level: Level) -> Iterator[_Part]:
             yield _Part(at, name[-1], tuple(nodes))
 
 
-def _within(frees: Frees, part: _Part, shape: Shape, count: int) -> tuple[Seat, ...] | None:
+def _within(capacity: FreeCapacity, part: _Part, shape: Shape, count: int) -> tuple[Seat, ...] | None:
     """Return free seats for `count` learners in this part, roomiest node first; none is taken."""
     if part.link:
         [free] = part.nodes
@@ -244,8 +246,8 @@ def _within(frees: Frees, part: _Part, shape: Shape, count: int) -> tuple[Seat, 
     for free in sorted(part.nodes, key=lambda free: (-free.fits(shape, count), free.index)):
         here = free.fits(shape, count - len(taken))
         if here:
-            taken += frees.take(free, shape, here)
+            taken += capacity.take(free, shape, here)
         if len(taken) == count:
             break
-    frees.give(shape, taken)
+    capacity.give(shape, taken)
     return tuple(taken) if len(taken) == count else None

@@ -16,7 +16,7 @@ from dlaas_server.core.model.job import Intent, Job, is_settled
 from dlaas_server.core.model.phrases import count, unit_of
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Frees, free_of, place, shape_of
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place, shape_of
 from dlaas_server.core.placement.shape import Layout
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Elastic, State
@@ -63,11 +63,11 @@ def drain(pool: Pool, usual: Layout = Layout.PACK, now_s: float = inf) -> tuple[
     there = [job for job in there if not job.state.is_final and job.intent is Intent.RUN]
     if not there:
         return ()
-    frees = free_of(pool.nodes, pool.jobs.values())
+    capacity = free_of(pool.nodes, pool.jobs.values())
     shrinkable = {job.id for job in there if len(_kept(job, drained)) >= job.spec.learners_min and _may_shrink(job)}
     # Shrinking jobs take no seats that a moving job needs, so they go first.
     there.sort(key=lambda j: (j.id not in shrinkable, -j.priority, j.submitted_s, j.number))
-    return tuple(_leave(job, drained, frees, usual, now_s) for job in there)
+    return tuple(_leave(job, drained, capacity, usual, now_s) for job in there)
 
 
 def _nodes_left(job: Job, drained: set[str]) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def _may_shrink(job: Job) -> bool:
     return job.elastic is not Elastic.OFF
 
 
-def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout, now_s: float) -> Leave:
+def _leave(job: Job, drained: set[str], capacity: FreeCapacity, usual: Layout, now_s: float) -> Leave:
     nodes, kept, before = _nodes_left(job, drained), _kept(job, drained), len(job.gang)
     is_due = is_settled(job) and job.not_before_s <= now_s
 
@@ -95,7 +95,7 @@ def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout, now_s: floa
     least = job.spec.learners_min if _may_shrink(job) else before
     if len(kept) >= max(least, 1):
         return so(Way.SHRINK, kept, f"{job.id} shrinks from {before} to {count(len(kept), 'learner')} and goes on")
-    seats = _elsewhere(frees, shape_of(job, usual), before - len(kept), least - len(kept))
+    seats = _elsewhere(capacity, shape_of(job, usual), before - len(kept), least - len(kept))
     if not seats:
         needs = count((least - len(kept)) * max(job.spec.gpus_per_learner, 1), unit_of(job))
         text = f"{job.id} is preempted, since {needs} more would have to be free elsewhere: checkpoint, then back to "
@@ -108,10 +108,10 @@ def _leave(job: Job, drained: set[str], frees: Frees, usual: Layout, now_s: floa
     return so(Way.MOVE, kept + seats, text)
 
 
-def _elsewhere(frees: Frees, shape: Shape, wished: int, least: int) -> tuple[Seat, ...]:
+def _elsewhere(capacity: FreeCapacity, shape: Shape, wished: int, least: int) -> tuple[Seat, ...]:
     """Return seats on other nodes, taken: as many as possible between the two numbers; () if fewer fit."""
-    fits = frees.room(shape, wished)
-    return (place(frees, shape, fits) or ()) if fits >= least else ()
+    fits = capacity.room(shape, wished)
+    return (place(capacity, shape, fits) or ()) if fits >= least else ()
 
 
 def said_of_nodes(pool: Pool, job: Job) -> str:

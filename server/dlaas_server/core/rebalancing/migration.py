@@ -17,12 +17,12 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.free_capacity import Frees
+from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.gang_placement import beside
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.rebalancing.consolidation import HORIZON_S, Movable, Move, Wanted, consolidation, together
-from dlaas_server.core.scheduling.fit import WHERE
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.fit import LEVEL_NAMES
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.spot.reclaim import free_in
 
 __all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved", "rested_s"]
@@ -55,36 +55,37 @@ def rested_s(jobs: Iterable[Job], now_s: float) -> float | None:
     return min((at_s for at_s in ends if at_s > now_s), default=None)
 
 
-def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
+def gathered(pool: Pool, capacity: FreeCapacity, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
     """Yield moves of jobs whose learners can sit closer together, if that pays, in order of submission.
 
-    The target seats are taken from `frees`; no other job changes. Jobs that are to be spread are skipped.
+    The target seats are taken from `capacity`; no other job changes. Jobs that are to be spread are skipped.
     """
     for job in sorted(pool.jobs.values(), key=lambda j: j.number):
         if len(job.gang) < 2 or not may_move(job):
             continue
-        one = _movable(job, pool, frees, usual)
-        move = None if one is None or one.shape.placement not in _CLOSE else together(frees, one)
+        one = _movable(job, pool, capacity, usual)
+        move = None if one is None or one.shape.placement not in _CLOSE else together(capacity, one)
         if one is not None and move is not None:
-            frees.claim(one.shape, move.joins)
-            where = WHERE[move.level]
+            capacity.claim(one.shape, move.joins)
+            where = LEVEL_NAMES[move.level]
             on = f" ({move.node})" if move.node else ""
             said = f"Its {count(len(job.gang), 'learner')} can sit {where}{on} now, and train faster there."
             yield Moved(job.id, move.seats, said)
 
 
-def relieved(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
+def relieved(pool: Pool, capacity: FreeCapacity, may_move: Callable[[Job], bool], usual: Layout) -> Iterator[Moved]:
     """Yield moves that replace a slow learner: another joins on a free seat before it leaves.
 
-    The seats are taken from `frees`. Only for gangs that train on meanwhile: a restart costs more than the move gains.
+    The seats are taken from `capacity`. Only for gangs that train on meanwhile: a restart costs more than the move
+    gains.
     """
     for job in sorted(pool.jobs.values(), key=lambda j: j.number):
         late = next((m for m in job.gang if job.slow is not None and m.member == job.slow.member), None)
         if late is None or job.slow is None or len(job.gang) < 2 or not job.is_live or not may_move(job):
             continue
-        one = _movable(job, pool, frees, usual)
+        one = _movable(job, pool, capacity, usual)
         staying = tuple(m.seat for m in job.gang if m is not late)
-        fresh = None if one is None else beside(frees, one.shape, 1, staying)
+        fresh = None if one is None else beside(capacity, one.shape, 1, staying)
         if fresh is not None:
             said = f"Learner {late.member} on {late.seat.node} runs at {job.slow.speed:.0%} of the others' speed"
             yield Moved(job.id, staying + fresh, f"{said}: another takes its place.")
@@ -92,8 +93,8 @@ def relieved(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: L
 
 def made_room(
     pool: Pool,
-    frees: Frees,
-    line: Sequence[Ask],
+    capacity: FreeCapacity,
+    line: Sequence[GangRequest],
     may_move: Callable[[Job], bool],
     usual: Layout,
     starts_then: Callable[[Pool], Collection[str]],
@@ -101,36 +102,40 @@ def made_room(
     """Return the cheapest move that lets a waiting job start on one node; the first such job in the queue.
 
     `line`: waiting jobs that do not start now, in queue order. `starts_then`: returns the jobs that would start in a
-    given pool; a move from which another job would profit is not made. `frees` is unchanged afterwards.
+    given pool; a move from which another job would profit is not made. `capacity` is unchanged afterwards.
     """
-    first: dict[tuple[Shape, int], Ask] = {}
-    for ask in line:
-        if ask.shape.gpus and not ask.shape.is_share and ask.weight <= frees.devices:
-            first.setdefault((ask.shape, ask.learners), ask)
+    first: dict[tuple[Shape, int], GangRequest] = {}
+    for request in line:
+        if request.shape.gpus and not request.shape.is_share and request.weight <= capacity.devices:
+            first.setdefault((request.shape, request.learners), request)
     if not first:
         return None  # a move frees no device: it only says where they are
-    movable = [one for job in pool.jobs.values() if may_move(job) if (one := _movable(job, pool, frees, usual))]
+    movable = [one for job in pool.jobs.values() if may_move(job) if (one := _movable(job, pool, capacity, usual))]
     movable = [one for one in movable if one.shape.placement != Layout.SPREAD]
-    for ask in islice(first.values(), LOOKED_AT if movable else 0):
-        wait_s = _wait_s(pool, ask, usual)
-        move = consolidation(frees, movable, Wanted(id=ask.id, shape=ask.shape, learners=ask.learners, wait_s=wait_s))
-        if move is not None and ask.id in starts_then(_after(pool, move)):
-            fits = "it fits" if ask.learners == 1 else f"its {ask.learners} learners fit"
+    for request in islice(first.values(), LOOKED_AT if movable else 0):
+        wait_s = _wait_s(pool, request, usual)
+        move = consolidation(
+            capacity, movable, Wanted(id=request.id, shape=request.shape, learners=request.learners, wait_s=wait_s)
+        )
+        if move is not None and request.id in starts_then(_after(pool, move)):
+            fits = "it fits" if request.learners == 1 else f"its {request.learners} learners fit"
             return Moved(
-                move.job, move.seats, f"Makes room on {move.node} for {ask.id}, which waits: {fits} there then."
+                move.job, move.seats, f"Makes room on {move.node} for {request.id}, which waits: {fits} there then."
             )
     return None
 
 
-def _movable(job: Job, pool: Pool, frees: Frees, usual: Layout) -> Movable | None:
+def _movable(job: Job, pool: Pool, capacity: FreeCapacity, usual: Layout) -> Movable | None:
     """Return the job as input of a move, fixed to its present device kind; None if it holds no devices."""
     known = pool.known.get(job.id, NOTHING_KNOWN)
     seats = tuple(m.seat for m in job.gang)
     shape = shape_of(job, usual)
     if not seats or not shape.gpus:
         return None
-    if shape.gpu_kind is None and len(frees.kinds) > 1:
-        kinds = {free.order[d][1] for s in seats if (free := frees.named(s.node)) for d in s.devices if d in free.order}
+    if shape.gpu_kind is None and len(capacity.kinds) > 1:
+        kinds = {
+            free.order[d][1] for s in seats if (free := capacity.named(s.node)) for d in s.devices if d in free.order
+        }
         if len(kinds) == 1:
             shape = replace(shape, gpu_kind=kinds.pop())
     left_s = None if known.length_s is None else max(known.length_s - known.executed_s, 0.0)
@@ -139,19 +144,19 @@ def _movable(job: Job, pool: Pool, frees: Frees, usual: Layout) -> Movable | Non
     )
 
 
-def _wait_s(pool: Pool, ask: Ask, usual: Layout) -> float:
+def _wait_s(pool: Pool, request: GangRequest, usual: Layout) -> float:
     """Return the seconds until the gang fits on one node by expected ends; at most HORIZON_S."""
     ends: list[tuple[float, int, Job]] = []
     for job in pool.jobs.values():
         known = pool.known.get(job.id, NOTHING_KNOWN)
         if job.gang and known.length_s is not None:
             ends.append((max(known.length_s - known.executed_s, 0.0), job.number, job))
-    frees = free_in(pool)
+    capacity = free_in(pool)
     for left_s, _, job in sorted(ends, key=lambda end: end[:2]):
         if left_s >= HORIZON_S:
             break
-        frees.give(shape_of(job, usual), tuple(m.seat for m in job.gang))
-        if frees.tightest(ask.shape, ask.learners) is not None:
+        capacity.give(shape_of(job, usual), tuple(m.seat for m in job.gang))
+        if capacity.tightest(request.shape, request.learners) is not None:
             return left_s
     return HORIZON_S
 

@@ -1,5 +1,8 @@
-"""Backfill and reservations: free capacity after running jobs end as expected, or after some are preempted.
+"""Backfill: jobs behind a reservation start only where they do not delay it.
 
+One job at a time holds a reservation: in `fifo-skip` the first waiting job, else the first late one. The reservation is
+the earliest start of its gang if running jobs end as expected. A job that fits now is admitted past it if it ends
+before, or if the reservation can spare its seats.
 Source: Lifka, "The ANL/IBM SP scheduling system", 1995 (EASY backfilling), computed per node instead of by counts.
 """
 
@@ -7,115 +10,88 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop
+from heapq import heappop, heappush
+from math import inf
 
 from dlaas_server.core.model.cluster import Seat
-from dlaas_server.core.model.resources import WHOLE, Shape, is_kind
-from dlaas_server.core.placement.gang_placement import Free, Frees
-from dlaas_server.core.scheduling.equivalence_class import Group
-from dlaas_server.core.scheduling.gang_request import Ask, Key
-from dlaas_server.core.scheduling.ordering import Order
+from dlaas_server.core.model.resources import Shape
+from dlaas_server.core.placement.free_capacity import FreeCapacity
+from dlaas_server.core.placement.future_capacity import (
+    NodeResources,
+    add_seat,
+    could_fit,
+    free_resources,
+    learners_gained,
+    learners_that_fit,
+)
+from dlaas_server.core.scheduling.equivalence_class import EquivalenceClass
+from dlaas_server.core.scheduling.fit import take_seats
+from dlaas_server.core.scheduling.gang_request import GangRequest, Key
+from dlaas_server.core.scheduling.ordering import SLACK_S, Order, is_by_age
 from dlaas_server.core.scheduling.policy import Policy
-from dlaas_server.core.scheduling.waiting_queue import LAST, Lines
+from dlaas_server.core.scheduling.running_set import RunningSet, by_start_time
+from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
+from dlaas_server.core.scheduling.waiting_queue import LAST, WaitingQueue
 
-__all__ = ["Promises", "Reservation", "Room", "could_fit", "learners_that_fit", "reserve", "room_gained"]
-
-Room = list[float]
-"""Free capacity of a node: devices of the requested kind, CPUs, memory (bytes), disk (MB/s), network (Mbit/s).
-
-Fractions of shared devices are summed as if they could be combined. A reservation that is too early because of that is
-recomputed when it is due.
-"""
-
-
-def _room_of(node: Free, shape: Shape) -> Room:
-    devices: float = len(node.devices)
-    if shape.gpu_kind is not None:
-        devices = sum(is_kind(kind, shape.gpu_kind) for kind, _ in node.devices)
-    if shape.is_share:
-        devices += sum(milli for device, milli in node.parts.items() if node.takes(shape, device)) / WHOLE
-    return [devices, node.cpus, node.memory_bytes, node.disk_mbps, node.net_mbps]
-
-
-def learners_that_fit(room: Room, shape: Shape) -> int:
-    count = room[0] // shape.gpus if shape.gpus else 1e9
-    if shape.is_share:
-        count = (room[0] + 1e-9) * WHOLE // shape.milli
-    if shape.cpus:
-        count = min(count, (room[1] + 1e-9) // shape.cpus)
-    if shape.memory_bytes:
-        count = min(count, room[2] // shape.memory_bytes)
-    if shape.disk_mbps:
-        count = min(count, (room[3] + 1e-9) // shape.disk_mbps)
-    if shape.net_mbps:
-        count = min(count, (room[4] + 1e-9) // shape.net_mbps)
-    return int(count) if count > 0 else 0
-
-
-def _add(room: Room, node: Free, shape: Shape, seat: Seat, held: Shape, sign: int) -> None:
-    devices = len(seat.devices)
-    if shape.gpu_kind is not None:
-        devices = sum(d in node.order and is_kind(node.order[d][1], shape.gpu_kind) for d in seat.devices)
-    room[0] += sign * devices * (held.milli / WHOLE if held.is_share else 1)
-    if not held.is_plain:
-        for i, amount in enumerate((held.cpus, held.memory_bytes, held.disk_mbps, held.net_mbps), start=1):
-            room[i] += sign * amount
+__all__ = ["Backfill", "Reservation", "reserve"]
 
 
 @dataclass(slots=True)
 class Reservation:
     """Reserved start of a gang at `at_s`. `spare`: number of its learners that fit then beyond those it needs."""
 
-    ask: Ask
+    request: GangRequest
     at_s: float
     spare: int
-    then: dict[str, Room] = field(default_factory=dict)
-    """Free capacity at `at_s`, for the nodes on which it exceeds the present one."""
+    then: dict[str, NodeResources] = field(default_factory=dict)
+    """Free resources at `at_s`, for the nodes on which they exceed the present ones."""
     is_strict: bool = False
     """True if expected ends are not trusted: only jobs that take nothing from the reservation are admitted."""
 
-    def first_admitted(self, asks: Iterable[Ask], seats: Sequence[Seat], frees: Frees, now_s: float) -> Ask | None:
+    def first_admitted(
+        self, requests: Iterable[GangRequest], seats: Sequence[Seat], capacity: FreeCapacity, now_s: float
+    ) -> GangRequest | None:
         """Return the first job that ends before the reservation or leaves enough capacity for it; None if none does.
 
-        All of `asks` have the same shape. The seats are taken already.
+        All of `requests` have the same shape. The seats are taken already.
         """
         is_spared: bool | None = None
-        for ask in asks:
-            if self._ends_before(ask, now_s):
+        for request in requests:
+            if self._ends_before(request, now_s):
                 if is_spared is None:
-                    self._note_rooms(ask.shape, seats, frees)
-                return ask
+                    self._note_nodes(request.shape, seats, capacity)
+                return request
             if is_spared is None:
-                is_spared = self._spares(ask.shape, seats, frees)
+                is_spared = self._spares(request.shape, seats, capacity)
             if is_spared:
-                return ask
+                return request
         return None
 
-    def _ends_before(self, ask: Ask, now_s: float) -> bool:
-        end_s = ask.end_s(now_s)
+    def _ends_before(self, request: GangRequest, now_s: float) -> bool:
+        end_s = request.end_s(now_s)
         return end_s is not None and end_s <= self.at_s and not self.is_strict
 
-    def _note_rooms(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> None:
-        """Add the future capacity of these nodes where it is unknown: the capacity before these seats were taken."""
+    def _note_nodes(self, held: Shape, seats: Sequence[Seat], capacity: FreeCapacity) -> None:
+        """Add the future resources of these nodes where they are unknown: those before these seats were taken."""
         for seat in seats:
             if seat.node not in self.then:
-                node = frees.named(seat.node)
+                node = capacity.named(seat.node)
                 assert node is not None
-                room = self.then[seat.node] = _room_of(node, self.ask.shape)
+                resources = self.then[seat.node] = free_resources(node, self.request.shape)
                 for other in seats:
                     if other.node == seat.node:
-                        _add(room, node, self.ask.shape, other, held, 1)
+                        add_seat(resources, node, self.request.shape, other, held)
 
-    def _spares(self, held: Shape, seats: Sequence[Seat], frees: Frees) -> bool:
+    def _spares(self, held: Shape, seats: Sequence[Seat], capacity: FreeCapacity) -> bool:
         """Return whether the reserved gang still fits while these seats stay taken. If so, subtract them."""
-        self._note_rooms(held, seats, frees)
-        shape, touched = self.ask.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
-        loss = sum(learners_that_fit(room, shape) for room in touched.values())
+        self._note_nodes(held, seats, capacity)
+        shape, touched = self.request.shape, {seat.node: list(self.then[seat.node]) for seat in seats}
+        loss = sum(learners_that_fit(resources, shape) for resources in touched.values())
         for seat in seats:
-            node = frees.named(seat.node)
+            node = capacity.named(seat.node)
             assert node is not None
-            _add(touched[seat.node], node, shape, seat, held, -1)
-        loss -= sum(learners_that_fit(room, shape) for room in touched.values())
+            add_seat(touched[seat.node], node, shape, seat, held, -1)
+        loss -= sum(learners_that_fit(resources, shape) for resources in touched.values())
         if loss > self.spare:
             return False
         self.spare -= loss
@@ -124,108 +100,186 @@ class Reservation:
 
 
 def reserve(
-    ask: Ask, frees: Frees, releases: Iterable[tuple[float, Ask]], now_s: float, *, is_strict: bool = False
+    request: GangRequest,
+    capacity: FreeCapacity,
+    releases: Iterable[tuple[float, GangRequest]],
+    now_s: float,
+    *,
+    is_strict: bool = False,
 ) -> Reservation:
     """Return the earliest reservation for this gang if no other job starts and running jobs end as expected.
 
     `releases` lists running jobs with their expected ends. `is_strict`: it is not sorted by time, and ending before the
     reservation does not admit a job.
     """
-    shape = ask.shape
-    fits = frees.room(shape, ask.learners)
-    then: dict[str, Room] = {}
+    shape = request.shape
+    fitting = capacity.room(shape, request.learners)
+    then: dict[str, NodeResources] = {}
     at_s = now_s
     for end_s, running in releases:
-        if fits >= ask.learners and (is_strict or end_s > at_s):
+        if fitting >= request.learners and (is_strict or end_s > at_s):
             break
         at_s = max(at_s, end_s)
-        fits += room_gained(then, frees, shape, running)
-    return Reservation(ask, at_s, max(fits - ask.learners, 0), then, is_strict)
+        fitting += learners_gained(then, capacity, shape, running.shape, running.seats)
+    return Reservation(request, at_s, max(fitting - request.learners, 0), then, is_strict)
 
 
-def room_gained(rooms: dict[str, Room], frees: Frees, shape: Shape, leaving: Ask) -> int:
-    """Return how many more learners of this shape fit once a running job frees its seats; update `rooms`."""
-    gained = 0
-    for seat in leaving.seats:
-        node = frees.named(seat.node)
-        if node is None:
-            continue
-        room = rooms.get(seat.node)
-        if room is None:
-            room = rooms[seat.node] = _room_of(node, shape)
-        before = learners_that_fit(room, shape)
-        _add(room, node, shape, seat, leaving.shape, 1)
-        gained += learners_that_fit(room, shape) - before
-    return gained
+class Backfill:
+    """Holder of the reservation, and admission of other jobs past it."""
 
+    def __init__(
+        self,
+        capacity: FreeCapacity,
+        policy: Policy,
+        order: Order,
+        queue: WaitingQueue,
+        running: RunningSet,
+        guard: StarvationGuard,
+    ) -> None:
+        self._capacity, self._queue, self._running, self._guard = capacity, queue, running, guard
+        self._is_by_age = is_by_age(order)
+        self.reserves_first = policy.order == "fifo-skip"
+        """True if the first waiting job that does not fit holds the reservation, late or not."""
+        self._first: tuple[Key, GangRequest] | None = None
+        """Holder in `fifo-skip`, and its key."""
+        self._late: list[tuple[Key, int, GangRequest]] = []
+        """Heap of waiting jobs that are late, with their versions. The first one holds the reservation."""
+        self._never_fitting: list[tuple[Key, int, GangRequest]] = []
+        """Late jobs that would not fit even if nothing ran."""
+        self._reservation: Reservation | None = None
+        """Last reservation, valid as long as every job ends at its expected time."""
+        self._held_back_for: Key | None = None
+        """Key of the holder for which other jobs were refused preemption."""
+        self.admitted: GangRequest | None = None
+        """Last job that was admitted past a reservation."""
+        self.refused: list[EquivalenceClass] = []
+        """Classes that fit in this pass but would have delayed the reservation."""
 
-def could_fit(shape: Shape, learners: int, frees: Frees, running: Iterable[Ask]) -> bool:
-    """Return whether a gang of this size would fit if all running jobs ended."""
-    fits = frees.room(shape, learners)
-    rooms: dict[str, Room] = {}
-    for one in running if fits < learners else ():
-        fits += room_gained(rooms, frees, shape, one)
-        if fits >= learners:
-            break
-    return fits >= learners
+    # -- holder -------------------------------------------------------------------------------------------------------
 
+    def add_late(self, key: Key, request: GangRequest) -> None:
+        """Add a waiting job that became late."""
+        heappush(self._late, (key, request.version, request))
 
-class Promises(Lines):
-    """Backfill with one reservation at a time: for `fifo-skip`'s first waiting job, else the first late one."""
-
-    def __init__(self, frees: Frees) -> None:
-        super().__init__(frees)
-        self.running: dict[int, Ask] = {}
-        """Running jobs by number, in the order in which they got their seats."""
-
-    def begin(self, policy: Policy, order: Order) -> None:
-        """Reset to an empty queue without reservation, under this policy and order."""
-        super().begin(policy, order)
-        self._promises_first = policy.order == "fifo-skip"
-        self._first: tuple[Key, Ask] | None = None
-        """Reservation holder in `fifo-skip`: the first job that was tried and does not fit, and its key."""
-        self._kept_for: Key | None = None
-        """Key of the reservation holder for which other jobs were refused preemption."""
-
-    def reopen(self) -> None:
-        """Reopen every class, so that its head is tried again."""
-        self._kept_for = None
-        self._is_open = True
-        for group in self._groups.values():
-            group.is_shut = False
-
-    def _holder(self, key: Key) -> Ask | None:
-        """Return the reservation holder ahead of this key: `fifo-skip`'s first job, else the first late one."""
-        if self._promises_first:
+    def holder(self, key: Key) -> GangRequest | None:
+        """Return the holder of the reservation if it is ahead of this key."""
+        if self.reserves_first:
             return self._first[1] if self._first is not None and self._first[0] < key else None
-        lates = self._lates
-        while lates and lates[0][0] < key:
-            _, stamp, ask = lates[0]
-            if stamp == ask.stamp and self.could_fit(ask):
-                return ask
-            entry = heappop(lates)
-            if stamp == ask.stamp:
-                self._without_room.append(entry)
+        late = self._late
+        while late and late[0][0] < key:
+            _, version, request = late[0]
+            if version == request.version and self.could_fit(self._queue.class_of(request)):
+                return request
+            entry = heappop(late)
+            if version == request.version:
+                self._never_fitting.append(entry)
         return None
 
-    def _promised(self) -> Key | None:
-        """Return the key of the job that holds the reservation."""
-        if self._promises_first:
+    def _holder_key(self) -> Key | None:
+        if self.reserves_first:
             return None if self._first is None else self._first[0]
-        return None if self._holder(LAST) is None else self._lates[0][0]
+        return None if self.holder(LAST) is None else self._late[0][0]
 
-    def _note_promised(self) -> bool:
-        """Return whether the holder changed since others were refused for it. If so, reopen all classes."""
-        if self._kept_for is None or self._kept_for == self._promised():
+    def set_first(self, first: tuple[Key, GangRequest] | None) -> None:
+        """Set the first waiting job that does not fit, the holder in `fifo-skip`."""
+        self._first = first
+
+    def is_before_first(self, key: Key) -> bool:
+        """Return whether this key is ahead of the first waiting job known not to fit."""
+        return self._first is None or key < self._first[0]
+
+    def hold_back(self) -> None:
+        """Record that a job was refused preemption because of the present holder."""
+        self._held_back_for = self._holder_key()
+
+    def retry_if_holder_changed(self) -> bool:
+        """Reopen all classes if the holder changed since jobs were held back for it. Return whether it did."""
+        if self._held_back_for is None or self._held_back_for == self._holder_key():
             return False
-        self.reopen()
+        self.retry_all()
         return True
 
-    def could_fit(self, ask: Ask) -> bool:
-        """Return whether a waiting job would fit if nothing ran. A job that would not fit holds no reservation."""
-        return self._could_fit(self._groups[ask.shape, ask.learners, ask.queue])
+    def retry_all(self) -> None:
+        """Reopen every class, so that its head is tried again."""
+        self._held_back_for = None
+        self._queue.reopen()
 
-    def _could_fit(self, group: Group) -> bool:
-        if group.could_fit is None:
-            group.could_fit = could_fit(group.shape, group.learners, self.frees, self.running.values())
-        return group.could_fit
+    def could_fit(self, alike: EquivalenceClass) -> bool:
+        """Return whether jobs of this class would fit if nothing ran. Others hold no reservation."""
+        if alike.could_fit is None:
+            held = ((request.shape, request.seats) for request in self._running.jobs.values())
+            alike.could_fit = could_fit(alike.shape, alike.learners, self._capacity, held)
+        return alike.could_fit
+
+    def capacity_changed(self) -> None:
+        """Reconsider every job after the capacity changed without a job of this scheduler starting or ending."""
+        self._reservation = None
+        for alike in self._queue.classes():
+            alike.could_fit = None
+        for entry in self._never_fitting:
+            heappush(self._late, entry)
+        self._never_fitting = []
+        self.retry_all()
+
+    # -- reservation --------------------------------------------------------------------------------------------------
+
+    def discard_reservation(self) -> None:
+        """Discard the last reservation, since running jobs do not end as it assumed."""
+        self._reservation = None
+
+    def reserve(self, request: GangRequest, now_s: float) -> Reservation:
+        """Return the reservation of this holder: the last one, if it still holds."""
+        last, is_strict = self._reservation, self._guard.is_overdue(request, now_s)
+        holds = last is not None and last.request is request and now_s < last.at_s and not is_strict
+        ends = self._running.ends
+        if last is not None and holds and not ends.is_behind(now_s):
+            return last
+        running = self._running.jobs.values()
+        releases = by_start_time(running) if is_strict else ends.in_order(running, now_s)
+        self._reservation = reserve(request, self._capacity, releases, now_s, is_strict=is_strict)
+        return self._reservation
+
+    def admit(self, alike: EquivalenceClass, reservation: Reservation, now_s: float) -> GangRequest | None:
+        """Return the first job of a class that fits now and does not delay the reservation; its seats are taken.
+
+        All jobs of a class get the same seats.
+        """
+        assert alike.head is not None
+        seats = take_seats(self._capacity, alike.head, now_s)
+        if seats is None:
+            return None
+        self.admitted = admitted = reservation.first_admitted(alike.heads(), seats, self._capacity, now_s)
+        if admitted is None:
+            self._capacity.give(alike.shape, seats)
+        else:
+            admitted.seats = seats
+        return admitted
+
+    def refuse(self, alike: EquivalenceClass) -> None:
+        """Record that a class fits but would delay the reservation."""
+        self.refused.append(alike)
+
+    def reopen_refused(self, reservation: Reservation | None, now_s: float) -> Reservation | None:
+        """Reopen the refused classes: jobs that start meanwhile may leave seats free that delay no other job.
+
+        Return the reservation, recomputed if a job started after it was made.
+        """
+        for alike in self.refused:
+            alike.is_blocked = False
+            if reservation is None and alike.key is not None and (holder := self.holder(alike.key)):
+                reservation = self.reserve(holder, now_s)
+        self.refused, self._queue.is_open = [], True
+        return reservation
+
+    def next_admission_s(self, reservation: Reservation | None, now_s: float, next_s: float) -> float | None:
+        """Return the earliest time, at most `next_s`, at which other jobs may be admitted.
+
+        A job that has not ended by its expected end delays the reservation. In orders by age the holder also becomes
+        overdue.
+        """
+        end_s = self._running.ends.first_s()
+        if now_s < end_s:
+            next_s = min(next_s, end_s + SLACK_S / 2)
+        if reservation is not None and self._is_by_age and not reservation.is_strict:
+            next_s = min(next_s, self._guard.overdue_s(reservation.request))
+        return next_s if next_s < inf else None

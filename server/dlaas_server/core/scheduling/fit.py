@@ -8,14 +8,14 @@ from typing import Final
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.phrases import duration
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Frees, place
+from dlaas_server.core.placement.gang_placement import FreeCapacity, place
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.placement.topology import Level, allowed, levels, relaxes_after_s
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 
-__all__ = ["WHERE", "closer", "fits", "most", "relaxes_s", "seated"]
+__all__ = ["LEVEL_NAMES", "fits", "locality_wait", "max_fitting_weight", "relaxation_times", "take_seats"]
 
-WHERE: Final = {
+LEVEL_NAMES: Final = {
     Level.LINK: "within one group of linked devices",
     Level.NODE: "on one node",
     Level.RACK: "in one rack",
@@ -24,39 +24,42 @@ WHERE: Final = {
 """Names of topology levels in messages."""
 
 
-def most(frees: Frees, ask: Ask) -> int:
+def max_fitting_weight(capacity: FreeCapacity, request: GangRequest) -> int:
     """Return an upper bound for the part of the job's weight that fits, in constant time."""
-    return frees.devices if ask.shape.gpus and not ask.shape.is_share else ask.weight
+    return capacity.devices if request.shape.gpus and not request.shape.is_share else request.weight
 
 
-def fits(frees: Frees, ask: Ask) -> bool:
+def fits(capacity: FreeCapacity, request: GangRequest) -> bool:
     """Return whether the whole gang fits, however far apart its learners are."""
-    return ask.weight <= most(frees, ask) and frees.room(ask.shape, ask.learners) >= ask.learners
+    return (
+        request.weight <= max_fitting_weight(capacity, request)
+        and capacity.room(request.shape, request.learners) >= request.learners
+    )
 
 
-def seated(frees: Frees, ask: Ask, now_s: float) -> tuple[Seat, ...] | None:
-    """Return seats taken from `frees`; None if the gang does not fit, or still waits for seats closer together."""
-    return place(frees, ask.shape, ask.learners, now_s - ask.queued_s)
+def take_seats(capacity: FreeCapacity, request: GangRequest, now_s: float) -> tuple[Seat, ...] | None:
+    """Return seats taken from `capacity`; None if the gang does not fit, or still waits for seats closer together."""
+    return place(capacity, request.shape, request.learners, now_s - request.queued_s)
 
 
-def relaxes_s(frees: Frees, ask: Ask) -> Sequence[float]:
+def relaxation_times(capacity: FreeCapacity, request: GangRequest) -> Sequence[float]:
     """Return the times at which the job accepts seats further apart."""
-    if ask.weight == 1 or ask.shape.placement != Layout.TOPOLOGY:
+    if request.weight == 1 or request.shape.placement != Layout.TOPOLOGY:
         return ()
-    return [ask.queued_s + relaxes_after_s(steps) for steps in range(1, len(levels(frees)))]
+    return [request.queued_s + relaxes_after_s(steps) for steps in range(1, len(levels(capacity)))]
 
 
-def closer(frees: Frees, shape: Shape, learners: int, waited_s: float) -> str:
+def locality_wait(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> str:
     """Return " Waits for seats on one node; takes them further apart after 2 min."; else ""."""
-    if shape.placement != Layout.TOPOLOGY or frees.room(shape, learners) < learners:
+    if shape.placement != Layout.TOPOLOGY or capacity.room(shape, learners) < learners:
         return ""
-    seats = place(frees, shape, learners, waited_s)
+    seats = place(capacity, shape, learners, waited_s)
     if seats is not None:
-        frees.give(shape, seats)
+        capacity.give(shape, seats)
         return ""
-    level = allowed(frees, shape, learners, waited_s)
-    steps = range(1, len(levels(frees)))
+    level = allowed(capacity, shape, learners, waited_s)
+    steps = range(1, len(levels(capacity)))
     next_s = next((at_s for one in steps if (at_s := relaxes_after_s(one)) > waited_s), None)
-    if level not in WHERE or next_s is None:
+    if level not in LEVEL_NAMES or next_s is None:
         return ""
-    return f" Waits for seats {WHERE[level]}; takes them further apart after {duration(next_s)}."
+    return f" Waits for seats {LEVEL_NAMES[level]}; takes them further apart after {duration(next_s)}."

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import log
 from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.scheduling.lateness import Late
+from dlaas_server.core.scheduling.lateness import Lateness
 
-__all__ = ["Ask", "Key", "length_level", "level"]
+__all__ = ["GangRequest", "Key", "length_level", "level"]
 
 Key = tuple[int, int, float, float, int]
 """Sort key of waiting jobs; the smallest goes first."""
@@ -29,14 +28,15 @@ def length_level(length_s: float | None) -> int:
     return 0 if length_s is None else level(length_s)
 
 
-def _again(total_s: float, executed_s: float) -> float:
+def _doubled(total_s: float, executed_s: float) -> float:
+    """Return the expected total run time, doubled until it exceeds the run time so far."""
     while total_s <= executed_s:
         total_s *= 2
     return total_s
 
 
 @dataclass(slots=True, eq=False)
-class Ask:
+class GangRequest:
     """A waiting or running job. Only the scheduler changes it."""
 
     number: int
@@ -59,7 +59,7 @@ class Ask:
     """Cost of stopping and restoring the job."""
     is_spot: bool = False
     """True if it runs on lent devices; see `spot_scheduler.py`."""
-    may_stop: bool = True
+    is_preemptible: bool = True
     """True if it can be stopped and resumed later."""
     id: str = ""
     spread: float | None = None
@@ -75,11 +75,11 @@ class Ask:
     queued_s: float = 0.0
     """Time at which it last began to wait."""
     ends_s: float | None = None
-    """Expected end; None while it waits, and if its length is unknown. See `running_set.Ends`."""
+    """Expected end; None while it waits, and if its length is unknown. See `running_set.ExpectedEnds`."""
     seats: tuple[Seat, ...] = ()
     starts: int = 0
     rank: int = 0
-    late: Late = Late.NOT
+    lateness: Lateness = Lateness.ON_TIME
     is_victim: bool = False
     """True if it runs and is among the jobs that may be preempted."""
     patience_s: float = -1.0
@@ -87,7 +87,7 @@ class Ask:
 
     While it runs: it is not moved before this time, since it is about to end.
     """
-    stamp: int = 0
+    version: int = 0
     """Version number. It rises with each change, and entries with an older one are outdated."""
     weight: int = field(init=False)
     """Devices of the whole gang; number of learners if no devices are requested."""
@@ -102,15 +102,15 @@ class Ask:
 
     def total_s(self, executed_s: float) -> float | None:
         """Return the expected total run time after it ran so long: doubled on overrun; None if unknown."""
-        return None if self.estimate_s is None else _again(self.estimate_s, executed_s)
+        return None if self.estimate_s is None else _doubled(self.estimate_s, executed_s)
 
-    def likely_s(self, executed_s: float) -> float | None:
+    def mean_total_s(self, executed_s: float) -> float | None:
         """Return the expected total run time, based on `mean_s`."""
         mean_s = self.estimate_s if self.mean_s is None else self.mean_s
-        return None if mean_s is None else _again(mean_s, executed_s)
+        return None if mean_s is None else _doubled(mean_s, executed_s)
 
     @property
-    def wrong(self) -> float | None:
+    def log_error(self) -> float | None:
         """Logarithm of actual over expected run time, once the job has ended; None if unknown."""
         return log(self.executed_s / self.estimate_s) if self.estimate_s and self.executed_s > 0 else None
 
@@ -126,27 +126,12 @@ class Ask:
         else:
             executed_s = executed_s + now_s - since_s
         if total_s <= executed_s:
-            total_s = _again(total_s, executed_s)
+            total_s = _doubled(total_s, executed_s)
         return now_s + total_s - executed_s
 
-    def bound_s(self, least_s: float, factor: float) -> float:
-        """Return the bound on its wait: `least_s`, or `factor` times its length by the longer estimate."""
-        known = [guess_s for guess_s in (self.estimate_s, self.usual_s) if guess_s is not None]
-        if not known:
-            return least_s
-        return max(least_s, factor * max(known))
-
-    def lateness(self, least_s: float, factor: float, steps: Iterable[Late], at_s: float) -> tuple[Late, float | None]:
-        """Return the last of these steps that it has reached by `at_s` if it still waits then, and the next one's time.
-
-        Lifting costs other jobs little, so its whole wait counts. Later steps cost them much, so only the wait since it
-        last ran counts.
-        """
-        late, bound_s = Late.NOT, self.bound_s(least_s, factor)
-        for step in steps:
-            waits_s = self.submitted_s + self.executed_s if step is Late.LIFTED else self.queued_s
-            due_s = waits_s + step * bound_s
-            if due_s > at_s:
-                return late, due_s
-            late = step
-        return late, None
+    def bound_s(self, bound_min_s: float, factor: float) -> float:
+        """Return the bound on its wait: `bound_min_s`, or `factor` times its length by the longer estimate."""
+        lengths_s = [length_s for length_s in (self.estimate_s, self.usual_s) if length_s is not None]
+        if not lengths_s:
+            return bound_min_s
+        return max(bound_min_s, factor * max(lengths_s))

@@ -13,7 +13,7 @@ from itertools import accumulate
 from math import log2, sqrt
 from typing import Final, Protocol
 
-from dlaas_server.core.scheduling.gang_request import Ask, level
+from dlaas_server.core.scheduling.gang_request import GangRequest, level
 from dlaas_server.core.scheduling.run_length import AS_MANY, UNSURE, length_s
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Slices",
     "is_by_age",
     "length_counts",
-    "made",
+    "new_order",
 ]
 
 STEP: Final = 1.5
@@ -70,11 +70,11 @@ class Order(Protocol):
     age_factor: float
     """Bound on the wait, as a multiple of the job's expected length."""
 
-    def rank(self, ask: Ask, now_s: float) -> int:
+    def rank(self, request: GangRequest, now_s: float) -> int:
         """Return the rank of a job now."""
         ...
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which the rank of this running job changes if nothing else happens; None: never."""
         ...
 
@@ -86,21 +86,21 @@ class Order(Protocol):
         ...
 
 
-def _executed_s(ask: Ask, now_s: float) -> float:
-    return ask.executed(now_s) - SLACK_S
+def _executed_s(request: GangRequest, now_s: float) -> float:
+    return request.executed(now_s) - SLACK_S
 
 
-def _left_s(ask: Ask, now_s: float) -> float | None:
+def _left_s(request: GangRequest, now_s: float) -> float | None:
     """Return the expected remaining time of the job and the rest of its batch."""
-    executed_s = _executed_s(ask, now_s)
-    total_s = ask.total_s(executed_s)
-    return None if total_s is None else total_s - executed_s + ask.batch_s
+    executed_s = _executed_s(request, now_s)
+    total_s = request.total_s(executed_s)
+    return None if total_s is None else total_s - executed_s + request.batch_s
 
 
-def _after(ask: Ask, now_s: float, in_s: float) -> float:
+def _after(request: GangRequest, now_s: float, in_s: float) -> float:
     """Return the time at which a running job has run `in_s` longer, rounded up by the tolerance."""
-    assert ask.since_s is not None
-    return max(ask.since_s, now_s) + max(in_s, 0.0) + SLACK_S
+    assert request.since_s is not None
+    return max(request.since_s, now_s) + max(in_s, 0.0) + SLACK_S
 
 
 @dataclass(slots=True)
@@ -123,10 +123,10 @@ class Age(_Unlearned):
     gap: int = 0
     lifted: int | None = None
 
-    def rank(self, ask: Ask, now_s: float) -> int:
+    def rank(self, request: GangRequest, now_s: float) -> int:
         return 0
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         return None
 
 
@@ -173,24 +173,24 @@ class Shortest:
                     break
         return Learnt.LIFTED if self.lifted != before else Learnt.NOTHING
 
-    def rank(self, ask: Ask, now_s: float) -> int:
-        left_s = self._left_s(ask, now_s)
-        return UNKNOWN if left_s is None else max(_class(left_s * ask.weight), LEAST)
+    def rank(self, request: GangRequest, now_s: float) -> int:
+        left_s = self._left_s(request, now_s)
+        return UNKNOWN if left_s is None else max(_class(left_s * request.weight), LEAST)
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which it falls to the next class; in the lowest class, the time at which it overruns."""
-        left_s = self._left_s(ask, now_s)
-        if left_s is None or ask.since_s is None:
+        left_s = self._left_s(request, now_s)
+        if left_s is None or request.since_s is None:
             return None
-        here = _class(left_s * ask.weight)
-        next_s = max(2.0 ** (STEP * here) / ask.weight, ask.batch_s) if here > LEAST else ask.batch_s
-        return _after(ask, now_s, left_s - next_s)
+        here = _class(left_s * request.weight)
+        next_s = max(2.0 ** (STEP * here) / request.weight, request.batch_s) if here > LEAST else request.batch_s
+        return _after(request, now_s, left_s - next_s)
 
     @staticmethod
-    def _left_s(ask: Ask, now_s: float) -> float | None:
-        executed_s = _executed_s(ask, now_s)
-        total_s = ask.likely_s(executed_s)
-        return None if total_s is None else total_s - executed_s + ask.batch_s
+    def _left_s(request: GangRequest, now_s: float) -> float | None:
+        executed_s = _executed_s(request, now_s)
+        total_s = request.mean_total_s(executed_s)
+        return None if total_s is None else total_s - executed_s + request.batch_s
 
 
 @dataclass(slots=True)
@@ -200,19 +200,19 @@ class Remaining(_Unlearned):
     gap: int = 8
     needs_lengths: bool = True
 
-    def rank(self, ask: Ask, now_s: float) -> int:
+    def rank(self, request: GangRequest, now_s: float) -> int:
         """Return the rank in eighths of an octave. A running job counts as the shortest within its octave."""
-        left_s = _left_s(ask, now_s)
+        left_s = _left_s(request, now_s)
         halvings = log2(max(3600.0 if left_s is None else left_s, BRIEF_S))
-        return int(8 * halvings) if ask.since_s is None else 8 * int(halvings)
+        return int(8 * halvings) if request.since_s is None else 8 * int(halvings)
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which the remaining time reaches the next power of two, or the job overruns."""
-        left_s = _left_s(ask, now_s)
-        if left_s is None or ask.since_s is None:
+        left_s = _left_s(request, now_s)
+        if left_s is None or request.since_s is None:
             return None
         here_s = 2.0 ** int(log2(max(left_s, BRIEF_S)))
-        return _after(ask, now_s, left_s - (max(here_s, ask.batch_s) if here_s > BRIEF_S else ask.batch_s))
+        return _after(request, now_s, left_s - (max(here_s, request.batch_s) if here_s > BRIEF_S else request.batch_s))
 
 
 @dataclass(slots=True)
@@ -224,13 +224,13 @@ class Attained(_Unlearned):
 
     quantum_gpu_s: float = 3600.0
 
-    def rank(self, ask: Ask, now_s: float) -> int:
-        served = _executed_s(ask, now_s) * ask.weight / self.quantum_gpu_s
+    def rank(self, request: GangRequest, now_s: float) -> int:
+        served = _executed_s(request, now_s) * request.weight / self.quantum_gpu_s
         return 0 if served < 1 else 1 + level(served * (1 + 1e-12))
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        limit_s = self.quantum_gpu_s * 4.0 ** self.rank(ask, now_s) / ask.weight
-        return None if ask.since_s is None else _after(ask, now_s, limit_s - _executed_s(ask, now_s))
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
+        limit_s = self.quantum_gpu_s * 4.0 ** self.rank(request, now_s) / request.weight
+        return None if request.since_s is None else _after(request, now_s, limit_s - _executed_s(request, now_s))
 
 
 @dataclass(slots=True)
@@ -254,19 +254,23 @@ class Gittins:
     _learnt: int = 0
     _las: Attained = field(default_factory=Attained)
 
-    def rank(self, ask: Ask, now_s: float) -> int:
+    def rank(self, request: GangRequest, now_s: float) -> int:
         if not self._ranks:
-            return self._las.rank(ask, now_s)
-        return self._ranks[bisect_right(self._bounds, _executed_s(ask, now_s) * ask.weight) - 1]
+            return self._las.rank(request, now_s)
+        return self._ranks[bisect_right(self._bounds, _executed_s(request, now_s) * request.weight) - 1]
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        if ask.since_s is None:
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
+        if request.since_s is None:
             return None
         if not self._ranks:
-            return self._las.changes_s(ask, now_s)
-        executed_s = _executed_s(ask, now_s)
-        place = bisect_right(self._bounds, executed_s * ask.weight)
-        return _after(ask, now_s, self._bounds[place] / ask.weight - executed_s) if place < len(self._bounds) else None
+            return self._las.changes_s(request, now_s)
+        executed_s = _executed_s(request, now_s)
+        place = bisect_right(self._bounds, executed_s * request.weight)
+        return (
+            _after(request, now_s, self._bounds[place] / request.weight - executed_s)
+            if place < len(self._bounds)
+            else None
+        )
 
     def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
         insort(self.history, gpu_s)
@@ -300,13 +304,13 @@ class Slices(_Unlearned):
 
     slice_s: float = 600.0
 
-    def rank(self, ask: Ask, now_s: float) -> int:
-        return int(ask.since_s is not None and now_s - ask.since_s >= self.slice_s - SLACK_S)
+    def rank(self, request: GangRequest, now_s: float) -> int:
+        return int(request.since_s is not None and now_s - request.since_s >= self.slice_s - SLACK_S)
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
-        if ask.since_s is None or self.rank(ask, now_s):
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
+        if request.since_s is None or self.rank(request, now_s):
             return None
-        return ask.since_s + self.slice_s
+        return request.since_s + self.slice_s
 
 
 @dataclass(slots=True)
@@ -341,24 +345,24 @@ class FairFinish(_Unlearned):
         self.spread = sqrt((self._squares + AS_MANY * UNSURE**2) / (self._ended + AS_MANY))
         return Learnt.RANKS
 
-    def _early_s(self, ask: Ask, executed_s: float) -> float:
+    def _early_s(self, request: GangRequest, executed_s: float) -> float:
         """Return the length assumed for the job: at least doubled each time it ran longer."""
-        guess_s = 3600.0 if ask.estimate_s is None else ask.estimate_s
-        spread = self.spread if ask.spread is None else ask.spread
+        guess_s = 3600.0 if request.estimate_s is None else request.estimate_s
+        spread = self.spread if request.spread is None else request.spread
         total_s = length_s(guess_s, 0.0, spread, EARLY)
         while total_s <= executed_s:
             total_s = max(length_s(guess_s, total_s, spread, EARLY), AGAIN * total_s)
         return total_s
 
-    def rank(self, ask: Ask, now_s: float) -> int:
-        return int((ask.submitted_s + SHARERS * self._early_s(ask, _executed_s(ask, now_s))) // 60)
+    def rank(self, request: GangRequest, now_s: float) -> int:
+        return int((request.submitted_s + SHARERS * self._early_s(request, _executed_s(request, now_s))) // 60)
 
-    def changes_s(self, ask: Ask, now_s: float) -> float | None:
+    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which it has run longer than assumed."""
-        if ask.since_s is None:
+        if request.since_s is None:
             return None
-        executed_s = _executed_s(ask, now_s)
-        return _after(ask, now_s, self._early_s(ask, executed_s) - executed_s)
+        executed_s = _executed_s(request, now_s)
+        return _after(request, now_s, self._early_s(request, executed_s) - executed_s)
 
 
 ORDERS: Final[Mapping[str, type]] = {
@@ -384,7 +388,7 @@ def length_counts(order: Order) -> float:
     return 0.0 if is_by_age(order) else order.age_factor
 
 
-def made(name: str) -> Order:
+def new_order(name: str) -> Order:
     """Return a new order of this name, which has learned nothing yet."""
     order: Order = ORDERS[name]()
     return order

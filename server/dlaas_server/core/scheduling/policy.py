@@ -35,13 +35,13 @@ class Policy:
     shares: Mapping[str, Share] = field(default_factory=dict)
     """Queue -> its share, in order `fair`. A queue that is missing has weight 1."""
     age_s: float = 3600.0
-    """Bound on a job's wait: this, or the order's factor times its expected length if that is longer. See `Late`.
+    """Bound on a job's wait: this, or the order's factor times its expected length if that is longer. See `Lateness`.
 
-    A gang with one device per learner starts within `Late.OVERDUE` times its bound plus the longest job that runs then,
-    if jobs of a higher priority leave it room. They may not: a gang of the whole pool may never find it empty, even at
-    half load. After `Late.FORGOTTEN` times its bound it therefore goes before them too, one such job at a time. In
-    order `fair`, jobs within the guarantee of their queue always go first, so a job that needs more than these leave
-    has no bound. Spot jobs have no bound at all.
+    A gang with one device per learner starts within `Lateness.OVERDUE` times its bound plus the longest job that runs
+    then, if jobs of a higher priority leave it room. They may not: a gang of the whole pool may never find it empty,
+    even at half load. After `Lateness.STARVING` times its bound it therefore goes before them too, one such job at a
+    time. In order `fair`, jobs within the guarantee of their queue always go first, so a job that needs more than these
+    leave has no bound. Spot jobs have no bound at all.
     """
     ran_factor: float = 10.0
     """Minimum run time before preemption, as a multiple of the job's stop and restart cost."""

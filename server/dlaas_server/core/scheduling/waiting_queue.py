@@ -1,25 +1,25 @@
-"""Queue of waiting jobs, in equivalence classes, with the lateness of each job.
+"""Waiting queue: waiting jobs in equivalence classes, in queue order.
 
-The base of `backfill` and `scheduler`, which decide which jobs start.
+Jobs with the same shape, number of learners and queue form one class. Only the heads of the classes are tried, so the
+cost of an event grows with the number of classes, not with the number of waiting jobs.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from heapq import heappush
+from collections.abc import Iterable
 from typing import Final
 
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import Frees
-from dlaas_server.core.scheduling.equivalence_class import Group
-from dlaas_server.core.scheduling.fit import relaxes_s
-from dlaas_server.core.scheduling.gang_request import Ask, Key
-from dlaas_server.core.scheduling.lateness import Late
-from dlaas_server.core.scheduling.ordering import SLACK_S, Fair, Order, Slices, is_by_age, length_counts
-from dlaas_server.core.scheduling.policy import Policy
-from dlaas_server.core.scheduling.starvation_guard import Forgotten
+from dlaas_server.core.placement.gang_placement import FreeCapacity
+from dlaas_server.core.scheduling.equivalence_class import EquivalenceClass
+from dlaas_server.core.scheduling.fit import relaxation_times
+from dlaas_server.core.scheduling.gang_request import GangRequest, Key
+from dlaas_server.core.scheduling.lateness import Lateness
+from dlaas_server.core.scheduling.ordering import Order, Slices, is_by_age
+from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
+from dlaas_server.core.scheduling.timers import RETRY, Timers
 
-__all__ = ["FIRST", "LAST", "LIFT", "RANK", "READY", "VICTIM", "Lines"]
+__all__ = ["FIRST", "LAST", "WaitingQueue"]
 
 FIRST: Final = -3
 """Rank of an overdue job, below all other ranks."""
@@ -27,152 +27,127 @@ ABOVE: Final = -(1 << 60)
 """First component of the key of a job that goes before all priorities."""
 LAST: Final[Key] = (-ABOVE, 0, 0, 0.0, 0)
 """Key behind those of all waiting jobs."""
-LIFT, VICTIM, RANK, READY = range(4)
+MAX_CLASSES: Final = 64
+"""Number of equivalence classes above which empty ones are deleted."""
 
 
-class Lines:
+class WaitingQueue:
     """Waiting jobs. Mutable, but without clock or randomness."""
 
-    def __init__(self, frees: Frees) -> None:
-        self.frees = frees
-
-    def begin(self, policy: Policy, order: Order) -> None:
-        """Reset to an empty queue under this policy and order."""
-        self.policy = policy
-        self.order = order
-        self.waiting = 0
-        self._is_fair = isinstance(order, Fair)
+    def __init__(self, capacity: FreeCapacity, order: Order, guard: StarvationGuard, timers: Timers) -> None:
+        self._capacity, self._order, self._guard, self._timers = capacity, order, guard, timers
         self._is_by_age = is_by_age(order)
-        self._length_counts = length_counts(order)
-        self._by_turn = isinstance(order, Slices)
-        self._forgotten_after_s = Late.FORGOTTEN * policy.age_s
-        self._steps: tuple[Late, ...] = (Late.OVERDUE, Late.FORGOTTEN) if self._is_fair else (Late.FORGOTTEN,)
-        if order.lifted is not None:
-            self._steps = (Late.LIFTED, Late.LATE, Late.OVERDUE, Late.FORGOTTEN)
-        self._groups: dict[tuple[Shape, int, str], Group] = {}
-        self._timers: list[tuple[float, int, int, int, Ask]] = []
-        self._forgotten = Forgotten()
-        self._ages: deque[tuple[float, int, Ask]] = deque()
-        """(earliest time of reaching `Late.FORGOTTEN`, stamp, job), by time. Only used in orders by age."""
-        self._lates: list[tuple[Key, int, Ask]] = []
-        """Heap of waiting jobs that are late, with their stamps. The first one holds the reservation."""
-        self._without_room: list[tuple[Key, int, Ask]] = []
-        """Late jobs that would not fit even if nothing ran."""
-        self._relaxes = False
-        self._is_open = True
+        self._is_by_turn = isinstance(order, Slices)
+        self._classes: dict[tuple[Shape, int, str], EquivalenceClass] = {}
+        self.count = 0
+        """Number of waiting jobs."""
+        self.relaxes = False
+        """True if some job accepts seats further apart with time."""
+        self.is_open = True
         """True if some class may be open, that is, its head is worth a try."""
 
-    def line(self) -> list[Ask]:
-        """Return all waiting jobs in queue order."""
-        return [ask for _, ask in sorted(self._entries(), key=lambda entry: entry[0])]
+    def add(self, request: GangRequest, now_s: float) -> Key:
+        """Add a job that begins to wait, with rank and lateness. Return its key."""
+        self.count += 1
+        if self._is_by_age:
+            self._guard.watch(request, now_s)
+        else:
+            request.rank = self._order.rank(request, now_s)
+            self._guard.update(request, now_s)
+        return self._insert(request)
 
-    def _entries(self) -> list[tuple[Key, Ask]]:
-        return [entry for group in self._groups.values() for entry in group.waiting()]
+    def move(self, request: GangRequest, now_s: float) -> Key:
+        """Move a waiting job to the place that its new rank or lateness gives it. Return its key."""
+        alike = self.class_of(request)
+        request.version += 1
+        request.patience_s = -1.0
+        alike.is_blocked, self.is_open = False, True
+        if alike.head is request:
+            alike.refresh()
+        self._guard.update(request, now_s)
+        return self._insert(request)
+
+    def _insert(self, request: GangRequest) -> Key:
+        shared = (request.shape, request.learners, request.queue)
+        alike = self._classes.get(shared)
+        if alike is None:
+            alike = self._classes[shared] = EquivalenceClass(request.shape, request.learners)
+        key = self.key_of(request)
+        if alike.push(key, request):
+            alike.is_blocked, self.is_open = False, True
+        for relaxes_s in relaxation_times(self._capacity, request) if request.weight > 1 else ():
+            self.relaxes = True
+            self._timers.add(relaxes_s, RETRY, request)
+        return key
+
+    def withdraw(self, request: GangRequest) -> None:
+        """Remove a job that no longer waits for devices."""
+        self.count -= 1
+        request.version += 1
+        alike = self.class_of(request)
+        if alike.head is request:
+            alike.refresh()
+            alike.is_blocked, self.is_open = False, True
+
+    def remove_started(self, request: GangRequest, alike: EquivalenceClass) -> None:
+        """Remove a job of this class that started. Its version has risen already."""
+        self.count -= 1
+        alike.refresh()
+        if alike.key is None and len(self._classes) > MAX_CLASSES:
+            del self._classes[request.shape, request.learners, request.queue]
+
+    def reopen(self) -> None:
+        """Reopen every class, so that its head is tried again."""
+        self.is_open = True
+        for alike in self._classes.values():
+            alike.is_blocked = False
+
+    def key_of(self, request: GangRequest) -> Key:
+        """Return the sort key of a job, by priority, lateness, rank and age."""
+        lateness = request.lateness
+        if lateness is Lateness.STARVING:
+            return (ABOVE, FIRST, -1, request.submitted_s, request.number)
+        if self._is_by_age:
+            return (-request.priority, request.rank, 0, request.submitted_s, request.number)
+        if lateness:
+            if lateness is Lateness.OVERDUE:
+                return (-request.priority, FIRST, -1, request.submitted_s, request.number)
+            lifted = self._order.lifted
+            assert lifted is not None
+            return (-request.priority, min(request.rank, lifted), -1, request.submitted_s, request.number)
+        since_s = request.queued_s if self._is_by_turn else request.submitted_s
+        return (-request.priority, request.rank, 0, since_s, request.number)
+
+    def key_without_turn(self, request: GangRequest, now_s: float) -> tuple[Key, bool]:
+        """Return the key that this job would have in the queue while another has the turn, and whether it starves.
+
+        Changes only the rank and the lateness of `request`.
+        """
+        request.rank = self._order.rank(request, now_s)
+        request.lateness, is_starving = self._guard.lateness_without_turn(request, now_s)
+        return self.key_of(request), is_starving
+
+    def classes(self) -> Iterable[EquivalenceClass]:
+        """Return all equivalence classes, empty ones included."""
+        return self._classes.values()
+
+    def class_of(self, request: GangRequest) -> EquivalenceClass:
+        """Return the equivalence class of a waiting job."""
+        return self._classes[request.shape, request.learners, request.queue]
+
+    def entries(self) -> list[tuple[Key, GangRequest]]:
+        """Return the keys and jobs of all waiting jobs, unsorted."""
+        return [entry for alike in self._classes.values() for entry in alike.waiting()]
+
+    def in_order(self) -> list[GangRequest]:
+        """Return all waiting jobs in queue order."""
+        return [request for _, request in sorted(self.entries(), key=lambda entry: entry[0])]
 
     @property
-    def head(self) -> Ask | None:
+    def head(self) -> GangRequest | None:
         """First job in queue order."""
-        first: Group | None = None
-        for group in self._groups.values():
-            if group.key is not None and (first is None or first.key is None or group.key < first.key):
-                first = group
+        first: EquivalenceClass | None = None
+        for alike in self._classes.values():
+            if alike.key is not None and (first is None or first.key is None or alike.key < first.key):
+                first = alike
         return None if first is None else first.head
-
-    def _late(self, ask: Ask, at_s: float) -> tuple[Late, float | None]:
-        """Return the lateness that the job reaches if it waits until `at_s`, and the time of the next step."""
-        return ask.lateness(self.policy.age_s, self._length_counts, self._steps, at_s)
-
-    def _note_bound(self, ask: Ask, now_s: float) -> None:
-        ask.late, next_s = self._late(ask, now_s)
-        if ask.late is Late.FORGOTTEN:
-            self._forgotten.waits(ask)
-            if ask is not self._forgotten.turn:
-                ask.late = self._behind_turn()
-        if next_s is not None:
-            heappush(self._timers, (next_s, ask.number, LIFT, ask.stamp, ask))
-
-    def _age(self, ask: Ask, now_s: float) -> None:
-        """Record lateness in orders by age, where `Late.FORGOTTEN` is the first step.
-
-        A timer per job would cost too much.
-        """
-        ask.late = Late.NOT
-        at_s, ages = ask.queued_s + self._forgotten_after_s, self._ages
-        if ages and at_s < ages[-1][0]:
-            self._note_bound(ask, now_s)
-        else:
-            ages.append((at_s, ask.stamp, ask))
-
-    def _grow_old(self, now_s: float) -> None:
-        while self._ages and self._ages[0][0] <= now_s:
-            _, stamp, ask = self._ages.popleft()
-            if ask.stamp == stamp:
-                self._note_bound(ask, now_s)
-
-    def would_be(self, ask: Ask, now_s: float) -> tuple[Key, bool]:
-        """Return the key that this job would have in this queue, and whether it could get the starvation guard's turn.
-
-        Assumes that the turn is not its own. Changes only the rank and the lateness of `ask`.
-        """
-        ask.rank = self.order.rank(ask, now_s)
-        late, _ = self._late(ask, now_s)
-        is_forgotten = late is Late.FORGOTTEN
-        ask.late = self._behind_turn() if is_forgotten else late
-        return self._key(ask), is_forgotten
-
-    def _behind_turn(self) -> Late:
-        """Return the lateness that a starving job counts as while the turn is another job's."""
-        return self._steps[-2] if len(self._steps) > 1 else Late.NOT
-
-    def _bound_s(self, ask: Ask) -> float:
-        return ask.bound_s(self.policy.age_s, self.order.age_factor)
-
-    def _is_overdue(self, ask: Ask, now_s: float) -> bool:
-        if self._is_by_age:  # no job is lifted, so no timer marks the step
-            return self._overdue_s(ask) <= now_s
-        return ask.late >= Late.OVERDUE
-
-    def _overdue_s(self, ask: Ask) -> float:
-        return ask.queued_s + Late.OVERDUE * self._bound_s(ask)
-
-    def _note_start(self, ask: Ask) -> None:
-        """Record the lateness that the job had when it got its seats."""
-        ask.late, _ = self._late(ask, ask.began_s + SLACK_S)
-        if ask.late is Late.FORGOTTEN:
-            self._forgotten.runs(ask)
-
-    def _line_up(self, ask: Ask) -> None:
-        named = (ask.shape, ask.learners, ask.queue)
-        group = self._groups.get(named)
-        if group is None:
-            group = self._groups[named] = Group(ask.shape, ask.learners)
-        key = self._key(ask)
-        if group.push(key, ask):
-            group.is_shut, self._is_open = False, True
-        if ask.late and ask.late >= Late.LATE:
-            heappush(self._lates, (key, ask.stamp, ask))
-        for relax_s in relaxes_s(self.frees, ask) if ask.weight > 1 else ():
-            self._relaxes = True
-            heappush(self._timers, (relax_s, ask.number, READY, ask.stamp, ask))
-
-    def _key(self, ask: Ask) -> Key:
-        if ask.late is Late.FORGOTTEN:
-            return (ABOVE, FIRST, -1, ask.submitted_s, ask.number)
-        if self._is_by_age:
-            return (-ask.priority, ask.rank, 0, ask.submitted_s, ask.number)
-        if ask.late:
-            if ask.late is Late.OVERDUE:
-                return (-ask.priority, FIRST, -1, ask.submitted_s, ask.number)
-            assert self.order.lifted is not None
-            return (-ask.priority, min(ask.rank, self.order.lifted), -1, ask.submitted_s, ask.number)
-        return (-ask.priority, ask.rank, 0, ask.queued_s if self._by_turn else ask.submitted_s, ask.number)
-
-    def _move(self, ask: Ask, now_s: float) -> None:
-        group = self._groups[ask.shape, ask.learners, ask.queue]
-        ask.stamp += 1
-        ask.patience_s = -1.0
-        group.is_shut, self._is_open = False, True
-        if group.head is ask:
-            group.refresh()
-        self._note_bound(ask, now_s)
-        self._line_up(ask)

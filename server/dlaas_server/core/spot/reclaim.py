@@ -10,31 +10,31 @@ from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, Member
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Loan, Shape
-from dlaas_server.core.placement.free_capacity import Frees, free_of
+from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
 from dlaas_server.core.placement.shape import shape_of
 from dlaas_server.core.spot.spot_scheduler import in_the_way
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import State
 
-__all__ = ["Back", "Promised", "free_in", "given_back", "holding", "idle_in", "loans_of"]
+__all__ = ["Reclaim", "ReservedSeats", "free_in", "given_back", "holding", "idle_in", "loans_of"]
 
-Promised = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
+ReservedSeats = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
 """Job -> seats that it gets once they are free."""
 
 
-def free_in(pool: Pool) -> Frees:
+def free_in(pool: Pool) -> FreeCapacity:
     """Return the free capacity for planning. It includes seats being released or lent, which are taken last."""
-    frees = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
-    frees.lent = (*pool.leaving, *pool.lent)
-    return frees
+    capacity = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
+    capacity.lent = (*pool.leaving, *pool.lent)
+    return capacity
 
 
-def idle_in(pool: Pool) -> Frees:
+def idle_in(pool: Pool) -> FreeCapacity:
     """Return the idle capacity, held by no job."""
-    frees = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
+    capacity = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     for loan in pool.lent:
-        frees.claim(loan.shape, loan.seats)
-    return frees
+        capacity.claim(loan.shape, loan.seats)
+    return capacity
 
 
 def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Loan, ...]:
@@ -68,7 +68,7 @@ def _may_stop(job: Job) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class Reclaim:
     """Reclaim from a spot job for `winner`. The job keeps these seats; without any, it stops."""
 
     job: str
@@ -80,20 +80,22 @@ class Back:
     """True if the job must still be asked; False if it is releasing the seats already, or ends."""
 
 
-def given_back(frees: Frees, promised: Promised, loans: Sequence[Loan], jobs: Mapping[str, Job]) -> dict[str, Back]:
+def given_back(
+    capacity: FreeCapacity, promised: ReservedSeats, loans: Sequence[Loan], jobs: Mapping[str, Job]
+) -> dict[str, Reclaim]:
     """Return the reclaims that free all chosen seats.
 
-    `frees`: capacity after pending changes, in which lent seats are taken.
+    `capacity`: capacity after pending changes, in which lent seats are taken.
     """
     left, given, winners = list(loans), dict[str, list[Loan]](), dict[str, str]()
     for winner, (shape, seats) in promised.items():
-        for loan in in_the_way(frees, shape, seats, left):
+        for loan in in_the_way(capacity, shape, seats, left):
             left.remove(loan)
-            frees.give(loan.shape, loan.seats)
+            capacity.give(loan.shape, loan.seats)
             given.setdefault(loan.job, []).append(loan)
             winners.setdefault(loan.job, winner)
-        frees.claim(shape, seats)
-    out: dict[str, Back] = {}
+        capacity.claim(shape, seats)
+    out: dict[str, Reclaim] = {}
     for name, theirs in sorted(given.items()):
         job = jobs[name]
         gone = Counter(seat for loan in theirs for seat in loan.seats)
@@ -103,7 +105,7 @@ def given_back(frees: Frees, promised: Promised, loans: Sequence[Loan], jobs: Ma
         each = shape_of(job).gpus or 1
         is_due = _may_stop(job) and len(kept) < len(job.gang)
         given_up = len(gone) if kept and not is_due else len(job.gang) - len(kept)
-        out[name] = Back(name, winners[name], given_up * each, kept, is_due)
+        out[name] = Reclaim(name, winners[name], given_up * each, kept, is_due)
     return out
 
 

@@ -13,7 +13,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Known
 from dlaas_server.core.planning.decisions import Wait
-from dlaas_server.core.scheduling.ordering import Order, made
+from dlaas_server.core.scheduling.ordering import Order, new_order
 from dlaas_server.core.scheduling.run_length import History
 from jupyter_dlaas.wire.protocol import Progress, State
 
@@ -87,7 +87,7 @@ class Lengths:
         """The order of this name, with what it learnt from jobs that completed."""
         order = self._orders.get(name)
         if order is None:
-            order = self._orders[name] = made(name)
+            order = self._orders[name] = new_order(name)
             for served in self._served:
                 order.learn(*served)
         return order

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dlaas_server.core.forecast.start_time import CLOSE, CLOSE_S, DRAWS, Arrival, Outlook, World, outlooks
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.run_length import History, width_factor
 from dlaas_server.sim.replay.event_loop import Decision, Run, Unrunnable
 from dlaas_server.sim.replay.production import ByCore
@@ -106,7 +106,7 @@ class Foretold:
     _recent: list[Arrival] = field(default_factory=list)
     _held: list[bool] = field(default_factory=list)
     _history: History = field(default_factory=History)
-    _asks: dict[int, Ask] = field(default_factory=dict)
+    _asks: dict[int, GangRequest] = field(default_factory=dict)
     _came_s: float = 0.0
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import State, Usual
-from dlaas_server.core.placement.gang_placement import Frees, Layout, free_of, place
+from dlaas_server.core.placement.gang_placement import FreeCapacity, Layout, free_of, place
 from dlaas_server.sim.replay.event_loop import Unrunnable
 from dlaas_server.sim.replay.production import nodes_of, shape_in
 from dlaas_server.sim.trace.trace import NodeSpec, Trace, TraceJob
@@ -53,7 +53,7 @@ class ByPlacement:
 
     specs: Sequence[NodeSpec]
     layout: Layout
-    frees: Frees = field(init=False)
+    frees: FreeCapacity = field(init=False)
 
     def __post_init__(self) -> None:
         self.frees = free_of(nodes_of(self.specs), ())

@@ -135,7 +135,7 @@ def slices_outcome(order: str, slice_s: float = 60.0, restart_s: float = 1.0) ->
     jobs = tuple(TraceJob(id=f"j{n:02}", submit_s=0, duration_s=1200) for n in range(12))
     core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order=order, ran_factor=1.0), restart_s=restart_s)
     if order == "time-slice":
-        core.scheduler = Scheduler(core.scheduler.frees, core.policy, Slices(slice_s=slice_s))
+        core.scheduler = Scheduler(core.scheduler.capacity, core.policy, Slices(slice_s=slice_s))
     watched = _Served(core)
     result = replay(Trace(name="slices", format="slices", jobs=jobs), 4, watched, restart_s=restart_s)
     switches = sum(done.preemptions for done in result.done)

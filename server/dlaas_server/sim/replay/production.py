@@ -12,11 +12,11 @@ from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of
-from dlaas_server.core.scheduling.decision import IDLE
-from dlaas_server.core.scheduling.gang_request import Ask
+from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.pass_result import IDLE
 from dlaas_server.core.scheduling.run_length import History
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
-from dlaas_server.core.spot.spot_scheduler import Lending
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler
 from dlaas_server.sim.replay.event_loop import Decision, Run, Unrunnable
 from dlaas_server.sim.trace.trace import NodeSpec, Pod, Task, TraceJob, Work
 from jupyter_dlaas.wire.protocol import Placement
@@ -82,8 +82,8 @@ class ByCore:
     seed: int = 0
     lends: bool = False
     """There are spot jobs."""
-    scheduler: Scheduler | Lending = field(init=False)
-    asks: dict[int, Ask] = field(init=False, default_factory=dict)
+    scheduler: Scheduler | SpotScheduler = field(init=False)
+    asks: dict[int, GangRequest] = field(init=False, default_factory=dict)
     """Unfinished jobs, by place in the trace."""
     _shapes: dict[object, tuple[Shape, int]] = field(init=False, default_factory=dict)
     _runs: list[Run] = field(init=False, default_factory=list)
@@ -95,7 +95,7 @@ class ByCore:
     _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        kind = Lending if self.lends else Scheduler
+        kind = SpotScheduler if self.lends else Scheduler
         self.scheduler = kind(free_of(nodes_of(self.specs), ()), self.policy)
         # What ended jobs teach is needed where lengths are guessed wrong or not at all, and where they matter.
         self._learns = self.estimate_error != 0 and (
@@ -113,7 +113,7 @@ class ByCore:
             ask = self.asks.pop(index)
             if ask.spread == 0.0:
                 ask.estimate_s = self._guesses[index]  # what was guessed is what others can learn from
-            scheduler.leave(ask, now_s)
+            scheduler.remove(ask, now_s)
             if work is not None and isinstance(work, Task):
                 self._shorten(work.job, run.job.duration_s or 0.0, now_s)
             if self._learns:
@@ -125,9 +125,9 @@ class ByCore:
         for run in arrived:
             ask = self.asks[run.index] = self._ask(run)
             runs.append(run)
-            scheduler.enter(ask, now_s)
+            scheduler.enqueue(ask, now_s)
         choice = scheduler.decide(now_s)
-        is_blocked = scheduler.waiting > 0 and scheduler.frees.devices > 0 and self._is_blocked()
+        is_blocked = scheduler.waiting_count > 0 and scheduler.capacity.devices > 0 and self._is_blocked()
         if choice is IDLE and not is_blocked:
             return NOTHING
         return Decision(
@@ -144,7 +144,7 @@ class ByCore:
             mean_s = self.history.mean_s(self._guesses[number], ask.weight)
             if ask.spread is None and ask.mean_s != mean_s:
                 ask.mean_s = mean_s
-                self.scheduler.reconsider(ask, now_s)
+                self.scheduler.update_estimate(ask, now_s)
 
     def _hear(self, share: float, now_s: float) -> None:
         """What those that run have told by now."""
@@ -153,9 +153,9 @@ class ByCore:
             if ask.since_s is not None and ask.spread is None and ask.executed(now_s) >= share * length_s:
                 ask.estimate_s, ask.mean_s, ask.spread = length_s, length_s, 0.0
                 if isinstance(self.scheduler, Scheduler):
-                    self.scheduler.reconsider(ask, now_s)
+                    self.scheduler.update_estimate(ask, now_s)
 
-    def _ask(self, run: Run) -> Ask:
+    def _ask(self, run: Run) -> GangRequest:
         shape, learners = self._shape(run.job)
         guess_s = None
         if self.estimate_error is not None:
@@ -168,7 +168,7 @@ class ByCore:
             usual_s = self.history.expected_s(guess_s, learners * (shape.gpus or 1))
         job, estimate_s = run.job, usual_s if guess_s is None else guess_s
         batch_s = 0.0 if job.work is None else self._batch_s(run)
-        ask = Ask(  # by position: by name it takes 1.7 times as long
+        ask = GangRequest(  # by position: by name it takes 1.7 times as long
             run.index, shape, learners, job.submit_s, estimate_s, batch_s, usual_s, 0, job.queue, self.restart_s,
             job.spot,
         )  # fmt: skip
@@ -192,7 +192,7 @@ class ByCore:
             work = self._runs[ask.number].job.work
             if ask.since_s is None and isinstance(work, Task) and work.job == batch:
                 ask.batch_s -= done_s
-                self.scheduler.reconsider(ask, now_s)
+                self.scheduler.update_estimate(ask, now_s)
 
     def _shape(self, job: TraceJob) -> tuple[Shape, int]:
         rest = None if job.work is None else _rest(job.work)
@@ -212,4 +212,4 @@ class ByCore:
 
     def _is_blocked(self) -> bool:
         head = self.scheduler.head
-        return head is not None and head.weight <= self.scheduler.frees.devices
+        return head is not None and head.weight <= self.scheduler.capacity.devices
