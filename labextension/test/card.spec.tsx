@@ -2,7 +2,7 @@ import { cleanup, fireEvent, render, screen, within } from '@testing-library/rea
 import * as React from 'react';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { state_of_copy } from '../src/model/job';
+import { stateOfCopy } from '../src/model/job';
 import type { IJobState } from '../src/model/job';
 import { NO_WISH } from '../src/model/wish';
 import type { Point } from '../src/protocol';
@@ -17,25 +17,25 @@ const NOW_S = 1_773_497_801;
 function handlers() {
   return {
     scale: vi.fn<ICardHandlers['scale']>(),
-    set_elastic: vi.fn<ICardHandlers['set_elastic']>(),
+    setElastic: vi.fn<ICardHandlers['setElastic']>(),
     act: vi.fn<ICardHandlers['act']>(),
-    retry_connection: vi.fn(),
+    retryConnection: vi.fn(),
     allow: vi.fn(),
     copy: vi.fn<NonNullable<ICardHandlers['copy']>>(),
-    copy_report: vi.fn(),
-    go_to_cell: vi.fn(),
-    open_menu: vi.fn()
+    copyReport: vi.fn(),
+    goToCell: vi.fn(),
+    openMenu: vi.fn()
   };
 }
 
-function state_of(view: IJobView, more: Partial<IJobState> = {}): IJobState {
+function stateOf(view: IJobView, more: Partial<IJobState> = {}): IJobState {
   const connection = {
     kind: 'live' as const,
-    heard_s: NOW_S,
-    retry_s: null,
+    heardS: NOW_S,
+    retryS: null,
     stale: false
   };
-  const copy = state_of_copy({ ...golden.bundle(), job: view }, connection);
+  const copy = stateOfCopy({ ...golden.bundle(), job: view }, connection);
   return { ...copy, live: true, ...more };
 }
 
@@ -43,7 +43,7 @@ let called: ReturnType<typeof handlers>;
 
 function show(state: IJobState, more: Partial<IJobCardProps> = {}): HTMLElement {
   called = handlers();
-  render(<JobCard state={state} handlers={called} now_s={NOW_S} allowed {...more} />);
+  render(<JobCard state={state} handlers={called} nowS={NOW_S} allowed {...more} />);
   return screen.getByRole('region', { name: `Job ${state.view.id}` });
 }
 
@@ -58,7 +58,7 @@ describe('the throughput', () => {
     const points: Point[] = [1, 2, 3, 4, 5, 6].map(i => [i * 10, 100 + i, 1]);
     const view = { ...golden.job('processing'), started_s: 100 };
     const progress = { ...view.progress!, steps_per_s: 10, samples_per_s: 640 };
-    const rate = chart(state_of(view, { progress, curves: new Map([['loss', points]]) }))!.tracks.find(
+    const rate = chart(stateOf(view, { progress, curves: new Map([['loss', points]]) }))!.tracks.find(
       t => t.key === 'rate'
     )!;
 
@@ -70,7 +70,7 @@ describe('values that are NaN or infinite', () => {
   const shown = (...values: number[]) => {
     const points: Point[] = values.map((v, i) => [i * 10, 100 + i, v]);
     const view = { ...golden.job('processing'), started_s: 100 };
-    return chart(state_of(view, { curves: new Map([['loss', points]]) }))!.tracks[0];
+    return chart(stateOf(view, { curves: new Map([['loss', points]]) }))!.tracks[0];
   };
 
   it('are a hole in the line, marked from the step at which they begin', () => {
@@ -97,7 +97,7 @@ describe('values that are NaN or infinite', () => {
       { code: 'report_not_finite', text },
       { code: 'warning', text: 'Another note.' }
     ];
-    const card = show(state_of({ ...golden.job('completed'), notes }));
+    const card = show(stateOf({ ...golden.job('completed'), notes }));
 
     expect(within(card).getByText(text)).toBeTruthy();
     expect(within(card).getByText('Another note.')).toBeTruthy();
@@ -120,7 +120,7 @@ describe('a curve', () => {
         ] as Point[]
       ]
     ]);
-    const card = show(state_of(golden.job('processing'), { curves, sources: new Map([['loss', source]]) }));
+    const card = show(stateOf(golden.job('processing'), { curves, sources: new Map([['loss', source]]) }));
 
     expect(within(card).getByRole('img', { name: said })).toBeTruthy();
     expect(within(card).queryAllByText(/^from the log$/)).toHaveLength(source === 'log' ? 1 : 0);
@@ -140,7 +140,7 @@ describe('the card', () => {
     ['cancelled', 'Cancelled', ['Retry as it was']]
   ])('%s: shows the state and exactly the actions that the server allows', (name, label, actions) => {
     const view = golden.job(name);
-    const card = show(state_of(view));
+    const card = show(stateOf(view));
     const group = within(card).getByRole('group', {
       name: `Actions for ${view.id}`
     });
@@ -156,7 +156,7 @@ describe('the card', () => {
   });
 
   it('says how far training is, also to a screen reader', () => {
-    show(state_of(golden.job('processing')));
+    show(stateOf(golden.job('processing')));
 
     expect(screen.getByRole('progressbar', { name: 'Progress' }).getAttribute('aria-valuetext')).toBe(
       'Epoch 8 of 30, 24 percent, 27 to 30 minutes left'
@@ -165,7 +165,7 @@ describe('the card', () => {
   });
 
   it('shows one track per metric and the resizes as marks', () => {
-    const card = show(state_of(golden.job('processing')));
+    const card = show(stateOf(golden.job('processing')));
     const metrics = within(card).getByRole('group', { name: 'Metrics' });
 
     expect(
@@ -177,7 +177,7 @@ describe('the card', () => {
   });
 
   it('cancels in two steps', () => {
-    show(state_of(golden.job('processing')));
+    show(stateOf(golden.job('processing')));
     fireEvent.click(screen.getByRole('button', { name: 'Cancel' }));
     expect(called.act).not.toHaveBeenCalled();
 
@@ -189,14 +189,14 @@ describe('the card', () => {
   });
 
   it('cancels at once what ran for less than a minute', () => {
-    show(state_of({ ...golden.job('processing'), started_s: NOW_S - 20 }));
+    show(stateOf({ ...golden.job('processing'), started_s: NOW_S - 20 }));
     fireEvent.click(screen.getByRole('button', { name: 'Cancel' }));
 
     expect(called.act).toHaveBeenCalledExactlyOnceWith('cancel');
   });
 
   it('halts at once what writes checkpoints', () => {
-    show(state_of(golden.job('processing')));
+    show(stateOf(golden.job('processing')));
     fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
 
     expect(called.act).toHaveBeenCalledExactlyOnceWith('halt');
@@ -206,7 +206,7 @@ describe('the card', () => {
     const view = golden.job('processing');
     const lost = 'Its loop writes no checkpoint: when it is resumed, it starts over.';
     const actions = view.actions.map(a => (a.id === 'halt' ? { ...a, confirm: lost } : a));
-    show(state_of({ ...view, actions }));
+    show(stateOf({ ...view, actions }));
     fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
     expect(called.act).not.toHaveBeenCalled();
     expect(screen.getByRole('alert').textContent).toBe(lost);
@@ -221,20 +221,20 @@ describe('the card', () => {
 
   it('claims a checkpoint of a halted job only where there is one', () => {
     const halted = golden.job('halted');
-    show(state_of(halted));
+    show(stateOf(halted));
     expect(screen.getByText('Checkpoint')).toBeTruthy();
     cleanup();
 
-    show(state_of({ ...halted, checkpoint_step: null }));
+    show(stateOf({ ...halted, checkpoint_step: null }));
     expect(screen.queryByText('Checkpoint')).toBeNull();
   });
 
   it('shows what a job waits for, and halts and resumes', () => {
-    show(state_of(golden.job('queued')));
+    show(stateOf(golden.job('queued')));
     expect(screen.getByText('4 GPUs at once; 2 are free now. bert-47 holds 2.')).toBeDefined();
     cleanup();
 
-    show(state_of(golden.job('halted')));
+    show(stateOf(golden.job('halted')));
     fireEvent.click(screen.getByRole('button', { name: 'Resume' }));
     expect(called.act).toHaveBeenCalledExactlyOnceWith('resume');
   });
@@ -242,7 +242,7 @@ describe('the card', () => {
 
 describe('the stepper', () => {
   it('moves by one learner and shows what is held beside what is wanted', () => {
-    show(state_of(golden.job('scaling')));
+    show(stateOf(golden.job('scaling')));
     const number = screen.getByRole('spinbutton', {
       name: 'GPUs of resnet-48'
     });
@@ -257,7 +257,7 @@ describe('the stepper', () => {
   });
 
   it('follows the keyboard', () => {
-    show(state_of(golden.job('processing')));
+    show(stateOf(golden.job('processing')));
     const number = screen.getByRole('spinbutton', {
       name: 'GPUs of resnet-48'
     });
@@ -269,7 +269,7 @@ describe('the stepper', () => {
   });
 
   it('counts devices where a learner has several, and sends learners', () => {
-    show(state_of({ ...golden.job('processing'), gpus_per_learner: 2 }));
+    show(stateOf({ ...golden.job('processing'), gpus_per_learner: 2 }));
     const number = screen.getByRole('spinbutton', {
       name: 'GPUs of resnet-48'
     });
@@ -281,7 +281,7 @@ describe('the stepper', () => {
 
   it('stays within its bounds and says why', () => {
     const view = golden.job('processing');
-    show(state_of({ ...view, size: { ...view.size, wish: 8, held: 8 } }));
+    show(stateOf({ ...view, size: { ...view.size, wish: 8, held: 8 } }));
     const add = screen.getByRole('button', { name: 'Add a GPU to resnet-48' });
     fireEvent.click(add);
 
@@ -291,7 +291,7 @@ describe('the stepper', () => {
   });
 
   it('is off, with the server’s reason, while the server says so', () => {
-    show(state_of(golden.job('halting')));
+    show(stateOf(golden.job('halting')));
     fireEvent.click(screen.getByRole('button', { name: 'Add a GPU to resnet-48' }));
 
     expect(called.scale).not.toHaveBeenCalled();
@@ -299,14 +299,14 @@ describe('the stepper', () => {
   });
 
   it('says what more learners brought, where nothing is to be said of the wish', () => {
-    const card = show(state_of(golden.job('processing')));
+    const card = show(stateOf(golden.job('processing')));
 
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain('2 → 4: 1.3× faster.');
   });
 
   it('says what was refused and why', () => {
     const wish = { ...NO_WISH, refusal: 'Queue vision may borrow 1 GPU.', refused: 'size' as const };
-    const card = show(state_of(golden.job('processing'), { wish }));
+    const card = show(stateOf(golden.job('processing'), { wish }));
 
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(
       'Stayed at 4. Queue vision may borrow 1 GPU.'
@@ -315,7 +315,7 @@ describe('the stepper', () => {
 
   it('says once that the size stayed, where the server says it, too', () => {
     const refusal = 'Stayed at 4. resnet-48 takes 1 to 8 learners.';
-    const card = show(state_of(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'size' } }));
+    const card = show(stateOf(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'size' } }));
 
     expect(card.querySelector('.jp-dlaas-scalebar .jp-dlaas-grow')?.textContent?.trim()).toBe(refusal);
   });
@@ -326,47 +326,47 @@ describe('the Auto switch', () => {
 
   it('lets the size follow the speed, and gives the choice back', () => {
     const view = golden.job('processing');
-    show(state_of(view));
+    show(stateOf(view));
     expect(auto().getAttribute('aria-checked')).toBe('false');
     fireEvent.click(auto());
-    expect(called.set_elastic).toHaveBeenLastCalledWith('auto');
+    expect(called.setElastic).toHaveBeenLastCalledWith('auto');
     cleanup();
 
-    const card = show(state_of({ ...view, elastic: 'auto' }));
+    const card = show(stateOf({ ...view, elastic: 'auto' }));
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(
       'Auto holds 4. 2 → 4: 1.3× faster.'
     );
     fireEvent.click(auto());
-    expect(called.set_elastic).toHaveBeenLastCalledWith('manual');
+    expect(called.setElastic).toHaveBeenLastCalledWith('manual');
   });
 
   it('shows the press at once, and is off as soon as a size is wished for', () => {
     const view = golden.job('processing');
-    show(state_of(view, { wish: { ...NO_WISH, elastic: 'auto' } }));
+    show(stateOf(view, { wish: { ...NO_WISH, elastic: 'auto' } }));
     expect(auto().getAttribute('aria-checked')).toBe('true');
     cleanup();
 
-    show(state_of({ ...view, elastic: 'auto' }, { wish: { ...NO_WISH, learners: 3 } }));
+    show(stateOf({ ...view, elastic: 'auto' }, { wish: { ...NO_WISH, learners: 3 } }));
     expect(auto().getAttribute('aria-checked')).toBe('false');
   });
 
   it('says why it was refused', () => {
     const refusal =
       'resnet-48 stays manual: auto goes by the steps of run.batches, and the program has none.';
-    const card = show(state_of(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'auto' } }));
+    const card = show(stateOf(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'auto' } }));
 
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(`Auto stays off. ${refusal}`);
   });
 
   it('is left out where there is nothing to choose, and cannot be pressed while the job halts', () => {
     const view = golden.job('processing');
-    show(state_of({ ...view, size: { ...view.size, min: 4, max: 4 } }));
+    show(stateOf({ ...view, size: { ...view.size, min: 4, max: 4 } }));
     expect(screen.queryByRole('switch', { name: 'Auto' })).toBeNull();
     cleanup();
 
-    show(state_of(golden.job('halting')));
+    show(stateOf(golden.job('halting')));
     fireEvent.click(auto());
-    expect(called.set_elastic).not.toHaveBeenCalled();
+    expect(called.setElastic).not.toHaveBeenCalled();
     expect(auto().title).toBe('the job is halting');
   });
 });
@@ -383,7 +383,7 @@ describe('changes of size', () => {
       by: 'you',
       idle_s: 0.02 + i / 1000
     }));
-    return state_of(
+    return stateOf(
       { ...view, started_s: 1000, resizes, interruptions: [], progress: null },
       {
         progress: null,
@@ -421,7 +421,7 @@ describe('changes of size', () => {
 
 describe('a failure', () => {
   it('says what, where and what to do, in this order', () => {
-    const card = show(state_of(golden.job('failed')));
+    const card = show(stateOf(golden.job('failed')));
     const alert = within(card).getByRole('alert');
 
     expect([...alert.querySelectorAll('dt')].map(t => t.textContent)).toEqual([
@@ -435,27 +435,27 @@ describe('a failure', () => {
   });
 
   it('offers the cell, the retry and the report', () => {
-    show(state_of(golden.job('failed')));
+    show(stateOf(golden.job('failed')));
     fireEvent.click(screen.getByRole('button', { name: 'Go to cell [5]' }));
     fireEvent.click(screen.getByRole('button', { name: 'Retry as it was' }));
     fireEvent.click(screen.getByRole('button', { name: 'Copy report' }));
 
-    expect(called.go_to_cell).toHaveBeenCalledTimes(1);
+    expect(called.goToCell).toHaveBeenCalledTimes(1);
     expect(called.act).toHaveBeenCalledExactlyOnceWith('retry');
-    expect(called.copy_report).toHaveBeenCalledTimes(1);
+    expect(called.copyReport).toHaveBeenCalledTimes(1);
   });
 });
 
 describe('a card without a word from the server', () => {
   const stale = {
     kind: 'lost' as const,
-    heard_s: NOW_S - 12,
-    retry_s: NOW_S + 4,
+    heardS: NOW_S - 12,
+    retryS: NOW_S + 4,
     stale: true
   };
 
   it('says so, keeps its state and stops offering', () => {
-    const card = show(state_of(golden.job('processing'), { connection: stale }));
+    const card = show(stateOf(golden.job('processing'), { connection: stale }));
     fireEvent.click(screen.getByRole('button', { name: /^Halt/ }));
 
     expect(card.dataset.status).toBe('processing');
@@ -464,18 +464,18 @@ describe('a card without a word from the server', () => {
     );
     expect(called.act).not.toHaveBeenCalled();
     fireEvent.click(screen.getByRole('button', { name: 'Try now' }));
-    expect(called.retry_connection).toHaveBeenCalledTimes(1);
+    expect(called.retryConnection).toHaveBeenCalledTimes(1);
   });
 
   it('asks first in a notebook that is not trusted', () => {
-    show(state_of(golden.job('completed')), { allowed: false });
+    show(stateOf(golden.job('completed')), { allowed: false });
     fireEvent.click(screen.getByRole('button', { name: 'Allow for this job' }));
 
     expect(called.allow).toHaveBeenCalledTimes(1);
   });
 
   it('offers nothing for a job of another pool', () => {
-    show(state_of(golden.job('processing')), { other_pool: 'lab' });
+    show(stateOf(golden.job('processing')), { otherPool: 'lab' });
 
     expect(screen.queryByRole('group', { name: 'Actions for resnet-48' })).toBeNull();
     expect(screen.getByText(/another pool, lab/)).toBeDefined();
@@ -492,7 +492,7 @@ describe('folded parts', () => {
   };
 
   it('hold the learners', () => {
-    show(state_of(golden.job('processing')));
+    show(stateOf(golden.job('processing')));
     open('Learners');
 
     expect(within(screen.getByRole('table', { name: 'Learners' })).getAllByRole('row')).toHaveLength(5);
@@ -503,7 +503,7 @@ describe('folded parts', () => {
       key: `0:${line}`,
       member: 0,
       line,
-      at_s: 1,
+      atS: 1,
       text,
       level
     });
@@ -514,9 +514,9 @@ describe('folded parts', () => {
       warnings: 1,
       errors: 0,
       dropped: 0,
-      last_s: 1
+      lastS: 1
     };
-    show(state_of(golden.job('processing'), { log }));
+    show(stateOf(golden.job('processing'), { log }));
     open('Log');
     const box = screen.getByRole('log', { name: 'Log' });
     expect(box.getAttribute('aria-live')).toBe('off');
@@ -536,7 +536,7 @@ describe('folded parts', () => {
   });
 
   it('hold the notes, with names as code', () => {
-    show(state_of(golden.job('processing')));
+    show(stateOf(golden.job('processing')));
     open('Notes');
 
     expect(screen.getByText('model', { selector: 'code' })).toBeDefined();

@@ -2,8 +2,8 @@ import { cleanup, fireEvent, render, screen, within } from '@testing-library/rea
 import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
-import { cell_diff } from '../src/model/diff';
-import { state_of_copy } from '../src/model/job';
+import { cellDiff } from '../src/model/diff';
+import { stateOfCopy } from '../src/model/job';
 import type { INote } from '../src/protocol';
 import { JobCard } from '../src/views/card';
 import * as golden from './golden';
@@ -40,19 +40,19 @@ function show(notes: INote[], allowed = true) {
   const job = { ...golden.job('processing'), notes };
   const handlers = {
     scale: vi.fn(),
-    set_elastic: vi.fn(),
+    setElastic: vi.fn(),
     act: vi.fn(),
-    retry_connection: vi.fn(),
+    retryConnection: vi.fn(),
     allow: vi.fn(),
     copy,
-    copy_report: vi.fn(),
-    open_menu: vi.fn()
+    copyReport: vi.fn(),
+    openMenu: vi.fn()
   };
-  const state = state_of_copy(
+  const state = stateOfCopy(
     { ...golden.bundle(), job },
-    { kind: 'live', heard_s: 0, retry_s: null, stale: false }
+    { kind: 'live', heardS: 0, retryS: null, stale: false }
   );
-  render(<JobCard state={state} handlers={handlers} now_s={0} allowed={allowed} />);
+  render(<JobCard state={state} handlers={handlers} nowS={0} allowed={allowed} />);
   return copy;
 }
 
@@ -60,13 +60,13 @@ afterEach(cleanup);
 
 describe('a diff of one cell', () => {
   it('shows what changes with two lines around, and gaps between', () => {
-    const kinds = cell_diff(NOTES[2])!.rows.map(row => row.kind);
+    const kinds = cellDiff(NOTES[2])!.rows.map(row => row.kind);
 
     expect(kinds.join(' ')).toBe('same same old old new new new new same same gap same same new');
   });
 
   it('holds the whole new cell, with the line of its magic', () => {
-    const after = cell_diff(NOTES[2])!.after!.split('\n');
+    const after = cellDiff(NOTES[2])!.after!.split('\n');
 
     expect(after[0]).toBe('%%train digits --gpus 1:2');
     expect(after[4]).toBe('run = dlaas.run()');
@@ -75,7 +75,7 @@ describe('a diff of one cell', () => {
   });
 
   it('has no new cell where only a part was sent', () => {
-    expect(cell_diff({ code: 'suggest_part', text: DIFF })!.after).toBeNull();
+    expect(cellDiff({ code: 'suggest_part', text: DIFF })!.after).toBeNull();
   });
 
   it.each([
@@ -83,7 +83,7 @@ describe('a diff of one cell', () => {
     { code: 'elastic_hint', text: DIFF },
     { code: 'suggest', text: '' }
   ])('is none for $code "$text"', note => {
-    expect(cell_diff(note)).toBeNull();
+    expect(cellDiff(note)).toBeNull();
   });
 });
 
@@ -120,7 +120,7 @@ describe('the card of a plain loop', () => {
     fireEvent.click(screen.getByRole('button', { name: /^Make it elastic/ }));
     fireEvent.click(screen.getByRole('button', { name: 'Copy the new cell [5]' }));
 
-    expect(copy).toHaveBeenCalledWith(cell_diff(NOTES[2])!.after, 'The new cell [5]');
+    expect(copy).toHaveBeenCalledWith(cellDiff(NOTES[2])!.after, 'The new cell [5]');
   });
 
   it('does not repeat the lines among its notes', () => {

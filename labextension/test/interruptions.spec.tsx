@@ -2,29 +2,29 @@ import { cleanup, fireEvent, render, screen } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
-import { state_of_copy } from '../src/model/job';
+import { stateOfCopy } from '../src/model/job';
 import type { IJobState } from '../src/model/job';
 import type { IInterruption, IJobView, Point } from '../src/protocol';
 import { JobCard } from '../src/views/card';
 import { chart, smooth } from '../src/views/curves';
 import * as golden from './golden';
 
-function state_of(view: IJobView, more: Partial<IJobState>): IJobState {
-  const connection = { kind: 'live' as const, heard_s: 2000, retry_s: null, stale: false };
-  return { ...state_of_copy({ ...golden.bundle(), job: view }, connection), live: true, ...more };
+function stateOf(view: IJobView, more: Partial<IJobState>): IJobState {
+  const connection = { kind: 'live' as const, heardS: 2000, retryS: null, stale: false };
+  return { ...stateOfCopy({ ...golden.bundle(), job: view }, connection), live: true, ...more };
 }
 
-function show(state: IJobState, now_s = 2000): HTMLElement {
+function show(state: IJobState, nowS = 2000): HTMLElement {
   const handlers = {
     scale: vi.fn(),
-    set_elastic: vi.fn(),
+    setElastic: vi.fn(),
     act: vi.fn(),
-    retry_connection: vi.fn(),
+    retryConnection: vi.fn(),
     allow: vi.fn(),
-    copy_report: vi.fn(),
-    open_menu: vi.fn()
+    copyReport: vi.fn(),
+    openMenu: vi.fn()
   };
-  render(<JobCard state={state} handlers={handlers} now_s={now_s} allowed />);
+  render(<JobCard state={state} handlers={handlers} nowS={nowS} allowed />);
   return screen.getByRole('region', { name: `Job ${state.view.id}` });
 }
 
@@ -53,7 +53,7 @@ describe('interruptions', () => {
   const curve = (...times: number[]): Map<string, Point[]> =>
     new Map([['loss', times.map((t): Point => [t, 1000 + t, 1])]]);
   const state = (one: IInterruption, more: Partial<typeof view> = {}): IJobState =>
-    state_of(
+    stateOf(
       { ...view, size: held, ...more, interruptions: [one] },
       { progress: null, curves: curve(10, 20, 30, 39, 63, 70) }
     );
@@ -99,7 +99,7 @@ describe('interruptions', () => {
 
 describe('a noisy curve', () => {
   const points = Array.from({ length: 80 }, (_, i): Point => [i, 1000 + i, i % 2 ? 3 : 1]);
-  const noisy = state_of(
+  const noisy = stateOf(
     { ...golden.job('processing'), started_s: 1000, interruptions: [] },
     { curves: new Map([['loss', points]]) }
   );

@@ -8,8 +8,8 @@ import * as golden from './golden';
 
 const CONNECTION: IConnection = {
   kind: 'live',
-  heard_s: 0,
-  retry_s: null,
+  heardS: 0,
+  retryS: null,
   stale: false
 };
 
@@ -18,13 +18,13 @@ class Door implements IJobDoor {
   readonly asked: IChange[] = [];
   readonly resubscribed: string[] = [];
   refusal: Error | null = null;
-  answer_s = 0;
+  answerS = 0;
 
-  async change_size(_id: string, change: IChange): Promise<IJobView> {
+  async changeSize(_id: string, change: IChange): Promise<IJobView> {
     this.asked.push(change);
     const row = 100 + this.asked.length;
     const refusal = this.refusal; // decided when it is asked, told when the answer comes
-    await new Promise(done => setTimeout(done, 1000 * this.answer_s));
+    await new Promise(done => setTimeout(done, 1000 * this.answerS));
     if (refusal) {
       throw refusal;
     }
@@ -57,7 +57,7 @@ describe('a job', () => {
 
   it('draws from the copy at once and from the server as soon as it has told', () => {
     const bundle = golden.bundle();
-    model.offer_copy(bundle);
+    model.offerCopy(bundle);
 
     expect(model.state.curves.get('loss')).toHaveLength(3);
     expect(model.state.log.rows[0].text).toBe(bundle.log[0]);
@@ -68,9 +68,9 @@ describe('a job', () => {
   });
 
   it('takes no late progress, and all of it once the clock was set back', () => {
-    const told = (at_s: number, step: number): JobMessage => {
+    const told = (atS: number, step: number): JobMessage => {
       const message = golden.message('progress') as Extract<JobMessage, { type: 'progress' }>;
-      return { ...message, progress: { ...message.progress, at_s, step } };
+      return { ...message, progress: { ...message.progress, at_s: atS, step } };
     };
     model.take(told(5_000_000_000, 10));
     model.take(told(4_999_999_999, 9));
@@ -104,7 +104,7 @@ describe('a job', () => {
     model.take({ type: 'job', job: golden.job('queued') });
     expect(model.view.state).toBe('PROCESSING');
 
-    model.new_engine();
+    model.newEngine();
     model.take({ type: 'job', job: golden.job('queued') });
     expect(model.view.state).toBe('QUEUED');
   });
@@ -156,7 +156,7 @@ describe('a job', () => {
 
   it('sends one request at a time, so that none overtakes another, and the last press wins', async () => {
     tell('job');
-    door.answer_s = 2;
+    door.answerS = 2;
     model.scale(5);
     await vi.advanceTimersByTimeAsync(350);
     model.scale(6);
@@ -174,7 +174,7 @@ describe('a job', () => {
 
   it('sends the press that came while the one before was under way, and only shows its own refusal', async () => {
     tell('job');
-    door.answer_s = 2;
+    door.answerS = 2;
     door.refusal = new Error('no');
     model.scale(5);
     await vi.advanceTimersByTimeAsync(2200);
@@ -190,7 +190,7 @@ describe('a job', () => {
 
   it('says that a wish is not confirmed while it waits for the answer to the one before', async () => {
     tell('job');
-    door.answer_s = 5;
+    door.answerS = 5;
     model.scale(5);
     await vi.advanceTimersByTimeAsync(500);
     model.scale(6);
@@ -201,8 +201,8 @@ describe('a job', () => {
   });
 
   it.each<[string, (model: JobModel) => void, IChange]>([
-    ['Auto, then a size', m => (m.set_elastic('auto'), m.scale(3)), { learners: 3 }],
-    ['a size, then Auto', m => (m.scale(3), m.set_elastic('auto')), { elastic: 'auto' }]
+    ['Auto, then a size', m => (m.setElastic('auto'), m.scale(3)), { learners: 3 }],
+    ['a size, then Auto', m => (m.scale(3), m.setElastic('auto')), { elastic: 'auto' }]
   ])('takes the last of %s', async (_, press, asked) => {
     tell('job');
     press(model);

@@ -4,7 +4,7 @@ import { pieces, withoutEscapes } from '../src/model/ansi';
 import { Log, overwrite } from '../src/model/log';
 import type { ILogMessage } from '../src/protocol';
 
-function frame(from: number, text: string, member = 0, at_s = 1): ILogMessage {
+function frame(from: number, text: string, member = 0, atS = 1): ILogMessage {
   return {
     type: 'log',
     job: 'a-1',
@@ -12,7 +12,7 @@ function frame(from: number, text: string, member = 0, at_s = 1): ILogMessage {
     from,
     to: from + new TextEncoder().encode(text).length,
     text,
-    at_s
+    at_s: atS
   };
 }
 
@@ -103,7 +103,7 @@ describe('the log', () => {
       })
     ).toBe('new');
     expect(log.take(frame(1000, 'z\n'))).toBe('new');
-    expect(log.rows.map(r => r.skipped_bytes ?? r.text)).toEqual(['a', 'half', 994, 'z']);
+    expect(log.rows.map(r => r.skippedBytes ?? r.text)).toEqual(['a', 'half', 994, 'z']);
   });
 
   it('counts warnings and errors once, also while their line grows', () => {

@@ -2,53 +2,53 @@ import { cleanup, fireEvent, render, screen, within } from '@testing-library/rea
 import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
-import { state_of_copy } from '../src/model/job';
-import { first_of } from '../src/model/jobs';
+import { stateOfCopy } from '../src/model/job';
+import { firstOf } from '../src/model/jobs';
 import type { IDrainView, IJobView } from '../src/protocol';
 import { DrainPreview } from '../src/views/drain';
 import { type IPanelHandlers, type IPanelRow, Panel } from '../src/views/panel';
-import { status_text } from '../src/views/statusitem';
-import { cells_that_go, name_of } from '../src/views/trainform';
+import { statusText } from '../src/views/statusitem';
+import { cellsThatGo, nameOf } from '../src/views/trainform';
 import * as golden from './golden';
 
 const NOW_S = 1_773_497_801;
 const CONNECTION = {
   kind: 'live' as const,
-  heard_s: NOW_S,
-  retry_s: null,
+  heardS: NOW_S,
+  retryS: null,
   stale: false
 };
 
 const row = (view: IJobView): IPanelRow => ({
   id: view.id,
-  state: state_of_copy({ ...golden.bundle(), job: view }, CONNECTION)
+  state: stateOfCopy({ ...golden.bundle(), job: view }, CONNECTION)
 });
 
 function handlers() {
   return {
     scale: vi.fn<IPanelHandlers['scale']>(),
     act: vi.fn<IPanelHandlers['act']>(),
-    open_menu: vi.fn(),
-    open_node_menu: vi.fn<IPanelHandlers['open_node_menu']>(),
-    show_job: vi.fn(),
-    retry_connection: vi.fn(),
-    insert_example: vi.fn(),
-    train_notebook: vi.fn()
+    openMenu: vi.fn(),
+    openNodeMenu: vi.fn<IPanelHandlers['openNodeMenu']>(),
+    showJob: vi.fn(),
+    retryConnection: vi.fn(),
+    insertExample: vi.fn(),
+    trainNotebook: vi.fn()
   };
 }
 
-function show(views: IJobView[], more: { absent?: boolean; is_admin?: boolean } = {}) {
+function show(views: IJobView[], more: { absent?: boolean; isAdmin?: boolean } = {}) {
   const called = handlers();
   render(
     <Panel
       pool={more.absent ? null : golden.pool()}
       rows={views.map(row)}
       user="ana"
-      is_admin={more.is_admin ?? false}
+      isAdmin={more.isAdmin ?? false}
       absent={more.absent ?? false}
       stale={false}
       handlers={called}
-      now_s={NOW_S}
+      nowS={NOW_S}
     />
   );
   return called;
@@ -70,7 +70,7 @@ describe('a list of more jobs than are shown', () => {
     const queued = [5, 4, 3].map(place => ({ view: { ...waiting, id: `vit-${50 + place}`, place } }));
     const ended = [9, 8].map(n => ({ view: { ...failed, id: `old-${n}` } }));
     const all = [...queued, { view: running }, ...ended];
-    const ids = (most: number): string[] => first_of(all, most).map(one => one.view.id);
+    const ids = (most: number): string[] => firstOf(all, most).map(one => one.view.id);
 
     expect(ids(3)).toEqual([running.id, 'vit-53', 'vit-54']);
     expect(ids(5)).toEqual([running.id, 'vit-53', 'vit-54', 'vit-55', 'old-9']);
@@ -100,11 +100,11 @@ describe('the panel', () => {
   });
 
   it('has a menu at each node for those who run the pool, and for nobody else', () => {
-    const called = show([running], { is_admin: true });
+    const called = show([running], { isAdmin: true });
     const node = screen.getByRole('group', { name: 'Node gpu-c' });
     fireEvent.click(within(node).getByRole('button', { name: 'Actions for node gpu-c' }));
 
-    expect(called.open_node_menu).toHaveBeenCalledExactlyOnceWith('gpu-c', expect.anything());
+    expect(called.openNodeMenu).toHaveBeenCalledExactlyOnceWith('gpu-c', expect.anything());
     cleanup();
     show([running]);
     expect(screen.queryByRole('button', { name: /^Actions for node/ })).toBeNull();
@@ -121,7 +121,7 @@ describe('the panel', () => {
 
     expect(called.scale).toHaveBeenCalledExactlyOnceWith('resnet-48', 5);
     expect(called.act).toHaveBeenCalledExactlyOnceWith('unet-37', 'retry');
-    expect(called.show_job).toHaveBeenCalledExactlyOnceWith('resnet-48');
+    expect(called.showJob).toHaveBeenCalledExactlyOnceWith('resnet-48');
   });
 
   it('filters by kind and by name', () => {
@@ -158,14 +158,14 @@ describe('the panel', () => {
         {...{
           pool,
           rows: [row(running)],
-          are_more: true,
+          areMore: true,
           user: 'ana',
-          is_admin: false,
+          isAdmin: false,
           absent: false,
           stale: false
         }}
         handlers={called}
-        now_s={NOW_S}
+        nowS={NOW_S}
       />
     );
 
@@ -177,20 +177,20 @@ describe('the panel', () => {
   it('has one thing to do when nothing was trained yet, and when there is no server part', () => {
     const first = show([]);
     fireEvent.click(screen.getByRole('button', { name: 'Insert below' }));
-    expect(first.insert_example).toHaveBeenCalledTimes(1);
+    expect(first.insertExample).toHaveBeenCalledTimes(1);
     cleanup();
 
     const absent = show([], { absent: true });
     fireEvent.click(screen.getByRole('button', { name: 'Check again' }));
-    expect(absent.retry_connection).toHaveBeenCalledTimes(1);
+    expect(absent.retryConnection).toHaveBeenCalledTimes(1);
   });
 });
 
 describe('the preview of a drain', () => {
   const view = golden.drain();
-  const preview = (of: IDrainView, is_new = false): void => {
+  const preview = (of: IDrainView, isNew = false): void => {
     const owner = (job: string): string | null => (job === 'vae-43' ? 'you' : null);
-    render(<DrainPreview view={of} owner={owner} is_new={is_new} />);
+    render(<DrainPreview view={of} owner={owner} isNew={isNew} />);
   };
 
   it('says of each job what happens to it', () => {
@@ -215,7 +215,7 @@ describe('the preview of a drain', () => {
 
 describe('the status bar', () => {
   const say = (views: IJobView[], failed: string[] = [], stale = false) =>
-    status_text({ views, failed, stale, heard_s: NOW_S - 12, now_s: NOW_S })?.text;
+    statusText({ views, failed, stale, heardS: NOW_S - 12, nowS: NOW_S })?.text;
 
   it('counts what runs and waits', () => {
     expect(say([running, waiting])).toMatch(/^1 running · ends .+ · 1 queued$/);
@@ -239,12 +239,12 @@ describe('Train this notebook', () => {
   });
 
   it('sends all cells but those tagged notrain, or only those tagged train', () => {
-    expect(cells_that_go([cell('a'), cell('b', 'notrain')])).toEqual(['a']);
-    expect(cells_that_go([cell('a'), cell('b', 'train')])).toEqual(['b']);
+    expect(cellsThatGo([cell('a'), cell('b', 'notrain')])).toEqual(['a']);
+    expect(cellsThatGo([cell('a'), cell('b', 'train')])).toEqual(['b']);
   });
 
   it('makes a job name of the notebook’s', () => {
-    expect(name_of('work/2 My Net (v3).ipynb')).toBe('my-net-v3');
-    expect(name_of('123.ipynb')).toBe('train');
+    expect(nameOf('work/2 My Net (v3).ipynb')).toBe('my-net-v3');
+    expect(nameOf('123.ipynb')).toBe('train');
   });
 });

@@ -3,7 +3,7 @@ import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
 import { Client } from '../src/api/client';
-import { state_of_copy } from '../src/model/job';
+import { stateOfCopy } from '../src/model/job';
 import type { IJobState } from '../src/model/job';
 import type { ICardHandlers, IPicture } from '../src/views/handlers';
 import { Pictures } from '../src/views/pictures';
@@ -11,12 +11,12 @@ import * as golden from './golden';
 
 afterEach(cleanup);
 
-function state_of(name: string, lines: string[]): IJobState {
-  const connection = { kind: 'live' as const, heard_s: 0, retry_s: null, stale: false };
-  return state_of_copy({ ...golden.bundle(), job: golden.job(name), log: lines }, connection);
+function stateOf(name: string, lines: string[]): IJobState {
+  const connection = { kind: 'live' as const, heardS: 0, retryS: null, stale: false };
+  return stateOfCopy({ ...golden.bundle(), job: golden.job(name), log: lines }, connection);
 }
 
-function with_pictures(...names: string[]) {
+function withPictures(...names: string[]) {
   const load = vi.fn(() => Promise.resolve(new Blob(['x'], { type: 'image/png' })));
   const pictures = vi.fn(() => Promise.resolve(names.map((name): IPicture => ({ name, load }))));
   return { load, pictures, handlers: { pictures } as unknown as ICardHandlers };
@@ -26,9 +26,9 @@ describe('the pictures of a job', () => {
   it('are shown when their part is opened, and fetched then', async () => {
     URL.createObjectURL = () => 'blob:one';
     URL.revokeObjectURL = () => undefined;
-    const { load, pictures, handlers } = with_pictures('figure-001.png', 'figure-002.png');
+    const { load, pictures, handlers } = withPictures('figure-001.png', 'figure-002.png');
     render(
-      <Pictures state={state_of('processing', ['[figure kept as figure-002.png]'])} handlers={handlers} />
+      <Pictures state={stateOf('processing', ['[figure kept as figure-002.png]'])} handlers={handlers} />
     );
 
     const title = await screen.findByText('Pictures');
@@ -45,12 +45,12 @@ describe('the pictures of a job', () => {
   });
 
   it('are asked for only where the log tells of one, or the job has ended', () => {
-    const running = with_pictures('figure-001.png');
-    render(<Pictures state={state_of('processing', ['loss: 0.5'])} handlers={running.handlers} />);
+    const running = withPictures('figure-001.png');
+    render(<Pictures state={stateOf('processing', ['loss: 0.5'])} handlers={running.handlers} />);
     expect(running.pictures).not.toHaveBeenCalled();
 
-    const ended = with_pictures();
-    render(<Pictures state={state_of('completed', [])} handlers={ended.handlers} />);
+    const ended = withPictures();
+    render(<Pictures state={stateOf('completed', [])} handlers={ended.handlers} />);
     expect(ended.pictures).toHaveBeenCalledTimes(1);
   });
 

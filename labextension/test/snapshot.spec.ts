@@ -1,21 +1,21 @@
 import { describe, expect, it } from 'vitest';
 
-import { state_of_copy } from '../src/model/job';
-import { blocks, bundle_of, html_of, text_of } from '../src/model/snapshot';
+import { stateOfCopy } from '../src/model/job';
+import { blocks, bundleOf, htmlOf, textOf } from '../src/model/snapshot';
 import { type Point, asBundle } from '../src/protocol';
 import * as golden from './golden';
 
 const CONNECTION = {
   kind: 'live' as const,
-  heard_s: 0,
-  retry_s: null,
+  heardS: 0,
+  retryS: null,
   stale: false
 };
 
 describe('what the notebook keeps of an ended job', () => {
   it('is a bundle that the page can read again', () => {
     const copy = { ...golden.bundle(), job: golden.job('completed') };
-    const kept = bundle_of(state_of_copy(copy, CONNECTION), 'lab');
+    const kept = bundleOf(stateOfCopy(copy, CONNECTION), 'lab');
 
     expect(asBundle(JSON.parse(JSON.stringify(kept)))).toEqual(kept);
     expect(kept.job.state).toBe('COMPLETED');
@@ -24,15 +24,15 @@ describe('what the notebook keeps of an ended job', () => {
   it('holds at most 200 points of a curve', () => {
     const loss = Array.from({ length: 900 }, (_, i): Point => [i, i, i]);
     const state = {
-      ...state_of_copy(golden.bundle(), CONNECTION),
+      ...stateOfCopy(golden.bundle(), CONNECTION),
       curves: new Map([['loss', loss]])
     };
 
-    expect(bundle_of(state, 'lab').curves.loss.length).toBeLessThanOrEqual(200);
+    expect(bundleOf(state, 'lab').curves.loss.length).toBeLessThanOrEqual(200);
   });
 
   it('is a plain table elsewhere: no style, class, script or link, and text stays text', () => {
-    const html = html_of({
+    const html = htmlOf({
       ...golden.bundle(),
       log: ['<script>alert(1)</script>']
     });
@@ -48,18 +48,18 @@ describe('what the notebook keeps of an ended job', () => {
     const notes = [{ code: 'report_not_finite', text: 'loss became NaN at step 1.' }];
     const loss: Point[] = [1, NaN, Infinity, -Infinity].map((v, i) => [i, i, v]);
     const state = {
-      ...state_of_copy({ ...golden.bundle(), job: { ...job, notes } }, CONNECTION),
+      ...stateOfCopy({ ...golden.bundle(), job: { ...job, notes } }, CONNECTION),
       curves: new Map([['loss', loss]])
     };
-    const read = asBundle(JSON.parse(JSON.stringify(bundle_of(state, 'lab'))))!;
+    const read = asBundle(JSON.parse(JSON.stringify(bundleOf(state, 'lab'))))!;
 
-    expect(state_of_copy(read, CONNECTION).curves.get('loss')).toEqual(loss);
-    expect(html_of(read)).toContain('▁××× 1 → -∞');
-    expect(html_of(read)).toContain('loss became NaN at step 1.');
+    expect(stateOfCopy(read, CONNECTION).curves.get('loss')).toEqual(loss);
+    expect(htmlOf(read)).toContain('▁××× 1 → -∞');
+    expect(htmlOf(read)).toContain('loss became NaN at step 1.');
   });
 
   it('is one line of text', () => {
-    expect(text_of({ ...golden.bundle(), job: golden.job('completed') })).toBe(
+    expect(textOf({ ...golden.bundle(), job: golden.job('completed') })).toBe(
       'resnet-48: completed · accuracy 94.1% at epoch 30'
     );
   });

@@ -94,7 +94,7 @@ describe('the stream', () => {
 
     follow();
     follow('unet-37');
-    stream.watch_pool(true);
+    stream.watchPool(true);
     server.last.open();
 
     expect(server.sockets).toHaveLength(1);
@@ -108,7 +108,7 @@ describe('the stream', () => {
     cursor = { row: 31, metrics: 166, logs: { '0': 1246 } };
     server.last.break();
     expect(stream.connection.kind).toBe('lost');
-    expect(stream.connection.retry_s).not.toBeNull();
+    expect(stream.connection.retryS).not.toBeNull();
 
     await vi.advanceTimersByTimeAsync(700);
     server.last.open();
@@ -131,7 +131,7 @@ describe('the stream', () => {
     const waits: number[] = [];
     for (let i = 0; i < 4; i++) {
       server.last.break();
-      waits.push((stream.connection.retry_s ?? 0) - Date.now() / 1000);
+      waits.push((stream.connection.retryS ?? 0) - Date.now() / 1000);
       await vi.advanceTimersByTimeAsync(waits[i] * 1000 + 10);
     }
 
@@ -240,7 +240,7 @@ describe('the client', () => {
       body: { error: { code: 'refused', message: 'the pool has 8 GPUs' } }
     });
 
-    await expect(new Client(server).change_size('a-1', { learners: 9 })).rejects.toMatchObject({
+    await expect(new Client(server).changeSize('a-1', { learners: 9 })).rejects.toMatchObject({
       code: 'refused',
       message: 'the pool has 8 GPUs',
       status: 422

@@ -2,14 +2,14 @@ import { cleanup, fireEvent, render, screen, within } from '@testing-library/rea
 import * as React from 'react';
 import { afterEach, describe, expect, it } from 'vitest';
 
-import type { INotebookChecked } from '../src/api/client';
+import type { INotebookChecked } from '../src/protocol';
 import {
   type ITrainForm,
   TrainForm,
-  cells_to_check,
-  cells_to_send,
-  first_form,
-  things_to_fix
+  cellsToCheck,
+  cellsToSend,
+  firstForm,
+  thingsToFix
 } from '../src/views/trainform';
 import * as golden from './golden';
 
@@ -18,7 +18,7 @@ const CELLS = ['x = 1', 'print(x)', 'fit(x, y)'].map((source, i) => ({
   tags: [],
   id: `id-${i + 1}`
 }));
-const FORM = { ...first_form(CELLS, 'a.ipynb', null), sent: ['id-1', 'id-3'] };
+const FORM = { ...firstForm(CELLS, 'a.ipynb', null), sent: ['id-1', 'id-3'] };
 const CHECKED: INotebookChecked = {
   cells: [
     {
@@ -77,7 +77,7 @@ describe('what check says in the dialog', () => {
     show(null);
 
     expect(screen.queryByText(/Trains/)).toBeNull();
-    expect(things_to_fix(null)).toBe(0);
+    expect(thingsToFix(null)).toBe(0);
   });
 });
 
@@ -85,10 +85,10 @@ describe('the box for a spot job', () => {
   it('is off at first, says what it means once it is on, and goes along', () => {
     const pool = { ...golden.pool(), order: 'fair', spot_price: 0.3, spot_notice_s: 90 };
     const Form = (): React.JSX.Element => {
-      const [form, set_form] = React.useState(first_form(CELLS, 'a.ipynb', pool));
+      const [form, setForm] = React.useState(firstForm(CELLS, 'a.ipynb', pool));
       return (
         <>
-          <TrainForm cells={CELLS} pool={pool} form={form} checked={null} onChange={set_form} />
+          <TrainForm cells={CELLS} pool={pool} form={form} checked={null} onChange={setForm} />
           <output>{JSON.stringify(form)}</output>
         </>
       );
@@ -125,7 +125,7 @@ describe('the box for a spot job', () => {
 
 describe('the cells', () => {
   it('keep their numbers for check, those that stay being empty; only the others are sent', () => {
-    expect(cells_to_check(CELLS, FORM).map(c => c.source)).toEqual(['x = 1', '', 'fit(x, y)']);
-    expect(cells_to_send(CELLS, FORM).map(c => c.id)).toEqual(['id-1', 'id-3']);
+    expect(cellsToCheck(CELLS, FORM).map(c => c.source)).toEqual(['x = 1', '', 'fit(x, y)']);
+    expect(cellsToSend(CELLS, FORM).map(c => c.id)).toEqual(['id-1', 'id-3']);
   });
 });

@@ -3,11 +3,11 @@ import * as React from 'react';
 import type { IJobState } from '../model/job';
 import { isFinal, isReport } from '../protocol';
 import { Actions, Button } from './controls';
-import { MakeElastic, is_suggestion } from './elastic';
+import { MakeElastic, isSuggestion } from './elastic';
 import { Failure, FailureFoot, Traceback } from './failure';
 import * as format from './format';
 import type { ICardHandlers } from './handlers';
-import { Icon, Swatch, state_icon } from './icons';
+import { Icon, Swatch, stateIcon } from './icons';
 import { LogFold } from './log';
 import { Pictures } from './pictures';
 import {
@@ -28,11 +28,11 @@ import { Tracks } from './tracks';
 export interface IJobCardProps {
   state: IJobState;
   handlers: ICardHandlers;
-  now_s: number;
+  nowS: number;
   /** False in a notebook that is not trusted, until the reader allowed this card to ask the server. */
   allowed: boolean;
   /** Name of the pool that the notebook's copy tells of, where it is another one than this server's. */
-  other_pool?: string;
+  otherPool?: string;
 }
 
 const SPEAK_EVERY_MS = 5000;
@@ -63,11 +63,11 @@ function Spoken({ text }: { text: string }): React.JSX.Element {
 
 function ConnectionBanner(props: {
   state: IJobState;
-  now_s: number;
+  nowS: number;
   handlers: ICardHandlers;
 }): React.JSX.Element {
   const { connection, view } = props.state;
-  const again = <Button icon="retry" label="Try now" onClick={props.handlers.retry_connection} />;
+  const again = <Button icon="retry" label="Try now" onClick={props.handlers.retryConnection} />;
   if (connection.kind === 'absent') {
     return (
       <Banner icon="plug" tone="idle" actions={again}>
@@ -76,12 +76,12 @@ function ConnectionBanner(props: {
     );
   }
   const retry =
-    connection.retry_s !== null && connection.retry_s > props.now_s
-      ? ` Trying again in ${Math.max(1, Math.round(connection.retry_s - props.now_s))} s.`
+    connection.retryS !== null && connection.retryS > props.nowS
+      ? ` Trying again in ${Math.max(1, Math.round(connection.retryS - props.nowS))} s.`
       : ' Trying again now.';
   return (
     <Banner icon="plug" tone="idle" actions={again}>
-      <b>{`Last heard ${format.ago(props.now_s - connection.heard_s)}.`}</b>
+      <b>{`Last heard ${format.ago(props.nowS - connection.heardS)}.`}</b>
       {isFinal(view.state) ? '' : ' The job goes on without this page.'}
       {retry}
     </Banner>
@@ -91,10 +91,10 @@ function ConnectionBanner(props: {
 function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element | null {
   const { state, handlers } = props;
   const { view } = state;
-  if (props.other_pool !== undefined) {
+  if (props.otherPool !== undefined) {
     return (
       <Banner icon="info" tone="idle">
-        {`This job is of another pool${props.other_pool ? `, ${props.other_pool}` : ''}: the card shows what the notebook kept.`}
+        {`This job is of another pool${props.otherPool ? `, ${props.otherPool}` : ''}: the card shows what the notebook kept.`}
       </Banner>
     );
   }
@@ -117,7 +117,7 @@ function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element |
     );
   }
   if (props.stale || (state.connection.kind === 'absent' && !isFinal(view.state))) {
-    return <ConnectionBanner state={state} now_s={props.now_s} handlers={handlers} />;
+    return <ConnectionBanner state={state} nowS={props.nowS} handlers={handlers} />;
   }
   if (state.problem) {
     return (
@@ -136,8 +136,8 @@ function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element |
   }
   const last = view.interruptions?.at(-1);
   if (last && last.by !== 'halted' && !isFinal(view.state) && view.state !== 'HALTED') {
-    const { to_s } = last;
-    if (to_s === null ? waits : props.now_s - to_s < TOLD_S) {
+    const { to_s: toS } = last;
+    if (toS === null ? waits : props.nowS - toS < TOLD_S) {
       return (
         <Banner icon={last.by === 'preempted' ? 'back' : 'warn'} tone="warn">
           {last.text}
@@ -148,19 +148,19 @@ function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element |
   return null;
 }
 
-function metrics_gist(state: IJobState): string {
+function metricsGist(state: IJobState): string {
   return [...state.curves]
     .slice(0, 3)
     .map(([name, points]) => {
       const values = points.map(p => p[2]);
       const value = values[values.length - 1];
-      return `${format.metric_label(name).toLowerCase()} ${format.metric_value(format.metric_kind(name, values), value)}`;
+      return `${format.metricLabel(name).toLowerCase()} ${format.metricValue(format.metricKind(name, values), value)}`;
     })
     .join(' · ');
 }
 
 function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
-  const { state, handlers, stale, now_s } = props;
+  const { state, handlers, stale, nowS } = props;
   const { view } = state;
   const starting = view.state === 'DEPLOYING' || view.state === 'DOWNLOADING' || view.state === 'STORING';
   const ended = isFinal(view.state);
@@ -186,24 +186,24 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
       {starting && !state.progress && <Phases view={view} />}
       {!ended && <ProgressRow state={state} stale={stale} />}
       {!ended && <ScaleBar state={state} handlers={handlers} stale={stale} />}
-      {(view.state === 'HALTED' || view.state === 'COMPLETED') && <Facts state={state} now_s={now_s} />}
+      {(view.state === 'HALTED' || view.state === 'COMPLETED') && <Facts state={state} nowS={nowS} />}
       <Results view={view} />
       {drawn &&
         (ended || view.state === 'HALTED' ? (
-          <Fold title="Metrics" gist={metrics_gist(state)} open={view.state === 'COMPLETED'}>
+          <Fold title="Metrics" gist={metricsGist(state)} open={view.state === 'COMPLETED'}>
             {() => <Tracks state={state} />}
           </Fold>
         ) : (
           <Tracks state={state} />
         ))}
-      {props.allowed && props.other_pool === undefined && !state.gone && (
+      {props.allowed && props.otherPool === undefined && !state.gone && (
         <Pictures state={state} handlers={handlers} />
       )}
       {!ended && <Learners view={view} />}
       {failure && <Traceback failure={failure} />}
       <MakeElastic notes={view.notes} handlers={handlers} />
-      <Notes notes={view.notes.filter(note => !isReport(note) && !is_suggestion(view.notes, note))} />
-      {(state.log.count > 0 || view.state === 'PROCESSING') && <LogFold state={state} now_s={now_s} />}
+      <Notes notes={view.notes.filter(note => !isReport(note) && !isSuggestion(view.notes, note))} />
+      {(state.log.count > 0 || view.state === 'PROCESSING') && <LogFold state={state} nowS={nowS} />}
     </>
   );
 }
@@ -212,8 +212,8 @@ function Body(props: IJobCardProps & { stale: boolean }): React.JSX.Element {
 export function JobCard(props: IJobCardProps): React.JSX.Element {
   const { state, handlers } = props;
   const { view } = state;
-  const on_server = props.allowed && props.other_pool === undefined && !state.gone;
-  const stale = on_server && state.connection.stale && state.connection.kind !== 'absent';
+  const onServer = props.allowed && props.otherPool === undefined && !state.gone;
+  const stale = onServer && state.connection.stale && state.connection.kind !== 'absent';
   const off = stale || state.connection.kind === 'absent';
   const quiet = stale && !isFinal(view.state);
   const tone = quiet ? 'idle' : view.tone;
@@ -229,12 +229,12 @@ export function JobCard(props: IJobCardProps): React.JSX.Element {
         <Swatch number={view.number} />
         <h3 className="jp-dlaas-name">{view.id}</h3>
         <span className="jp-dlaas-status" data-tone={tone}>
-          <Icon name={state_icon(view)} />
+          <Icon name={stateIcon(view)} />
           {view.state_label}
         </span>
         <p className="jp-dlaas-gist">{view.status_line}</p>
-        {props.other_pool === undefined && !state.gone && (
-          <Actions state={state} handlers={handlers} now_s={props.now_s} stale={off} />
+        {props.otherPool === undefined && !state.gone && (
+          <Actions state={state} handlers={handlers} nowS={props.nowS} stale={off} />
         )}
       </header>
       <Notices {...props} stale={quiet} />

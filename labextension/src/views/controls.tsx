@@ -13,14 +13,14 @@ interface IButtonProps {
   primary?: boolean;
   /** The button shrinks to its icon where the card is narrow. */
   folds?: boolean;
-  why_not?: string | null;
+  whyNot?: string | null;
   name?: string;
 }
 
 /** A button that stays focusable when it cannot act, and then says why. */
 export function Button(props: IButtonProps): React.JSX.Element {
   const id = React.useId();
-  const off = props.why_not !== undefined && props.why_not !== null;
+  const off = props.whyNot !== undefined && props.whyNot !== null;
   return (
     <button
       type="button"
@@ -28,9 +28,9 @@ export function Button(props: IButtonProps): React.JSX.Element {
       data-primary={props.primary ? '' : undefined}
       data-fold-label={props.folds ? '' : undefined}
       aria-disabled={off || undefined}
-      aria-describedby={off && props.why_not ? id : undefined}
+      aria-describedby={off && props.whyNot ? id : undefined}
       aria-label={props.name}
-      title={off && props.why_not ? props.why_not : undefined}
+      title={off && props.whyNot ? props.whyNot : undefined}
       onClick={event => {
         if (!off) {
           props.onClick(event);
@@ -39,9 +39,9 @@ export function Button(props: IButtonProps): React.JSX.Element {
     >
       {props.icon && <Icon name={props.icon} />}
       <span>{props.label}</span>
-      {off && props.why_not && (
+      {off && props.whyNot && (
         <span id={id} hidden>
-          {props.why_not}
+          {props.whyNot}
         </span>
       )}
     </button>
@@ -57,7 +57,7 @@ const ACTION_ICONS: { [id: string]: IconName } = {
 
 export const NOT_CONNECTED = 'Not connected: trying again.';
 
-function why_not(action: IAction, stale: boolean): string | null {
+function whyNot(action: IAction, stale: boolean): string | null {
   return stale ? NOT_CONNECTED : action.enabled ? null : (action.why_not ?? '');
 }
 
@@ -72,20 +72,20 @@ function AskingButton(props: {
   yes: string;
   /** What is lost by it, where that needs to be said. */
   lost: string | null;
-  keep_ms: number;
+  keepMs: number;
   asks: boolean;
   stale: boolean;
   onYes: () => void;
 }): React.JSX.Element {
-  const [asking, set_asking] = React.useState(false);
-  const { keep_ms } = props;
+  const [asking, setAsking] = React.useState(false);
+  const { keepMs } = props;
   React.useEffect(() => {
     if (!asking) {
       return;
     }
-    const timer = window.setTimeout(() => set_asking(false), keep_ms);
+    const timer = window.setTimeout(() => setAsking(false), keepMs);
     return () => window.clearTimeout(timer);
-  }, [asking, keep_ms]);
+  }, [asking, keepMs]);
   if (asking && props.asks && props.action.enabled && !props.stale) {
     return (
       <>
@@ -98,11 +98,11 @@ function AskingButton(props: {
           icon={props.icon}
           label={props.yes}
           onClick={() => {
-            set_asking(false);
+            setAsking(false);
             props.onYes();
           }}
         />
-        <Button label="Keep" onClick={() => set_asking(false)} />
+        <Button label="Keep" onClick={() => setAsking(false)} />
       </>
     );
   }
@@ -111,8 +111,8 @@ function AskingButton(props: {
       icon={props.icon}
       label={props.action.label}
       folds
-      why_not={why_not(props.action, props.stale)}
-      onClick={() => (props.asks ? set_asking(true) : props.onYes())}
+      whyNot={whyNot(props.action, props.stale)}
+      onClick={() => (props.asks ? setAsking(true) : props.onYes())}
     />
   );
 }
@@ -121,11 +121,11 @@ function AskingButton(props: {
 export function Actions(props: {
   state: IJobState;
   handlers: ICardHandlers;
-  now_s: number;
+  nowS: number;
   stale: boolean;
 }): React.JSX.Element {
   const { view } = props.state;
-  const ran_little = view.started_s === null || props.now_s - view.started_s < 60;
+  const ranLittle = view.started_s === null || props.nowS - view.started_s < 60;
   const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.state === 'FAILED'));
   return (
     <div className="jp-dlaas-actions" role="group" aria-label={`Actions for ${view.id}`}>
@@ -137,8 +137,8 @@ export function Actions(props: {
             icon="x"
             yes="Cancel job"
             lost={null}
-            keep_ms={KEEP_MS}
-            asks={!ran_little}
+            keepMs={KEEP_MS}
+            asks={!ranLittle}
             stale={props.stale}
             onYes={() => props.handlers.act('cancel')}
           />
@@ -149,7 +149,7 @@ export function Actions(props: {
             icon="halt"
             yes="Halt job"
             lost={action.confirm ?? null}
-            keep_ms={KEEP_LOST_MS}
+            keepMs={KEEP_LOST_MS}
             asks={Boolean(action.confirm)}
             stale={props.stale}
             onYes={() => props.handlers.act('halt')}
@@ -161,7 +161,7 @@ export function Actions(props: {
             label={action.label}
             folds
             primary={action.id === 'resume'}
-            why_not={why_not(action, props.stale)}
+            whyNot={whyNot(action, props.stale)}
             onClick={() => {
               if (action.id !== 'scale') {
                 props.handlers.act(action.id);
@@ -170,7 +170,7 @@ export function Actions(props: {
           />
         )
       )}
-      <MoreButton label={`More actions for ${view.id}`} onOpen={props.handlers.open_menu} />
+      <MoreButton label={`More actions for ${view.id}`} onOpen={props.handlers.openMenu} />
     </div>
   );
 }
@@ -197,10 +197,10 @@ export function Switch(props: {
   label: string;
   title: string;
   on: boolean;
-  why_not?: string | null;
+  whyNot?: string | null;
   onChange: (on: boolean) => void;
 }): React.JSX.Element {
-  const off = props.why_not ?? null;
+  const off = props.whyNot ?? null;
   return (
     <button
       type="button"
@@ -218,11 +218,11 @@ export function Switch(props: {
 }
 
 /** Size as the user sees it: in devices, which is learners times devices per learner. */
-export function shown_size(view: IJobView, learners: number): number {
+export function shownSize(view: IJobView, learners: number): number {
   return learners * Math.max(1, view.gpus_per_learner);
 }
 
-export function size_unit(view: IJobView): string {
+export function sizeUnit(view: IJobView): string {
   return view.gpus_per_learner === 0 ? 'learner' : view.unit;
 }
 
@@ -235,7 +235,7 @@ export function Stepper(props: {
 }): React.JSX.Element {
   const { view, wish } = props.state;
   const { size } = view;
-  const [typed, set_typed] = React.useState('');
+  const [typed, setTyped] = React.useState('');
   const wanted = wish.learners ?? size.wish;
   const action = view.actions.find(a => a.id === 'scale');
   const off = props.stale
@@ -246,9 +246,9 @@ export function Stepper(props: {
   const running = size.held > 0;
   const differs = running && size.held !== wanted;
   const step = Math.max(1, view.gpus_per_learner);
-  const unit = size_unit(view);
+  const unit = sizeUnit(view);
   const name = `${units(unit, 2)} of ${view.id}`;
-  const show = (learners: number): number => shown_size(view, learners);
+  const show = (learners: number): number => shownSize(view, learners);
 
   const go = (learners: number): void => {
     const bounded = Math.min(size.max, Math.max(size.min, learners));
@@ -256,7 +256,7 @@ export function Stepper(props: {
       props.onScale(bounded);
     }
   };
-  const on_key = (event: React.KeyboardEvent): void => {
+  const onKey = (event: React.KeyboardEvent): void => {
     const keys: { [key: string]: number } = {
       ArrowUp: wanted + 1,
       ArrowRight: wanted + 1,
@@ -266,17 +266,17 @@ export function Stepper(props: {
       End: size.max
     };
     if (event.key in keys) {
-      set_typed('');
+      setTyped('');
       go(keys[event.key]);
     } else if (/^\d$/.test(event.key)) {
-      set_typed((typed + event.key).slice(-6));
+      setTyped((typed + event.key).slice(-6));
     } else if (event.key === 'Backspace' && typed) {
-      set_typed(typed.slice(0, -1));
+      setTyped(typed.slice(0, -1));
     } else if (event.key === 'Enter' && typed) {
       go(Math.round(Number(typed) / step));
-      set_typed('');
+      setTyped('');
     } else if (event.key === 'Escape' && (typed || differs)) {
-      set_typed('');
+      setTyped('');
       if (!typed) {
         go(size.held);
       }
@@ -322,8 +322,8 @@ export function Stepper(props: {
         aria-valuetext={differs ? `${show(size.held)} now, ${show(wanted)} wanted` : undefined}
         aria-disabled={off !== null || undefined}
         data-widest={size.min < size.max ? `${most} → ${most}` : undefined}
-        onKeyDown={on_key}
-        onBlur={() => set_typed('')}
+        onKeyDown={onKey}
+        onBlur={() => setTyped('')}
       >
         <span>
           {typed ? (

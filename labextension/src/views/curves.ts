@@ -1,7 +1,7 @@
 import type { IJobState } from '../model/job';
 import { isFinal } from '../protocol';
 import type { IInterruption, IJobView, Point } from '../protocol';
-import { shown_size, size_unit } from './controls';
+import { shownSize, sizeUnit } from './controls';
 import * as format from './format';
 
 /** A line of a chart: x in seconds since the job started; null is a hole, never a straight line across. */
@@ -75,7 +75,7 @@ const CROWDED = 0.09;
 const TIGHT = 0.14;
 const TRACKS_MOST = 8;
 
-function time_zero(view: IJobView, curves: IJobState['curves']): number {
+function timeZero(view: IJobView, curves: IJobState['curves']): number {
   let first = view.started_s ?? Infinity;
   for (const points of curves.values()) {
     first = Math.min(first, points[0][1]);
@@ -84,11 +84,11 @@ function time_zero(view: IJobView, curves: IJobState['curves']): number {
 }
 
 /** Whether the curves break off: devices were given up, or the learners began anew. */
-function is_break(one: IInterruption): boolean {
+function isBreak(one: IInterruption): boolean {
   return one.held_s !== one.at_s || one.to_s === null || one.after === one.before;
 }
 
-function with_holes(points: readonly Point[], zero: number, breaks: readonly IInterruption[]): ILine {
+function withHoles(points: readonly Point[], zero: number, breaks: readonly IInterruption[]): ILine {
   const steps = points.slice(1).map((p, i) => p[1] - points[i][1]);
   const usual = steps.slice().sort((a, b) => a - b)[Math.floor(steps.length / 2)] ?? 0;
   const longest = Math.max(30, 20 * usual);
@@ -154,7 +154,7 @@ const ORIGINS = new Map([
   ['tensorboard', 'from TensorBoard']
 ]);
 
-function metric_track(
+function metricTrack(
   name: string,
   points: readonly Point[],
   zero: number,
@@ -162,10 +162,10 @@ function metric_track(
   breaks: readonly IInterruption[]
 ): ITrack {
   const values = points.map(p => p[2]);
-  const kind = format.metric_kind(name, values);
-  const show = (value: number): string => format.metric_value(kind, value);
-  const line = with_holes(points, zero, breaks);
-  const is_noisy = kind === 'loss' && points.length > 60;
+  const kind = format.metricKind(name, values);
+  const show = (value: number): string => format.metricValue(kind, value);
+  const line = withHoles(points, zero, breaks);
+  const isNoisy = kind === 'loss' && points.length > 60;
   const finite = values.filter(Number.isFinite);
   let low = finite.length ? Math.min(...finite) : 0;
   let high = finite.length ? Math.max(...finite) : 1;
@@ -185,12 +185,12 @@ function metric_track(
   return {
     key: `metric ${name}`,
     kind: kind === 'loss' ? 'loss' : 'accuracy',
-    label: format.metric_label(name),
+    label: format.metricLabel(name),
     value: show(values[values.length - 1]),
     unit: '',
     origin: ORIGINS.get(source) ?? '',
     line,
-    smoothed: is_noisy ? smooth(line.y) : null,
+    smoothed: isNoisy ? smooth(line.y) : null,
     gaps: gaps(points, zero),
     low,
     high,
@@ -202,7 +202,7 @@ function metric_track(
 }
 
 /** Steps per second between logged points: known for the whole job, also after a reload of the page. */
-function rate_track(state: IJobState, zero: number, breaks: readonly IInterruption[]): ITrack | null {
+function rateTrack(state: IJobState, zero: number, breaks: readonly IInterruption[]): ITrack | null {
   let longest: readonly Point[] = [];
   for (const points of state.curves.values()) {
     longest = points.length > longest.length ? points : longest;
@@ -211,12 +211,12 @@ function rate_track(state: IJobState, zero: number, breaks: readonly IInterrupti
   const x: number[] = [];
   const y: (number | null)[] = [];
   for (let i = stride; i < longest.length; i += stride) {
-    const [step_a, t_a] = longest[i - stride];
-    const [step_b, t_b] = longest[i];
-    if (t_b > t_a) {
-      x.push(t_b - zero);
-      const broken = breaks.some(one => one.at_s < t_b && (one.to_s ?? Infinity) > t_a);
-      y.push(step_b > step_a && !broken ? (step_b - step_a) / (t_b - t_a) : null);
+    const [stepA, tA] = longest[i - stride];
+    const [stepB, tB] = longest[i];
+    if (tB > tA) {
+      x.push(tB - zero);
+      const broken = breaks.some(one => one.at_s < tB && (one.to_s ?? Infinity) > tA);
+      y.push(stepB > stepA && !broken ? (stepB - stepA) / (tB - tA) : null);
     }
   }
   const rates = y.filter((v): v is number => v !== null);
@@ -251,7 +251,7 @@ function rate_track(state: IJobState, zero: number, breaks: readonly IInterrupti
   };
 }
 
-function size_track(view: IJobView, zero: number, end: number): ITrack {
+function sizeTrack(view: IJobView, zero: number, end: number): ITrack {
   const changes: [number, number][] = view.resizes.map(one => [one.at_s, one.after]);
   for (const one of view.interruptions ?? []) {
     if (one.held_s === null || one.held_s > one.at_s) {
@@ -265,22 +265,22 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
   const earliest = Math.min(view.resizes[0]?.at_s ?? Infinity, view.interruptions?.[0]?.at_s ?? Infinity);
   const began = [...view.resizes, ...(view.interruptions ?? [])].find(one => one.at_s === earliest)?.before;
   const x = [0];
-  const y: (number | null)[] = [shown_size(view, began ?? (view.size.held || view.size.wish))];
-  for (const [at_s, learners] of changes) {
-    x.push(Math.max(0, at_s - zero));
-    y.push(shown_size(view, learners));
+  const y: (number | null)[] = [shownSize(view, began ?? (view.size.held || view.size.wish))];
+  for (const [atS, learners] of changes) {
+    x.push(Math.max(0, atS - zero));
+    y.push(shownSize(view, learners));
   }
   const last = y[y.length - 1];
   x.push(end);
   y.push(last);
-  const high = Math.max(shown_size(view, view.size.max), ...y.map(v => v ?? 0));
+  const high = Math.max(shownSize(view, view.size.max), ...y.map(v => v ?? 0));
   const differs = view.size.held > 0 && view.size.held !== view.size.wish;
   return {
     key: 'size',
     kind: 'gpus',
-    label: format.units(size_unit(view).replace(/^learner/, 'Learner'), 2),
-    value: String(view.size.held > 0 && last !== 0 ? shown_size(view, view.size.held) : last),
-    unit: differs ? `→ ${shown_size(view, view.size.wish)}` : '',
+    label: format.units(sizeUnit(view).replace(/^learner/, 'Learner'), 2),
+    value: String(view.size.held > 0 && last !== 0 ? shownSize(view, view.size.held) : last),
+    unit: differs ? `→ ${shownSize(view, view.size.wish)}` : '',
     origin: '',
     line: { x, y },
     smoothed: null,
@@ -295,21 +295,21 @@ function size_track(view: IJobView, zero: number, end: number): ITrack {
 }
 
 function marks(view: IJobView, zero: number, end: number): IMark[] {
-  const place = (at_s: number): number => Math.min(1, Math.max(0, (at_s - zero) / end));
+  const place = (atS: number): number => Math.min(1, Math.max(0, (atS - zero) / end));
   const all = view.resizes.map(resize => {
     const x = place(resize.at_s);
-    const text = `${shown_size(view, resize.before)} → ${shown_size(view, resize.after)}`;
+    const text = `${shownSize(view, resize.before)} → ${shownSize(view, resize.after)}`;
     const pause = resize.idle_s === null ? '' : `, ${format.duration(resize.idle_s)} of pause`;
     const said = `${text}, ${resize.by}, at ${format.clock(resize.at_s, true)}, step ${format.count(resize.step)}${pause}`;
     return { x, text, cause: resize.by, said };
   });
-  for (const one of (view.interruptions ?? []).filter(is_break)) {
-    const gave_up = one.held_s !== one.at_s;
-    const text = gave_up ? `${shown_size(view, one.before)} → 0` : 'restart';
+  for (const one of (view.interruptions ?? []).filter(isBreak)) {
+    const gaveUp = one.held_s !== one.at_s;
+    const text = gaveUp ? `${shownSize(view, one.before)} → 0` : 'restart';
     const said = `${text}, at ${format.clock(one.at_s, true)}, step ${format.count(one.step)}. ${one.text}`;
     all.push({ x: place(one.at_s), text, cause: one.by, said });
-    if (gave_up && one.to_s !== null && one.after !== null) {
-      const back = `0 → ${shown_size(view, one.after)}`;
+    if (gaveUp && one.to_s !== null && one.after !== null) {
+      const back = `0 → ${shownSize(view, one.after)}`;
       const then = `${back}, back, at ${format.clock(one.to_s, true)}`;
       all.push({ x: place(one.to_s), text: back, cause: 'back', said: then });
     }
@@ -330,8 +330,8 @@ function flags(all: readonly IMark[]): IFlag[] {
     const { x, text, cause } = all[first];
     const tight = i > 0 && x - all[starts[i - 1]].x < TIGHT;
     if (group.length === 1) {
-      const is_free = !tight && (i + 1 === starts.length || all[starts[i + 1]].x - x >= TIGHT);
-      return { first, x, text, cause: is_free ? cause : '', name: `${text}, ${cause}`, marks: group, tight };
+      const isFree = !tight && (i + 1 === starts.length || all[starts[i + 1]].x - x >= TIGHT);
+      return { first, x, text, cause: isFree ? cause : '', name: `${text}, ${cause}`, marks: group, tight };
     }
     const changes = `${group.length} changes`;
     const name = `${changes}: ${group.map(mark => mark.text).join(', ')}`;
@@ -343,11 +343,11 @@ const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 
 function ticks(end: number, last: string): IChart['ticks'] {
   const step = TICKS_S.find(s => end / s <= 6) ?? Math.ceil(end / 6 / 86_400) * 86_400;
-  const [unit_s, unit] =
+  const [unitS, unit] =
     step < 60 ? [1, 's'] : step < 3600 ? [60, 'min'] : step < 86_400 ? [3600, 'h'] : [86_400, 'd'];
   const out = [{ x: 0, text: `0 ${unit}` }];
   for (let at = step; at < end * 0.93; at += step) {
-    out.push({ x: at / end, text: String(at / unit_s) });
+    out.push({ x: at / end, text: String(at / unitS) });
   }
   out.push({ x: 1, text: last });
   return out;
@@ -359,25 +359,25 @@ export function chart(state: IJobState): IChart | null {
   if (curves.size === 0) {
     return null;
   }
-  const zero = time_zero(view, curves);
-  let last_s = isFinal(view.state) || view.state === 'HALTED' ? 0 : (state.progress?.at_s ?? 0);
+  const zero = timeZero(view, curves);
+  let lastS = isFinal(view.state) || view.state === 'HALTED' ? 0 : (state.progress?.at_s ?? 0);
   for (const points of curves.values()) {
-    last_s = Math.max(last_s, points[points.length - 1][1]);
+    lastS = Math.max(lastS, points[points.length - 1][1]);
   }
   const interruptions = view.interruptions ?? [];
   for (const one of interruptions) {
-    last_s = Math.max(last_s, one.at_s, one.held_s ?? 0, one.to_s ?? 0);
+    lastS = Math.max(lastS, one.at_s, one.held_s ?? 0, one.to_s ?? 0);
   }
-  const breaks = interruptions.filter(is_break);
-  const end = Math.max(0.1, last_s - zero);
+  const breaks = interruptions.filter(isBreak);
+  const end = Math.max(0.1, lastS - zero);
   const tracks = [...curves]
     .slice(0, TRACKS_MOST)
-    .map(([name, points]) => metric_track(name, points, zero, state.sources.get(name) ?? '', breaks));
-  const rate = rate_track(state, zero, breaks);
+    .map(([name, points]) => metricTrack(name, points, zero, state.sources.get(name) ?? '', breaks));
+  const rate = rateTrack(state, zero, breaks);
   if (rate) {
     tracks.push(rate);
   }
-  tracks.push(size_track(view, zero, end));
+  tracks.push(sizeTrack(view, zero, end));
   const lines = marks(view, zero, end);
   return {
     tracks,

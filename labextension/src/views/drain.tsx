@@ -1,10 +1,10 @@
 import * as React from 'react';
 
 import type { IDrainView, ILeaveView } from '../protocol';
-import { Icon, Swatch, number_of } from './icons';
+import { Icon, Swatch, numberOf } from './icons';
 
 /** The server's sentence, without the name that stands beside it. */
-function what_happens(leave: ILeaveView): string {
+function whatHappens(leave: ILeaveView): string {
   const text = leave.text.startsWith(`${leave.job} `) ? leave.text.slice(leave.job.length + 1) : leave.text;
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
@@ -15,12 +15,12 @@ export function DrainPreview(props: {
   /** Who owns a job, where this page knows it. */
   owner: (job: string) => string | null;
   /** Another plan was shown before, and no longer holds. */
-  is_new: boolean;
+  isNew: boolean;
 }): React.JSX.Element {
   const { view } = props;
   return (
     <div className="jp-dlaas jp-dlaas-drain">
-      {props.is_new && (
+      {props.isNew && (
         <div className="jp-dlaas-problem" role="alert" data-tone="warn">
           <Icon name="warn" />
           <div>Nothing was done: the pool changed meanwhile. This is what a drain does now.</div>
@@ -43,10 +43,10 @@ export function DrainPreview(props: {
             {view.jobs.map(leave => (
               <tr key={leave.job}>
                 <th scope="row">
-                  <Swatch number={number_of(leave.job)} /> {leave.job}
+                  <Swatch number={numberOf(leave.job)} /> {leave.job}
                 </th>
                 <td>{props.owner(leave.job) ?? '–'}</td>
-                <td className="jp-dlaas-wrap">{what_happens(leave)}</td>
+                <td className="jp-dlaas-wrap">{whatHappens(leave)}</td>
               </tr>
             ))}
           </tbody>

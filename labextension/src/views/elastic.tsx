@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-import { type ICellDiff, type IDiffRow, cell_diff } from '../model/diff';
+import { type ICellDiff, type IDiffRow, cellDiff } from '../model/diff';
 import type { INote } from '../protocol';
 import { Button } from './controls';
 import type { ICardHandlers } from './handlers';
@@ -10,8 +10,8 @@ import { Sentence } from './sections';
 const SUGGESTED = new Set(['elastic_hint', 'suggest_hint', 'suggest', 'suggest_part']);
 
 /** The notes that stand in the section below, where there is one. */
-export function is_suggestion(notes: readonly INote[], note: INote): boolean {
-  return SUGGESTED.has(note.code) && notes.some(one => cell_diff(one) !== null);
+export function isSuggestion(notes: readonly INote[], note: INote): boolean {
+  return SUGGESTED.has(note.code) && notes.some(one => cellDiff(one) !== null);
 }
 
 function Row({ row }: { row: IDiffRow }): React.JSX.Element {
@@ -60,15 +60,15 @@ export function MakeElastic(props: {
   handlers: ICardHandlers;
 }): React.JSX.Element | null {
   const id = React.useId();
-  const [open, set_open] = React.useState(false);
-  const diffs = props.notes.map(cell_diff).filter((one): one is ICellDiff => one !== null);
+  const [open, setOpen] = React.useState(false);
+  const diffs = props.notes.map(cellDiff).filter((one): one is ICellDiff => one !== null);
   if (diffs.length === 0) {
     return null;
   }
   const added = diffs.flatMap(diff => diff.rows).filter(row => row.kind === 'new').length;
   return (
     <div className="jp-dlaas-fold" data-open={open ? '' : undefined}>
-      <button type="button" aria-expanded={open} aria-controls={id} onClick={() => set_open(!open)}>
+      <button type="button" aria-expanded={open} aria-controls={id} onClick={() => setOpen(!open)}>
         <Icon name="right" />
         <b>Make it elastic</b>
         <span className="jp-dlaas-dim jp-dlaas-grow">

@@ -85,17 +85,17 @@ export function FailureFoot(props: {
 }): React.JSX.Element {
   const { view, failure, handlers } = props;
   const retry = view.actions.find(a => a.id === 'retry');
-  const go_to_cell =
-    failure.where?.label.startsWith('cell') || view.origin.cell_id ? handlers.go_to_cell : undefined;
+  const goToCell =
+    failure.where?.label.startsWith('cell') || view.origin.cell_id ? handlers.goToCell : undefined;
   const cell = failure.where?.label.startsWith('cell') ? failure.where.label : 'the cell';
   return (
     <div className="jp-dlaas-foot">
-      {go_to_cell && <Button icon="goto" label={`Go to ${cell}`} primary onClick={go_to_cell} />}
+      {goToCell && <Button icon="goto" label={`Go to ${cell}`} primary onClick={goToCell} />}
       {retry && (
         <Button
           icon="retry"
           label={retry.label}
-          why_not={props.stale ? NOT_CONNECTED : retry.enabled ? null : (retry.why_not ?? '')}
+          whyNot={props.stale ? NOT_CONNECTED : retry.enabled ? null : (retry.why_not ?? '')}
           onClick={() => handlers.act('retry')}
         />
       )}
@@ -103,8 +103,8 @@ export function FailureFoot(props: {
       <Button
         icon="copy"
         label="Copy report"
-        why_not={props.stale ? NOT_CONNECTED : null}
-        onClick={handlers.copy_report}
+        whyNot={props.stale ? NOT_CONNECTED : null}
+        onClick={handlers.copyReport}
       />
     </div>
   );

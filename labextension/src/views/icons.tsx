@@ -36,7 +36,7 @@ const PATHS = {
 
 export type IconName = keyof typeof PATHS;
 
-export function svg_text(name: IconName): string {
+export function svgText(name: IconName): string {
   return (
     '<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 16 16">' +
     `<path class="jp-icon3" fill="none" stroke="#616161" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round" d="${PATHS[name]}"/></svg>`
@@ -61,7 +61,7 @@ export function Icon({ name, marked }: { name: IconName; marked?: boolean }): Re
 }
 
 /** The icon beside a state, as in the design's table of states. */
-export function state_icon(view: IJobView): IconName {
+export function stateIcon(view: IJobView): IconName {
   switch (view.transition) {
     case 'scaling':
       return 'scale';
@@ -97,7 +97,7 @@ export function state_icon(view: IJobView): IconName {
 }
 
 /** The job's colour: eight, then the same eight hatched. */
-export function job_colour(number: number): {
+export function jobColour(number: number): {
   'data-job-color': number;
   'data-job-hatch'?: '';
 } {
@@ -109,10 +109,10 @@ export function job_colour(number: number): {
 }
 
 /** The number in a job's handle: 48 of resnet-48. */
-export function number_of(id: string): number {
+export function numberOf(id: string): number {
   return Number(id.slice(id.lastIndexOf('-') + 1)) || 0;
 }
 
 export function Swatch({ number }: { number: number }): React.JSX.Element {
-  return <span className="jp-dlaas-swatch" {...job_colour(number)} aria-hidden="true" />;
+  return <span className="jp-dlaas-swatch" {...jobColour(number)} aria-hidden="true" />;
 }

@@ -11,19 +11,19 @@ const TICK_MS = 1000;
 
 /** Whether the element is on screen, in a tab that is shown. What is not seen draws nothing. */
 export function useSeen(element: React.RefObject<Element>): boolean {
-  const [inside, set_inside] = React.useState(true);
-  const [shown, set_shown] = React.useState(!document.hidden);
+  const [inside, setInside] = React.useState(true);
+  const [shown, setShown] = React.useState(!document.hidden);
   React.useEffect(() => {
-    const on_change = (): void => set_shown(!document.hidden);
-    document.addEventListener('visibilitychange', on_change);
-    return () => document.removeEventListener('visibilitychange', on_change);
+    const onChange = (): void => setShown(!document.hidden);
+    document.addEventListener('visibilitychange', onChange);
+    return () => document.removeEventListener('visibilitychange', onChange);
   }, []);
   React.useEffect(() => {
     if (!element.current || typeof IntersectionObserver === 'undefined') {
       return;
     }
     const observer = new IntersectionObserver(
-      entries => set_inside(entries[entries.length - 1].isIntersecting),
+      entries => setInside(entries[entries.length - 1].isIntersecting),
       {
         rootMargin: '200px'
       }
@@ -48,15 +48,15 @@ export function useChanges(changes: IChanges, seen: boolean): void {
       last = performance.now();
       draw();
     };
-    const on_change = (): void => {
+    const onChange = (): void => {
       if (timer === undefined) {
         timer = window.setTimeout(fire, Math.max(0, last + DRAW_EVERY_MS - performance.now()));
       }
     };
-    changes.connect(on_change);
+    changes.connect(onChange);
     draw();
     return () => {
-      changes.disconnect(on_change);
+      changes.disconnect(onChange);
       window.clearTimeout(timer);
     };
   }, [changes, seen]);
@@ -64,14 +64,14 @@ export function useChanges(changes: IChanges, seen: boolean): void {
 
 /** Seconds since 1970, once a second, for texts such as "12 s ago". */
 export function useNow(running: boolean): number {
-  const [now_s, set_now] = React.useState(() => Date.now() / 1000);
+  const [nowS, setNow] = React.useState(() => Date.now() / 1000);
   React.useEffect(() => {
     if (!running) {
       return;
     }
-    set_now(Date.now() / 1000);
-    const timer = window.setInterval(() => set_now(Date.now() / 1000), TICK_MS);
+    setNow(Date.now() / 1000);
+    const timer = window.setInterval(() => setNow(Date.now() / 1000), TICK_MS);
     return () => window.clearInterval(timer);
   }, [running]);
-  return now_s;
+  return nowS;
 }

@@ -1,13 +1,13 @@
 import * as React from 'react';
 
-import { type JobModel, state_of_copy } from '../model/job';
+import { type JobModel, stateOfCopy } from '../model/job';
 import { type IBundle, isFinal } from '../protocol';
 import { JobCard } from './card';
 import type { ICardHandlers } from './handlers';
 import { useChanges, useNow, useSeen } from './live';
 
 /** The same handle may name another job on another server: then the notebook's copy is all there is to show. */
-function other_pool(bundle: IBundle | undefined, model: JobModel): string | undefined {
+function otherPool(bundle: IBundle | undefined, model: JobModel): string | undefined {
   const differs = bundle && model.isLive && Math.abs(model.view.submitted_s - bundle.job.submitted_s) > 2;
   return differs ? bundle.pool : undefined;
 }
@@ -22,13 +22,13 @@ export function LiveCard(props: {
   const box = React.useRef<HTMLDivElement>(null);
   const seen = useSeen(box);
   useChanges(model.changed, seen);
-  const other = other_pool(bundle, model);
+  const other = otherPool(bundle, model);
   const own = model.state;
-  const state = other !== undefined && bundle ? state_of_copy(bundle, own.connection) : own;
-  const now_s = useNow(seen && other === undefined && !isFinal(state.view.state));
+  const state = other !== undefined && bundle ? stateOfCopy(bundle, own.connection) : own;
+  const nowS = useNow(seen && other === undefined && !isFinal(state.view.state));
   return (
     <div ref={box}>
-      <JobCard state={state} handlers={handlers} now_s={now_s} allowed other_pool={other} />
+      <JobCard state={state} handlers={handlers} nowS={nowS} allowed otherPool={other} />
     </div>
   );
 }

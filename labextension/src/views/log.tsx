@@ -9,33 +9,33 @@ import { Fold } from './sections';
 
 type Level = 'all' | 'warn' | 'error';
 
-function gist(state: IJobState, now_s: number): string {
+function gist(state: IJobState, nowS: number): string {
   const { log } = state;
   const lines = `${format.count(log.count)} ${log.count === 1 ? 'line' : 'lines'}`;
-  const is_copy = log.rows.length > 0 && log.rows[0].member < 0;
-  const parts = [is_copy ? `last ${lines}` : lines];
+  const isCopy = log.rows.length > 0 && log.rows[0].member < 0;
+  const parts = [isCopy ? `last ${lines}` : lines];
   if (log.warnings) {
     parts.push(`${format.count(log.warnings)} ${log.warnings === 1 ? 'warning' : 'warnings'}`);
   }
   if (log.errors) {
     parts.push(`${format.count(log.errors)} ${log.errors === 1 ? 'error' : 'errors'}`);
   }
-  if (log.last_s && state.view.state === 'PROCESSING') {
-    parts.push(`last line ${format.ago(now_s - log.last_s)}`);
+  if (log.lastS && state.view.state === 'PROCESSING') {
+    parts.push(`last line ${format.ago(nowS - log.lastS)}`);
   }
   return parts.join(' · ');
 }
 
 const Row = React.memo(function Row({ row, mark }: { row: ILogRow; mark: string }): React.JSX.Element {
-  if (row.skipped_bytes !== undefined) {
+  if (row.skippedBytes !== undefined) {
     return (
-      <p>{`${format.bytes(row.skipped_bytes)} of learner ${row.member}'s log were passed over: this page was too slow.`}</p>
+      <p>{`${format.bytes(row.skippedBytes)} of learner ${row.member}'s log were passed over: this page was too slow.`}</p>
     );
   }
   const tone = row.level === 'warn' ? 'warn' : row.level === 'error' ? 'bad' : undefined;
   return (
     <div data-tone={tone} data-member={row.member} data-line={row.line}>
-      <span>{row.at_s ? format.clock(row.at_s, true) : ''}</span>
+      <span>{row.atS ? format.clock(row.atS, true) : ''}</span>
       <span>{row.member >= 0 ? `L${row.member}` : ''}</span>
       <code>
         {tone && <b className="jp-dlaas-hidden">{tone === 'warn' ? 'Warning: ' : 'Error: '}</b>}
@@ -68,7 +68,7 @@ function Marked(props: { text: string; look: string; mark: string }): React.JSX.
   return look ? <span className={look}>{shown}</span> : <>{shown}</>;
 }
 
-function radio_keys(values: readonly string[], now: string, set: (value: string) => void) {
+function radioKeys(values: readonly string[], now: string, set: (value: string) => void) {
   return (event: React.KeyboardEvent<HTMLElement>): void => {
     const by =
       event.key === 'ArrowRight' || event.key === 'ArrowDown'
@@ -97,7 +97,7 @@ export function Segments(props: {
       className="jp-dlaas-seg"
       role="radiogroup"
       aria-label={props.label}
-      onKeyDown={radio_keys(ids, props.value, props.onChange)}
+      onKeyDown={radioKeys(ids, props.value, props.onChange)}
     >
       {props.values.map(v => (
         <button
@@ -118,10 +118,10 @@ export function Segments(props: {
 
 function LogBody({ state }: { state: IJobState }): React.JSX.Element {
   const { log } = state;
-  const [level, set_level] = React.useState<Level>('all');
-  const [filter, set_filter] = React.useState('');
-  const [member, set_member] = React.useState('');
-  const [follow, set_follow] = React.useState(true);
+  const [level, setLevel] = React.useState<Level>('all');
+  const [filter, setFilter] = React.useState('');
+  const [member, setMember] = React.useState('');
+  const [follow, setFollow] = React.useState(true);
   const box = React.useRef<HTMLDivElement>(null);
   const mark = filter.trim().toLowerCase();
   const members = [...new Set(log.rows.map(r => r.member))].filter(m => m >= 0).sort((a, b) => a - b);
@@ -136,9 +136,9 @@ function LogBody({ state }: { state: IJobState }): React.JSX.Element {
       box.current.scrollTop = box.current.scrollHeight;
     }
   });
-  const on_scroll = (event: React.UIEvent<HTMLDivElement>): void => {
+  const onScroll = (event: React.UIEvent<HTMLDivElement>): void => {
     const { scrollTop, scrollHeight, clientHeight } = event.currentTarget;
-    set_follow(scrollHeight - scrollTop - clientHeight < 24);
+    setFollow(scrollHeight - scrollTop - clientHeight < 24);
   };
   return (
     <>
@@ -146,7 +146,7 @@ function LogBody({ state }: { state: IJobState }): React.JSX.Element {
         <Segments
           label="Log level"
           value={level}
-          onChange={id => set_level(id as Level)}
+          onChange={id => setLevel(id as Level)}
           values={[
             { id: 'all', text: 'All' },
             { id: 'warn', text: 'Warnings', number: log.warnings },
@@ -159,14 +159,14 @@ function LogBody({ state }: { state: IJobState }): React.JSX.Element {
           aria-label="Filter log lines"
           placeholder="Filter"
           value={filter}
-          onChange={event => set_filter(event.target.value)}
+          onChange={event => setFilter(event.target.value)}
         />
         {members.length > 1 && (
           <select
             className="jp-dlaas-input"
             aria-label="Learner"
             value={member}
-            onChange={event => set_member(event.target.value)}
+            onChange={event => setMember(event.target.value)}
           >
             <option value="">All learners</option>
             {members.map(m => (
@@ -175,7 +175,7 @@ function LogBody({ state }: { state: IJobState }): React.JSX.Element {
           </select>
         )}
         <span className="jp-dlaas-grow" />
-        <Switch label="Follow" title="Keep the newest line in view" on={follow} onChange={set_follow} />
+        <Switch label="Follow" title="Keep the newest line in view" on={follow} onChange={setFollow} />
       </div>
       <div
         ref={box}
@@ -184,7 +184,7 @@ function LogBody({ state }: { state: IJobState }): React.JSX.Element {
         aria-label="Log"
         aria-live="off"
         tabIndex={0}
-        onScroll={on_scroll}
+        onScroll={onScroll}
       >
         {log.dropped > 0 && <p>{`${format.count(log.dropped)} earlier lines are not kept in this page.`}</p>}
         {rows.map(row => (
@@ -196,9 +196,9 @@ function LogBody({ state }: { state: IJobState }): React.JSX.Element {
   );
 }
 
-export function LogFold(props: { state: IJobState; now_s: number; open?: boolean }): React.JSX.Element {
+export function LogFold(props: { state: IJobState; nowS: number; open?: boolean }): React.JSX.Element {
   return (
-    <Fold title="Log" gist={gist(props.state, props.now_s)} open={props.open}>
+    <Fold title="Log" gist={gist(props.state, props.nowS)} open={props.open}>
       {() => <LogBody state={props.state} />}
     </Fold>
   );

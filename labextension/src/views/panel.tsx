@@ -5,7 +5,7 @@ import { isFinal } from '../protocol';
 import type { IDeviceView, IJobView, INodeView, IPoolView } from '../protocol';
 import { Button, MoreButton, NOT_CONNECTED, Stepper } from './controls';
 import * as format from './format';
-import { Icon, Swatch, job_colour, number_of, state_icon } from './icons';
+import { Icon, Swatch, jobColour, numberOf, stateIcon } from './icons';
 import { Segments } from './log';
 
 export interface IPanelRow {
@@ -16,25 +16,25 @@ export interface IPanelRow {
 export interface IPanelHandlers {
   scale(id: string, learners: number): void;
   act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): void;
-  open_menu(id: string, anchor: HTMLElement): void;
-  open_node_menu(node: string, anchor: HTMLElement): void;
-  show_job(id: string): void;
-  retry_connection(): void;
+  openMenu(id: string, anchor: HTMLElement): void;
+  openNodeMenu(node: string, anchor: HTMLElement): void;
+  showJob(id: string): void;
+  retryConnection(): void;
   /** Left out where there is no notebook. */
-  insert_example?(): void;
-  train_notebook?(): void;
-  open_settings?(): void;
+  insertExample?(): void;
+  trainNotebook?(): void;
+  openSettings?(): void;
 }
 
 export interface IPanelProps {
   pool: IPoolView | null;
   rows: readonly IPanelRow[];
   /** There are more jobs than rows. */
-  are_more?: boolean;
+  areMore?: boolean;
   /** Who reads. */
   user: string;
   /** The reader may cordon and drain nodes. */
-  is_admin: boolean;
+  isAdmin: boolean;
   /** No part of ours answers at this server. */
   absent: boolean;
   stale: boolean;
@@ -78,12 +78,12 @@ function Part(props: {
   children: React.ReactNode;
   flush?: boolean;
 }): React.JSX.Element {
-  const [open, set_open] = React.useState(true);
+  const [open, setOpen] = React.useState(true);
   return (
     <details
       className="jp-dlaas-panel-part"
       open={open}
-      onToggle={event => set_open(event.currentTarget.open)}
+      onToggle={event => setOpen(event.currentTarget.open)}
     >
       <summary>
         <Icon name="right" />
@@ -127,12 +127,12 @@ function Tile(props: {
       <button
         type="button"
         className="jp-dlaas-tile"
-        {...job_colour(number_of(job))}
+        {...jobColour(numberOf(job))}
         aria-label={name}
         title={name}
         onClick={() => props.onShow(job)}
       >
-        <b>{number_of(job)}</b>
+        <b>{numberOf(job)}</b>
       </button>
     );
   }
@@ -160,8 +160,8 @@ function busy(node: INodeView): string {
   return known.length ? format.percent(known.reduce((a, b) => a + b, 0) / known.length) : '';
 }
 
-function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandlers }): React.JSX.Element {
-  const { pool, is_admin, handlers } = props;
+function Pool(props: { pool: IPoolView; isAdmin: boolean; handlers: IPanelHandlers }): React.JSX.Element {
+  const { pool, isAdmin, handlers } = props;
   const alone = pool.nodes.length === 1;
   const kinds = [...new Set(pool.nodes.flatMap(n => n.devices.map(d => d.kind)))].filter(Boolean);
   const tiles = (node: INodeView): React.JSX.Element => (
@@ -171,16 +171,16 @@ function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandl
           key={device.id}
           device={device}
           label={alone ? `${pool.unit} ${device.index}` : `${node.name} · ${device.index}`}
-          onShow={handlers.show_job}
+          onShow={handlers.showJob}
         />
       ))}
     </div>
   );
   const menu = (node: INodeView): React.JSX.Element | false =>
-    is_admin && (
+    isAdmin && (
       <MoreButton
         label={`Actions for node ${node.name}`}
-        onOpen={anchor => handlers.open_node_menu(node.name, anchor)}
+        onOpen={anchor => handlers.openNodeMenu(node.name, anchor)}
       />
     );
   return (
@@ -213,7 +213,7 @@ function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandl
               className="jp-dlaas-node"
               role="group"
               aria-label={`Node ${node.name}`}
-              data-menu={is_admin ? '' : undefined}
+              data-menu={isAdmin ? '' : undefined}
             >
               <span title={node.name}>{node.name}</span>
               {tiles(node)}
@@ -250,7 +250,7 @@ function Pool(props: { pool: IPoolView; is_admin: boolean; handlers: IPanelHandl
   );
 }
 
-function row_text(view: IJobView, state: IJobState, now_s: number): string {
+function rowText(view: IJobView, state: IJobState, nowS: number): string {
   const { progress } = state;
   if (view.state === 'PROCESSING' && progress && view.transition === null) {
     const parts = [
@@ -258,19 +258,19 @@ function row_text(view: IJobView, state: IJobState, now_s: number): string {
     ];
     if (progress.left_s_low !== null && progress.left_s_high !== null) {
       parts.push(
-        `ends ${format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
+        `ends ${format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
       );
     }
     return parts.join(' · ');
   }
-  const when = view.ended_s === null ? '' : format.day(view.ended_s, now_s);
+  const when = view.ended_s === null ? '' : format.day(view.ended_s, nowS);
   return [`${view.state_label}${when ? ` ${when}` : ''}`, view.status_line].filter(Boolean).join(' · ');
 }
 
 function JobRow(props: {
   row: IPanelRow;
   stale: boolean;
-  now_s: number;
+  nowS: number;
   handlers: IPanelHandlers;
 }): React.JSX.Element {
   const { row, stale, handlers } = props;
@@ -281,18 +281,18 @@ function JobRow(props: {
   const percent = Math.round((progress?.fraction ?? 0) * 100);
   return (
     <li className="jp-dlaas-jobrow" data-status={view.state.toLowerCase()} data-tone={view.tone}>
-      <Icon name={state_icon(view)} marked />
+      <Icon name={stateIcon(view)} marked />
       <div>
         <div className="jp-dlaas-jobname">
           <span className="jp-dlaas-hidden">{`${view.state_label}:`}</span>
           <Swatch number={view.number} />
           <b>
-            <button type="button" className="jp-dlaas-plainlink" onClick={() => handlers.show_job(view.id)}>
+            <button type="button" className="jp-dlaas-plainlink" onClick={() => handlers.showJob(view.id)}>
               {view.id}
             </button>
           </b>
         </div>
-        <p title={view.reason || undefined}>{row_text(view, row.state, props.now_s)}</p>
+        <p title={view.reason || undefined}>{rowText(view, row.state, props.nowS)}</p>
         {view.state === 'PROCESSING' && progress?.fraction !== undefined && progress.fraction !== null && (
           <div
             className="jp-dlaas-bar"
@@ -319,7 +319,7 @@ function JobRow(props: {
           <Button
             label="Resume"
             name={`Resume ${view.id}`}
-            why_not={stale ? NOT_CONNECTED : null}
+            whyNot={stale ? NOT_CONNECTED : null}
             onClick={() => handlers.act(view.id, 'resume')}
           />
         )}
@@ -327,14 +327,14 @@ function JobRow(props: {
           <Button
             label="Retry"
             name={`Retry ${view.id}`}
-            why_not={stale ? NOT_CONNECTED : null}
+            whyNot={stale ? NOT_CONNECTED : null}
             onClick={() => handlers.act(view.id, 'retry')}
           />
         )}
       </div>
       <MoreButton
         label={`More actions for ${view.id}`}
-        onOpen={anchor => handlers.open_menu(view.id, anchor)}
+        onOpen={anchor => handlers.openMenu(view.id, anchor)}
       />
     </li>
   );
@@ -349,19 +349,19 @@ const KINDS: { [kind in Show]: (view: IJobView) => boolean } = {
   ended: view => isFinal(view.state) || view.state === 'HALTED'
 };
 
-function notebook_name(view: IJobView): string {
+function notebookName(view: IJobView): string {
   return view.origin.notebook?.split('/').pop() ?? 'Other jobs';
 }
 
-function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
-  const [filter, set_filter] = React.useState('');
-  const [show, set_show] = React.useState<Show>('all');
+function MyJobs(props: IPanelProps & { nowS: number }): React.JSX.Element {
+  const [filter, setFilter] = React.useState('');
+  const [show, setShow] = React.useState<Show>('all');
   const wanted = filter.trim().toLowerCase();
   const own = props.rows.filter(r => props.user === '' || r.state.view.owner === props.user);
   const groups = new Map<string, IPanelRow[]>();
   for (const row of own) {
     const { view } = row.state;
-    const name = notebook_name(view);
+    const name = notebookName(view);
     if (
       KINDS[show](view) &&
       (!wanted || view.id.toLowerCase().includes(wanted) || name.toLowerCase().includes(wanted))
@@ -384,12 +384,12 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
           aria-label="Filter jobs"
           placeholder="Filter by name or notebook"
           value={filter}
-          onChange={event => set_filter(event.target.value)}
+          onChange={event => setFilter(event.target.value)}
         />
         <Segments
           label="Show"
           value={show}
-          onChange={id => set_show(id as Show)}
+          onChange={id => setShow(id as Show)}
           values={[
             { id: 'all', text: 'All', number: own.length },
             { id: 'running', text: 'Running', number: number('running') },
@@ -411,7 +411,7 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
                 key={row.id}
                 row={row}
                 stale={props.stale}
-                now_s={props.now_s}
+                nowS={props.nowS}
                 handlers={props.handlers}
               />
             ))}
@@ -419,7 +419,7 @@ function MyJobs(props: IPanelProps & { now_s: number }): React.JSX.Element {
         </React.Fragment>
       ))}
       {groups.size === 0 && <p className="jp-dlaas-none">No job matches.</p>}
-      {props.are_more && (
+      {props.areMore && (
         <p className="jp-dlaas-none">
           Older jobs, and those far back in line, are not listed here:{' '}
           <code>jupyter dlaas jobs --limit 1000</code>
@@ -477,7 +477,7 @@ function Absent({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
         {COMMAND}
       </pre>
       <div className="jp-dlaas-actions">
-        <Button icon="retry" label="Check again" primary onClick={handlers.retry_connection} />
+        <Button icon="retry" label="Check again" primary onClick={handlers.retryConnection} />
         <Button
           icon="copy"
           label="Copy command"
@@ -500,10 +500,10 @@ function First({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
         {EXAMPLE.join('\n\n')}
       </pre>
       <div className="jp-dlaas-actions">
-        {handlers.insert_example && (
-          <Button icon="add" label="Insert below" primary onClick={handlers.insert_example} />
+        {handlers.insertExample && (
+          <Button icon="add" label="Insert below" primary onClick={handlers.insertExample} />
         )}
-        {handlers.train_notebook && <Button label="Train this notebook…" onClick={handlers.train_notebook} />}
+        {handlers.trainNotebook && <Button label="Train this notebook…" onClick={handlers.trainNotebook} />}
       </div>
     </div>
   );
@@ -525,17 +525,17 @@ function Tool(props: { icon: 'add' | 'gear'; name: string; onClick: () => void }
 }
 
 /** The side panel: the pool, my jobs, the queue. */
-export function Panel(props: IPanelProps & { now_s: number }): React.JSX.Element {
+export function Panel(props: IPanelProps & { nowS: number }): React.JSX.Element {
   const { pool, handlers } = props;
   return (
     <section className="jp-dlaas jp-dlaas-panel" role="region" aria-label="Training">
       <header>
         <h3>Training</h3>
-        {handlers.train_notebook && !props.absent && (
-          <Tool icon="add" name="Train this notebook" onClick={handlers.train_notebook} />
+        {handlers.trainNotebook && !props.absent && (
+          <Tool icon="add" name="Train this notebook" onClick={handlers.trainNotebook} />
         )}
-        {handlers.open_settings && (
-          <Tool icon="gear" name="Training settings" onClick={handlers.open_settings} />
+        {handlers.openSettings && (
+          <Tool icon="gear" name="Training settings" onClick={handlers.openSettings} />
         )}
       </header>
       {props.absent ? (
@@ -546,10 +546,10 @@ export function Panel(props: IPanelProps & { now_s: number }): React.JSX.Element
             <div className="jp-dlaas-banner" data-tone="idle">
               <Icon name="plug" />
               <div>Not connected. What stands here may be out of date.</div>
-              <Button label="Try now" onClick={handlers.retry_connection} />
+              <Button label="Try now" onClick={handlers.retryConnection} />
             </div>
           )}
-          {pool && <Pool pool={pool} is_admin={props.is_admin && !props.stale} handlers={handlers} />}
+          {pool && <Pool pool={pool} isAdmin={props.isAdmin && !props.stale} handlers={handlers} />}
           {props.rows.length > 0 ? <MyJobs {...props} /> : pool && <First handlers={handlers} />}
           <Queue {...props} />
         </>

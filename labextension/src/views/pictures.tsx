@@ -8,7 +8,7 @@ import { Fold } from './sections';
 const KEPT = /^\[(?:figure )?kept as [^\]]+\]$/;
 
 /** What the log says of pictures last: when it changes there is something to fetch. */
-function last_kept(state: IJobState): string {
+function lastKept(state: IJobState): string {
   const { rows } = state.log;
   for (let i = rows.length - 1; i >= 0; i--) {
     if (KEPT.test(rows[i].text)) {
@@ -21,9 +21,9 @@ function last_kept(state: IJobState): string {
 /** Figures that the job showed and pictures that it displayed, newest last, as the files that it kept. */
 export function Pictures(props: { state: IJobState; handlers: ICardHandlers }): React.JSX.Element | null {
   const { state, handlers } = props;
-  const [pictures, set_pictures] = React.useState<readonly IPicture[]>([]);
+  const [pictures, setPictures] = React.useState<readonly IPicture[]>([]);
   const ended = isFinal(state.view.state);
-  const kept = last_kept(state);
+  const kept = lastKept(state);
   const ask = handlers.pictures;
   const wanted = Boolean(ask) && (kept !== '' || (ended && state.view.started_s !== null));
 
@@ -32,7 +32,7 @@ export function Pictures(props: { state: IJobState; handlers: ICardHandlers }): 
     if (wanted && ask) {
       void ask().then(found => {
         if (!gone) {
-          set_pictures(found);
+          setPictures(found);
         }
       });
     }
@@ -60,14 +60,14 @@ export function Pictures(props: { state: IJobState; handlers: ICardHandlers }): 
 
 /** One picture, fetched when it is shown. `version` changes when the job may have drawn it anew. */
 function Picture({ picture, version }: { picture: IPicture; version: string }): React.JSX.Element {
-  const [url, set_url] = React.useState('');
+  const [url, setUrl] = React.useState('');
   React.useEffect(() => {
     let gone = false;
     let made = '';
     void picture.load().then(blob => {
       if (blob && !gone) {
         made = URL.createObjectURL(blob);
-        set_url(made);
+        setUrl(made);
       }
     });
     return () => {

@@ -3,7 +3,7 @@ import * as React from 'react';
 import type { IJobState } from '../model/job';
 import { isFinal } from '../protocol';
 import type { IJobView, INote } from '../protocol';
-import { Button, NOT_CONNECTED, Stepper, Switch, shown_size, size_unit } from './controls';
+import { Button, NOT_CONNECTED, Stepper, Switch, shownSize, sizeUnit } from './controls';
 import * as format from './format';
 import type { ICardHandlers } from './handlers';
 import { Icon } from './icons';
@@ -51,13 +51,13 @@ export function Phases({ view }: { view: IJobView }): React.JSX.Element {
   const ready = view.learners.filter(l => l.state === 'Training' || l.state === 'Joining').length;
   const wanted = Math.max(1, view.size.wish);
   const share = view.state === 'DEPLOYING' ? Math.round((100 * ready) / wanted) : 50;
-  const queued_s = view.queued_s ?? null;
+  const queuedS = view.queued_s ?? null;
   return (
     <ol className="jp-dlaas-phases" aria-label="Phases">
       {PHASE_NAMES.map((name, i) => {
         const note =
-          i === 0 && now > 0 && queued_s !== null
-            ? format.duration(queued_s)
+          i === 0 && now > 0 && queuedS !== null
+            ? format.duration(queuedS)
             : i === now && view.state === 'DEPLOYING'
               ? `${ready} of ${wanted} learners ready`
               : '';
@@ -88,7 +88,7 @@ function spoken(state: IJobState): string {
     progress.epochs === null ? `Step ${progress.step}` : `Epoch ${progress.epoch} of ${progress.epochs}`,
     progress.fraction === null ? '' : `${Math.round(progress.fraction * 100)} percent`,
     progress.left_s_low !== null && progress.left_s_high !== null
-      ? `${format.left_spoken(progress.left_s_low, progress.left_s_high)} left`
+      ? `${format.leftSpoken(progress.left_s_low, progress.left_s_high)} left`
       : ''
   ];
   return parts.filter(Boolean).join(', ');
@@ -103,7 +103,7 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
     progress.epochs === null
       ? ''
       : `Epoch ${format.count(progress.epoch)} of ${format.count(progress.epochs)}`;
-  const counts_steps = progress.step > 0 || !progress.epoch;
+  const countsSteps = progress.step > 0 || !progress.epoch;
   const step = progress.steps
     ? `step ${format.count(progress.step)} of ${format.count(progress.steps)}`
     : `step ${format.count(progress.step)}`;
@@ -117,7 +117,7 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
           {epoch ? (
             <>
               <b>{epoch}</b>
-              {counts_steps && ` · ${step}`}
+              {countsSteps && ` · ${step}`}
             </>
           ) : (
             <b>{step.charAt(0).toUpperCase() + step.slice(1)}</b>
@@ -144,7 +144,7 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
 function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Element {
   const { view, progress } = props.state;
   if (view.state === 'HALTED') {
-    return <span>{`Holds no ${size_unit(view)}`}</span>;
+    return <span>{`Holds no ${sizeUnit(view)}`}</span>;
   }
   if (isFinal(view.state) || !progress || progress.left_s_low === null || progress.left_s_high === null) {
     const rate =
@@ -160,7 +160,7 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
   if (view.state === 'QUEUED' || view.state === 'DEPLOYING') {
     return <span>{text} once it trains</span>; // nobody knows the end before there is a start
   }
-  const ends = format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high);
+  const ends = format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high);
   return (
     <span>
       <b className="jp-dlaas-nowrap">{text}</b> · ends <span className="jp-dlaas-nowrap">{ends}</span>
@@ -169,19 +169,19 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
 }
 
 /** Who chooses the size, as the reader has it: a press on − or + takes it over. */
-function is_auto({ view, wish }: IJobState): boolean {
+function isAuto({ view, wish }: IJobState): boolean {
   return wish.learners === null && (wish.elastic ?? view.elastic) === 'auto';
 }
 
 const AUTO =
   'Auto tries sizes while the job trains, keeps the one from which one more brings too little, and gives back when somebody waits';
 
-function scale_text(state: IJobState, stale: boolean): { bold: string; text: string; warn: boolean } {
+function scaleText(state: IJobState, stale: boolean): { bold: string; text: string; warn: boolean } {
   const { view, wish } = state;
   const { size } = view;
   const wanted = wish.learners ?? size.wish;
-  const unit = size_unit(view);
-  const show = (n: number): string => String(shown_size(view, n));
+  const unit = sizeUnit(view);
+  const show = (n: number): string => String(shownSize(view, n));
   if (stale) {
     return {
       bold: '',
@@ -190,8 +190,8 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
     };
   }
   if (wish.refusal) {
-    const of_auto = wish.refused === 'auto';
-    const bold = of_auto
+    const ofAuto = wish.refused === 'auto';
+    const bold = ofAuto
       ? `Auto stays ${view.elastic === 'auto' ? 'on' : 'off'}.`
       : `Stayed at ${show(size.wish)}.`;
     // the server counts learners, so it begins with the same words or with another number
@@ -213,7 +213,7 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
   if (scale && !scale.enabled && scale.why_not) {
     return { bold: '', text: scale.why_not, warn: false };
   }
-  if (is_auto(state)) {
+  if (isAuto(state)) {
     const brought = view.speedup ? `${view.speedup}.` : '';
     return { bold: size.held > 0 ? `Auto holds ${show(size.held)}.` : '', text: brought, warn: false };
   }
@@ -227,7 +227,7 @@ function scale_text(state: IJobState, stale: boolean): { bold: string; text: str
   if (view.state === 'HALTED') {
     return {
       bold: '',
-      text: `Resumes with ${show(wanted)} ${format.units(unit, shown_size(view, wanted))}.`,
+      text: `Resumes with ${show(wanted)} ${format.units(unit, shownSize(view, wanted))}.`,
       warn: false
     };
   }
@@ -248,25 +248,25 @@ export function ScaleBar(props: {
     return null;
   }
   const wanted = wish.learners ?? size.wish;
-  const said = scale_text(props.state, props.stale);
+  const said = scaleText(props.state, props.stale);
   const back = size.held > 0 && wanted !== size.held && size.held >= size.min && !props.stale;
   return (
     <div className="jp-dlaas-scalebar">
       <span className="jp-dlaas-scale">
         <span className="jp-dlaas-scale-label" aria-hidden="true">
-          {format.units(size_unit(view), 2)}
+          {format.units(sizeUnit(view), 2)}
         </span>
         <Stepper state={props.state} onScale={props.handlers.scale} stale={props.stale} />
         <span className="jp-dlaas-nowrap">
-          {size.min === size.max ? 'fixed' : `${shown_size(view, size.min)}–${shown_size(view, size.max)}`}
+          {size.min === size.max ? 'fixed' : `${shownSize(view, size.min)}–${shownSize(view, size.max)}`}
         </span>
         {size.min < size.max && view.elastic !== 'off' && (
           <Switch
             label="Auto"
             title={AUTO}
-            on={is_auto(props.state)}
-            why_not={props.stale ? NOT_CONNECTED : scale.enabled ? null : scale.why_not}
-            onChange={on => props.handlers.set_elastic(on ? 'auto' : 'manual')}
+            on={isAuto(props.state)}
+            whyNot={props.stale ? NOT_CONNECTED : scale.enabled ? null : scale.why_not}
+            onChange={on => props.handlers.setElastic(on ? 'auto' : 'manual')}
           />
         )}
       </span>
@@ -276,7 +276,7 @@ export function ScaleBar(props: {
       {back && (
         <Button
           icon="back"
-          label={`${wanted > size.held ? 'Stay at' : 'Back to'} ${shown_size(view, size.held)}`}
+          label={`${wanted > size.held ? 'Stay at' : 'Back to'} ${shownSize(view, size.held)}`}
           onClick={() => props.handlers.scale(size.held)}
         />
       )}
@@ -291,9 +291,9 @@ export function Fold(props: {
   open?: boolean;
   children: () => React.ReactNode;
 }): React.JSX.Element {
-  const [open, set_open] = React.useState(props.open ?? false);
+  const [open, setOpen] = React.useState(props.open ?? false);
   return (
-    <details className="jp-dlaas-fold" open={open} onToggle={event => set_open(event.currentTarget.open)}>
+    <details className="jp-dlaas-fold" open={open} onToggle={event => setOpen(event.currentTarget.open)}>
       <summary>
         <Icon name="right" />
         <b>{props.title}</b>
@@ -304,7 +304,7 @@ export function Fold(props: {
   );
 }
 
-function learners_gist(view: IJobView): string {
+function learnersGist(view: IJobView): string {
   const words = new Map<string, number>();
   for (const learner of view.learners) {
     const word = learner.state.toLowerCase();
@@ -321,7 +321,7 @@ export function Learners({ view }: { view: IJobView }): React.JSX.Element | null
     return null;
   }
   return (
-    <Fold title="Learners" gist={learners_gist(view)}>
+    <Fold title="Learners" gist={learnersGist(view)}>
       {() => (
         <table className="jp-dlaas-table">
           <caption className="jp-dlaas-hidden">Learners</caption>
@@ -382,20 +382,20 @@ interface IFact {
   small: string;
 }
 
-function resize_fact(view: IJobView): IFact | null {
+function resizeFact(view: IJobView): IFact | null {
   if (view.resizes.length === 0) {
     return null;
   }
-  const idle_s = view.resizes.reduce((sum, r) => sum + (r.idle_s ?? 0), 0);
+  const idleS = view.resizes.reduce((sum, r) => sum + (r.idle_s ?? 0), 0);
   return {
     label: 'Resizes',
     value: format.count(view.resizes.length),
-    small: idle_s > 0 ? `${format.duration(idle_s)} of pause in all` : ''
+    small: idleS > 0 ? `${format.duration(idleS)} of pause in all` : ''
   };
 }
 
 /** Label over value: what a halted or ended job came to. */
-export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Element | null {
+export function Facts(props: { state: IJobState; nowS: number }): React.JSX.Element | null {
   const { view, curves } = props.state;
   const facts: (IFact | null)[] = [];
   if (view.state === 'HALTED' && typeof view.checkpoint_step === 'number') {
@@ -408,8 +408,8 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
   if (isFinal(view.state) && view.ended_s !== null) {
     const queued = view.queued_s ?? null;
     const trained = view.started_s === null ? null : view.ended_s - view.started_s;
-    const is_whole = queued !== null && view.started_s !== null && !view.interruptions?.length;
-    const deployed = is_whole ? Math.max(0, view.started_s! - view.submitted_s - queued) : null;
+    const isWhole = queued !== null && view.started_s !== null && !view.interruptions?.length;
+    const deployed = isWhole ? Math.max(0, view.started_s! - view.submitted_s - queued) : null;
     facts.push({
       label: 'Took',
       value: format.duration(view.ended_s - view.submitted_s),
@@ -427,15 +427,15 @@ export function Facts(props: { state: IJobState; now_s: number }): React.JSX.Ele
   }
   for (const [name, points] of [...curves].slice(0, 3)) {
     const values = points.map(p => p[2]);
-    const kind = format.metric_kind(name, values);
+    const kind = format.metricKind(name, values);
     const best = kind === 'loss' ? Math.min(...values) : Math.max(...values);
     facts.push({
-      label: format.metric_label(name),
-      value: format.metric_value(kind, values[values.length - 1]),
-      small: kind === 'other' ? '' : `best ${format.metric_value(kind, best)}`
+      label: format.metricLabel(name),
+      value: format.metricValue(kind, values[values.length - 1]),
+      small: kind === 'other' ? '' : `best ${format.metricValue(kind, best)}`
     });
   }
-  facts.push(resize_fact(view));
+  facts.push(resizeFact(view));
   if (view.speedup) {
     facts.push({ label: 'Speed', value: view.speedup, small: '' });
   }

@@ -10,8 +10,8 @@ export interface IStatusProps {
   views: readonly IJobView[];
   failed: readonly string[];
   stale: boolean;
-  heard_s: number;
-  now_s: number;
+  heardS: number;
+  nowS: number;
   onOpen: () => void;
 }
 
@@ -19,7 +19,7 @@ export interface IStatusProps {
 const LISTED = 200;
 
 /** `1 running · ends 14:52–14:55 · 2 queued`, or null when there is nothing of mine. */
-export function status_text(
+export function statusText(
   props: Omit<IStatusProps, 'onOpen'>
 ): { icon: IconName; text: string; bad: boolean } | null {
   const open = props.views.filter(v => !isFinal(v.state));
@@ -31,7 +31,7 @@ export function status_text(
   if (props.stale) {
     return {
       icon: 'plug',
-      text: `Training: last heard ${format.ago(props.now_s - props.heard_s)}`,
+      text: `Training: last heard ${format.ago(props.nowS - props.heardS)}`,
       bad: false
     };
   }
@@ -44,7 +44,7 @@ export function status_text(
     const progress = running.length === 1 ? running[0].progress : null;
     if (progress && progress.left_s_low !== null && progress.left_s_high !== null && !props.failed.length) {
       parts.push(
-        `ends ${format.clock_range(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
+        `ends ${format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
       );
     }
   }
@@ -60,7 +60,7 @@ export function status_text(
 }
 
 export function StatusItem(props: IStatusProps): React.JSX.Element | null {
-  const said = status_text(props);
+  const said = statusText(props);
   if (!said) {
     return null;
   }

@@ -38,7 +38,7 @@ function dashes(u: uPlot, marks: IChart['marks'], stroke: string): void {
   ctx.restore();
 }
 
-function middle_line(u: uPlot, stroke: string): void {
+function middleLine(u: uPlot, stroke: string): void {
   const { ctx, bbox } = u;
   const y = Math.round(bbox.top + bbox.height / 2) + 0.5;
   ctx.save();
@@ -65,9 +65,9 @@ function bands(u: uPlot, track: ITrack, stroke: string, fill: string): void {
     ctx.fillStyle = stroke;
     ctx.fillRect(left, bbox.top, uPlot.pxRatio, bbox.height);
     const wide = ctx.measureText(gap.text).width + 6 * uPlot.pxRatio;
-    const is_right = left + wide <= bbox.left + bbox.width;
-    ctx.textAlign = is_right ? 'left' : 'right';
-    ctx.fillText(gap.text, left + (is_right ? 4 : -3) * uPlot.pxRatio, bbox.top + 2 * uPlot.pxRatio);
+    const isRight = left + wide <= bbox.left + bbox.width;
+    ctx.textAlign = isRight ? 'left' : 'right';
+    ctx.fillText(gap.text, left + (isRight ? 4 : -3) * uPlot.pxRatio, bbox.top + 2 * uPlot.pxRatio);
   }
   ctx.restore();
 }
@@ -111,7 +111,7 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
     ],
     hooks: {
       drawClear: [
-        u => (now().track.kind === 'gpus' ? undefined : middle_line(u, colour(box, '--jp-border-color2')))
+        u => (now().track.kind === 'gpus' ? undefined : middleLine(u, colour(box, '--jp-border-color2')))
       ],
       draw: [
         u => dashes(u, now().chart.marks, faded(box, '--jp-ui-font-color0', 55)),
@@ -197,7 +197,7 @@ function Plot(props: IPlotProps): React.JSX.Element {
 function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX.Element {
   const { track } = props;
   const value = React.useRef<HTMLElement>(null);
-  const [smooth, set_smooth] = React.useState(true);
+  const [smooth, setSmooth] = React.useState(true);
   return (
     <div className="jp-dlaas-track" data-kind={track.kind}>
       <div className="jp-dlaas-track-label">
@@ -215,7 +215,7 @@ function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX
             className="jp-dlaas-smooth"
             aria-pressed={smooth}
             title={`${smooth ? 'Hide' : 'Show'} the running mean, the dashed line`}
-            onClick={() => set_smooth(!smooth)}
+            onClick={() => setSmooth(!smooth)}
           >
             Running mean
           </button>
@@ -247,11 +247,11 @@ const left = (x: number): React.CSSProperties => ({
 /** Changes of size above their lines; a press tells all of one: when, at which step, how long the pause was. */
 function Flags({ flags }: { flags: readonly IFlag[] }): React.JSX.Element {
   const id = React.useId();
-  const [open, set_open] = React.useState<number | null>(null);
+  const [open, setOpen] = React.useState<number | null>(null);
   const told = open === null ? undefined : flags.filter(flag => flag.first <= open).at(-1);
   const close = (event: React.KeyboardEvent): void => {
     if (event.key === 'Escape' && told) {
-      set_open(null);
+      setOpen(null);
       event.stopPropagation();
     }
   };
@@ -269,7 +269,7 @@ function Flags({ flags }: { flags: readonly IFlag[] }): React.JSX.Element {
             aria-controls={id}
             title={flag.marks.map(mark => mark.said).join('\n')}
             data-tight={flag.tight ? '' : undefined}
-            onClick={() => set_open(flag === told ? null : flag.first)}
+            onClick={() => setOpen(flag === told ? null : flag.first)}
           >
             {flag.text}
             {flag.cause && <small>, {flag.cause}</small>}

@@ -1,7 +1,6 @@
 import * as React from 'react';
 
-import type { ICellSource, ICheckedCell, INotebookChecked, ISaidOfCell } from '../api/client';
-import type { IPoolView } from '../protocol';
+import type { ICellSource, ICheckedCell, INotebookChecked, IPoolView, ISaidOfCell } from '../protocol';
 import * as format from './format';
 import { Icon } from './icons';
 import { Segments } from './log';
@@ -9,8 +8,8 @@ import { Sentence } from './sections';
 
 export interface ITrainForm {
   name: string;
-  learners_min: number;
-  learners_max: number;
+  learnersMin: number;
+  learnersMax: number;
   priority: number;
   spot: boolean;
   /** Ids of the cells that go. */
@@ -24,7 +23,7 @@ const PRIORITIES = [
 ];
 
 /** A job name made of a notebook's: letters, digits, _ and -, starting with a letter. */
-export function name_of(path: string): string {
+export function nameOf(path: string): string {
   const base = (path.split('/').pop() ?? '').replace(/\.ipynb$/, '').toLowerCase();
   const name = base
     .replace(/[^a-z0-9_]+/g, '-')
@@ -34,41 +33,41 @@ export function name_of(path: string): string {
 }
 
 /** All code cells but those tagged `notrain`; only those tagged `train` if any is. */
-export function cells_that_go(cells: readonly ICellSource[]): string[] {
+export function cellsThatGo(cells: readonly ICellSource[]): string[] {
   const only = cells.some(c => c.tags.includes('train'));
   return cells
     .filter(c => c.source.trim() && (only ? c.tags.includes('train') : !c.tags.includes('notrain')))
     .map(c => c.id);
 }
 
-export function first_form(cells: readonly ICellSource[], path: string, pool: IPoolView | null): ITrainForm {
+export function firstForm(cells: readonly ICellSource[], path: string, pool: IPoolView | null): ITrainForm {
   const most = Math.max(1, pool?.devices_total ?? 1);
   return {
-    name: name_of(path),
-    learners_min: 1,
-    learners_max: most,
+    name: nameOf(path),
+    learnersMin: 1,
+    learnersMax: most,
     priority: 0,
     spot: false,
-    sent: cells_that_go(cells)
+    sent: cellsThatGo(cells)
   };
 }
 
 /** The cells as the server takes them: the reader's choice is all that counts, so tags do not travel. */
-export function cells_to_send(cells: readonly ICellSource[], form: ITrainForm): ICellSource[] {
+export function cellsToSend(cells: readonly ICellSource[], form: ITrainForm): ICellSource[] {
   return cells.filter(c => form.sent.includes(c.id)).map(c => ({ ...c, tags: [] }));
 }
 
 /** The cells as `check` reads them: all of them, so that their numbers stay; those that stay behind are empty. */
-export function cells_to_check(cells: readonly ICellSource[], form: ITrainForm): ICellSource[] {
+export function cellsToCheck(cells: readonly ICellSource[], form: ITrainForm): ICellSource[] {
   return cells.map(c => ({ ...c, tags: [], source: form.sent.includes(c.id) ? c.source : '' }));
 }
 
 /** How many things stand against training these cells. */
-export function things_to_fix(checked: INotebookChecked | null): number {
+export function thingsToFix(checked: INotebookChecked | null): number {
   return checked ? checked.cells.reduce((sum, cell) => sum + cell.errors.length, checked.error ? 1 : 0) : 0;
 }
 
-function taken_along(cell: ICheckedCell): string {
+function takenAlong(cell: ICheckedCell): string {
   const from = cell.kept_cells.map(n => `[${n}]`);
   const shown = from.length > 6 ? [...from.slice(0, 6), '…'] : from;
   const kept =
@@ -82,14 +81,14 @@ function taken_along(cell: ICheckedCell): string {
 function Checked(props: { id: string; checked: INotebookChecked }): React.JSX.Element | null {
   const { id, checked } = props;
   const found = checked.cells.find(cell => cell.id === id);
-  const of_cell = (said: ISaidOfCell): boolean => said.id === id;
-  const errors = checked.cells.flatMap(cell => cell.errors).filter(of_cell);
-  const warnings = [...checked.cells.flatMap(cell => cell.warnings), ...checked.notes].filter(of_cell);
+  const ofCell = (said: ISaidOfCell): boolean => said.id === id;
+  const errors = checked.cells.flatMap(cell => cell.errors).filter(ofCell);
+  const warnings = [...checked.cells.flatMap(cell => cell.warnings), ...checked.notes].filter(ofCell);
   return (
     <>
       {found && (
         <p className="jp-dlaas-checked">
-          <b>Trains:</b> <Sentence text={found.why} />; {taken_along(found)}.
+          <b>Trains:</b> <Sentence text={found.why} />; {takenAlong(found)}.
           {found.type && (
             <>
               {' '}
@@ -119,10 +118,10 @@ function Checked(props: { id: string; checked: INotebookChecked }): React.JSX.El
 }
 
 /** What it means to be a spot job, in this pool. */
-function about_spot(pool: IPoolView | null): string {
-  const is_counted = pool?.order === 'fair';
+function aboutSpot(pool: IPoolView | null): string {
+  const isCounted = pool?.order === 'fair';
   const price =
-    pool && is_counted ? `, and counts ${format.percent(pool.spot_price)} in its queue's share` : '';
+    pool && isCounted ? `, and counts ${format.percent(pool.spot_price)} in its queue's share` : '';
   const notice = pool ? ` within ${format.duration(pool.spot_notice_s)}` : '';
   return `Takes only what is idle${price}. When others need it, it writes a checkpoint${notice} and goes on later.`;
 }
@@ -141,7 +140,7 @@ export function TrainForm(props: {
   onChange: (form: ITrainForm) => void;
 }): React.JSX.Element {
   const { cells, pool, form, checked, onChange } = props;
-  const to_fix = things_to_fix(checked);
+  const toFix = thingsToFix(checked);
   const id = React.useId();
   const unit = pool?.unit ?? 'GPU';
   const toggle = (cell: string, on: boolean): void =>
@@ -195,13 +194,13 @@ export function TrainForm(props: {
                 type="number"
                 min={1}
                 aria-label={`Least number of ${format.units(unit, 2)}`}
-                value={form.learners_min}
+                value={form.learnersMin}
                 onChange={event => {
                   const least = whole(event.target.value, 1);
                   onChange({
                     ...form,
-                    learners_min: least,
-                    learners_max: Math.max(least, form.learners_max)
+                    learnersMin: least,
+                    learnersMax: Math.max(least, form.learnersMax)
                   });
                 }}
               />
@@ -209,13 +208,13 @@ export function TrainForm(props: {
               <input
                 className="jp-dlaas-input"
                 type="number"
-                min={form.learners_min}
+                min={form.learnersMin}
                 aria-label={`Greatest number of ${format.units(unit, 2)}`}
-                value={form.learners_max}
+                value={form.learnersMax}
                 onChange={event =>
                   onChange({
                     ...form,
-                    learners_max: whole(event.target.value, form.learners_min)
+                    learnersMax: whole(event.target.value, form.learnersMin)
                   })
                 }
               />
@@ -241,7 +240,7 @@ export function TrainForm(props: {
               />
               <label htmlFor={`${id}spot`}>cheaper, may be taken back</label>
               <span id={`${id}about-spot`} className="jp-dlaas-small" hidden={!form.spot}>
-                {about_spot(pool)}
+                {aboutSpot(pool)}
               </span>
             </div>
           </div>
@@ -249,7 +248,7 @@ export function TrainForm(props: {
       </div>
       <div className="jp-dlaas-preview">
         {checked?.error && <span role="alert">{`The cells cannot be read: ${checked.error}.`}</span>}
-        {to_fix > 0 && <b>{`${to_fix} thing${to_fix > 1 ? 's' : ''} to fix first.`}</b>}
+        {toFix > 0 && <b>{`${toFix} thing${toFix > 1 ? 's' : ''} to fix first.`}</b>}
         <span>{`${form.sent.length} of ${cells.length} cells go`}</span>
         {checked && checked.cells.length === 0 && !checked.error && form.sent.length > 0 && (
           <span>no cell looks like training: all of them are the program</span>
