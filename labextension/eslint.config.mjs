@@ -53,7 +53,7 @@ export default defineConfig([
     }
   },
   {
-    files: ['src/protocol.ts', 'src/api/**/*.ts', 'test/**/*.{ts,tsx}', '**/*.spec.{ts,tsx}'],
+    files: ['test/**/*.{ts,tsx}', 'src/protocol.ts', 'src/api/**/*.ts', '**/*.spec.{ts,tsx}'],
     rules: { '@typescript-eslint/naming-convention': naming(true) }
   },
   {

@@ -3,7 +3,6 @@
  *
  * Times are seconds since 1970 (`_s`). Sizes of a job are learners; `gpus_per_learner` turns them into devices.
  */
-
 export const PROTOCOL = 1;
 
 export const MIME_TYPE = 'application/vnd.jupyter-dlaas.job+json';

@@ -1,7 +1,12 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { asServerMessage } from '../protocol';
-import type { ClientMessage, ICursor, ServerMessage, Want } from '../protocol';
+import {
+  asServerMessage,
+  type ClientMessage,
+  type ICursor,
+  type ServerMessage,
+  type Want
+} from '../protocol';
 import { ApiError, type Client, type IServer } from './client';
 
 /** How the page stands with the server. `absent`: a server answers, but our part of it is not enabled. */

@@ -1,9 +1,19 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { asNumber, isFinal } from '../protocol';
-import type { IBundle, IChange, ICursor, IJobView, IProgress, JobMessage, Point, Verb } from '../protocol';
 import type { IConnection } from '../api/stream';
-import { type ILogRow, Log, levelOf } from './log';
+import {
+  asNumber,
+  type IBundle,
+  type IChange,
+  type ICursor,
+  type IJobView,
+  type IProgress,
+  isFinal,
+  type JobMessage,
+  type Point,
+  type Verb
+} from '../protocol';
+import { type ILogRow, levelOf, Log } from './log';
 import { Metrics } from './metrics';
 import { type IWishState, NO_WISH, Wish } from './wish';
 

@@ -3,16 +3,16 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import type { Client } from '../api/client';
 import type { IConnection, Stream } from '../api/stream';
-import { isFinal } from '../protocol';
-import type {
-  IBundle,
-  IChange,
-  IHelloMessage,
-  IJobView,
-  IPoolView,
-  ServerMessage,
-  Verb,
-  Want
+import {
+  type IBundle,
+  type IChange,
+  type IHelloMessage,
+  type IJobView,
+  type IPoolView,
+  isFinal,
+  type ServerMessage,
+  type Verb,
+  type Want
 } from '../protocol';
 import { type IJobDoor, JobModel } from './job';
 

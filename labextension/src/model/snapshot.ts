@@ -1,5 +1,4 @@
-import { asNumber, asWireNumber, isReport } from '../protocol';
-import type { IBundle, IJobView, Point } from '../protocol';
+import { asNumber, asWireNumber, type IBundle, type IJobView, isReport, type Point } from '../protocol';
 import { withoutEscapes } from './ansi';
 import type { IJobState } from './job';
 import { thin } from './metrics';

@@ -5,8 +5,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import type { JobModel } from '../model/job';
-import type { Verb } from '../protocol';
-import { MIME_TYPE, asBundle } from '../protocol';
+import { asBundle, MIME_TYPE, type Verb } from '../protocol';
 import { IJobs } from '../tokens';
 import { CommandIDs } from './names';
 import { ICardServices } from './services';

@@ -1,6 +1,6 @@
 import { LabIcon } from '@jupyterlab/ui-components';
 
-import { svgText } from '../views/icons';
+import { svgText } from '../views/controls/Icon';
 
 export const trainingIcon = new LabIcon({
   name: 'jupyter-dlaas:training',

@@ -6,7 +6,7 @@ import * as React from 'react';
 import { ApiError } from '../api/client';
 import type { IDrainView } from '../protocol';
 import { IJobs } from '../tokens';
-import { DrainPreview } from '../views/drain';
+import { DrainPreview } from '../views/dialogs/DrainPreview';
 import { CommandIDs } from './names';
 
 type Answer = 'drain' | 'cordon' | 'nothing';

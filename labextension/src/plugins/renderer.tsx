@@ -2,17 +2,17 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { IDisposable } from '@lumino/disposable';
-import { type Message } from '@lumino/messaging';
+import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import * as React from 'react';
-import { type Root, createRoot } from 'react-dom/client';
+import { createRoot, type Root } from 'react-dom/client';
 
 import { type JobModel, stateOfCopy } from '../model/job';
 import type { Jobs } from '../model/jobs';
-import { type IBundle, MIME_TYPE, asBundle } from '../protocol';
+import { asBundle, type IBundle, MIME_TYPE } from '../protocol';
 import { IJobs } from '../tokens';
-import { JobCard } from '../views/card';
-import { LiveCard } from '../views/livecard';
+import { JobCard } from '../views/card/JobCard';
+import { LiveCard } from '../views/card/LiveCard';
 import type { ICardHandlers } from '../views/handlers';
 import { cardHandlers } from './cardhandlers';
 import { ICardServices } from './services';

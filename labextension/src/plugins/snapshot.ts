@@ -1,14 +1,14 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import type { ICodeCellModel } from '@jupyterlab/cells';
+import type { IOutput } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
-import type { IOutput } from '@jupyterlab/nbformat';
 import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
 
-import { bundleOf, htmlOf, textOf } from '../model/snapshot';
 import type { JobModel } from '../model/job';
 import type { Jobs } from '../model/jobs';
-import { MIME_TYPE, asBundle, isFinal } from '../protocol';
+import { bundleOf, htmlOf, textOf } from '../model/snapshot';
+import { asBundle, isFinal, MIME_TYPE } from '../protocol';
 import { IJobs } from '../tokens';
 import { readSettings } from './settings';
 

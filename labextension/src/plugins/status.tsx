@@ -7,8 +7,8 @@ import * as React from 'react';
 
 import type { Jobs } from '../model/jobs';
 import { IJobs } from '../tokens';
-import { useChanges, useNow } from '../views/live';
-import { StatusItem } from '../views/statusitem';
+import { useChanges, useNow } from '../views/hooks';
+import { StatusItem } from '../views/panel/StatusItem';
 import { CommandIDs } from './names';
 import { readSettings } from './settings';
 

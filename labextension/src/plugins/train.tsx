@@ -4,8 +4,8 @@ import {
   ICommandPalette,
   Notification,
   ReactWidget,
-  ToolbarButton,
-  showDialog
+  showDialog,
+  ToolbarButton
 } from '@jupyterlab/apputils';
 import type { DocumentRegistry } from '@jupyterlab/docregistry';
 import { type INotebookModel, INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
@@ -16,7 +16,7 @@ import * as React from 'react';
 import type { Client } from '../api/client';
 import type { ICellSource, INotebookChecked, IPoolView } from '../protocol';
 import { IJobs } from '../tokens';
-import { type ITrainForm, TrainForm, cellsToCheck, cellsToSend, firstForm } from '../views/trainform';
+import { cellsToCheck, cellsToSend, firstForm, type ITrainForm, TrainForm } from '../views/dialogs/TrainForm';
 import { trainingIcon } from './icon';
 import { CommandIDs } from './names';
 

@@ -1,5 +1,4 @@
 /** Numbers and times as people read them; the rules are those of the design's section "Numbers". */
-
 const EN_DASH = '–';
 
 let locale: string | undefined;
