@@ -20,7 +20,7 @@ PYTEST = python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorde
 # Skip byte-compilation in pip, which uses one process; compileall uses all cores later.
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
-	-type f ! -name '*.test.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
+	-type f ! -name '*.spec.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
 .PHONY: help demo lab test test-all test-python check format bench lock clean
 

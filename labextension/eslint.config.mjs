@@ -6,6 +6,23 @@ import reactHooks from 'eslint-plugin-react-hooks';
 import globals from 'globals';
 import tseslint from 'typescript-eslint';
 
+// camelCase everywhere; only records on the wire have their names in snake_case
+const naming = wireNames => [
+  'error',
+  { selector: 'default', format: ['camelCase'], leadingUnderscore: 'allow' },
+  { selector: 'import', format: ['camelCase', 'PascalCase'] },
+  { selector: 'variable', format: ['camelCase', 'PascalCase', 'UPPER_CASE'], leadingUnderscore: 'allow' },
+  { selector: 'function', format: ['camelCase', 'PascalCase'] },
+  { selector: 'typeLike', format: ['PascalCase'] },
+  { selector: 'interface', format: ['PascalCase'], custom: { regex: '^I[A-Z]', match: true } },
+  {
+    selector: 'objectLiteralProperty',
+    format: ['camelCase', 'PascalCase', 'UPPER_CASE', ...(wireNames ? ['snake_case'] : [])]
+  },
+  ...(wireNames ? [{ selector: 'typeProperty', format: ['camelCase', 'snake_case'] }] : []),
+  { selector: ['objectLiteralProperty', 'typeProperty'], modifiers: ['requiresQuotes'], format: null }
+];
+
 export default defineConfig([
   globalIgnores(['node_modules', 'lib', '**/*.d.ts', 'style/index.js']),
   js.configs.recommended,
@@ -20,14 +37,7 @@ export default defineConfig([
       parserOptions: { project: 'tsconfig.test.json', sourceType: 'module' }
     },
     rules: {
-      '@typescript-eslint/naming-convention': [
-        'error',
-        {
-          selector: 'interface',
-          format: ['PascalCase'],
-          custom: { regex: '^I[A-Z]', match: true }
-        }
-      ],
+      '@typescript-eslint/naming-convention': naming(false),
       '@typescript-eslint/no-explicit-any': 'error',
       '@typescript-eslint/no-floating-promises': 'error',
       '@typescript-eslint/no-unused-vars': ['error', { args: 'none' }],
@@ -41,6 +51,10 @@ export default defineConfig([
       eqeqeq: 'error',
       'prefer-arrow-callback': ['error', { allowNamedFunctions: true }]
     }
+  },
+  {
+    files: ['test/**/*.{ts,tsx}', 'src/protocol.ts', 'src/api/**/*.ts', '**/*.spec.{ts,tsx}'],
+    rules: { '@typescript-eslint/naming-convention': naming(true) }
   },
   {
     // `model` and `api` know neither React nor Lab's widgets; views know no network: the arrows of the design

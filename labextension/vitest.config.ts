@@ -5,7 +5,7 @@ export default defineConfig({
   test: {
     environment: 'jsdom',
     setupFiles: ['test/setup.ts'],
-    include: ['test/**/*.spec.{ts,tsx}'],
+    include: ['src/**/*.spec.{ts,tsx}'],
     // two cores are what a small CI machine has
     pool: 'threads',
     poolOptions: { threads: { maxThreads: 2 } }

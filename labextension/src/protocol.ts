@@ -3,7 +3,6 @@
  *
  * Times are seconds since 1970 (`_s`). Sizes of a job are learners; `gpus_per_learner` turns them into devices.
  */
-
 export const PROTOCOL = 1;
 
 export const MIME_TYPE = 'application/vnd.jupyter-dlaas.job+json';
@@ -347,6 +346,48 @@ export type ClientMessage =
   | { type: 'unsubscribe_pool' }
   | { type: 'ack'; bytes: number }
   | { type: 'ping' };
+
+/** A notebook's cell as the server takes it for *Train this notebook*. */
+export interface ICellSource {
+  source: string;
+  tags: string[];
+  id: string;
+}
+
+export interface INotebookSubmit {
+  path: string;
+  cells: ICellSource[];
+  kernel_name: string;
+  spec: { [field: string]: string | number | boolean | null };
+}
+
+/** Something that is wrong with a cell, or to be known. */
+export interface ISaidOfCell {
+  code: string;
+  cell: number;
+  id: string | null;
+  line: number;
+  text: string;
+}
+
+/** A cell that trains, and what it would take along. Cells are counted from 1. */
+export interface ICheckedCell {
+  cell: number;
+  id: string | null;
+  why: string;
+  kept: number;
+  kept_cells: number[];
+  left_out: number;
+  errors: ISaidOfCell[];
+  warnings: ISaidOfCell[];
+  type: string;
+}
+
+export interface INotebookChecked {
+  cells: ICheckedCell[];
+  notes: ISaidOfCell[];
+  error: string | null;
+}
 
 /** What a training found out about itself, beside what was known at submit. */
 export function isReport(note: INote): boolean {

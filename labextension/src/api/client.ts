@@ -1,4 +1,15 @@
-import type { IChange, ICursor, IDrainView, IJobView, IPoolView, ServerMessage, Verb } from '../protocol';
+import type {
+  ICellSource,
+  IChange,
+  ICursor,
+  IDrainView,
+  IJobView,
+  INotebookChecked,
+  INotebookSubmit,
+  IPoolView,
+  ServerMessage,
+  Verb
+} from '../protocol';
 
 /** What this layer needs of Jupyter; the plugin makes it of the server settings, tests make a fake one. */
 export interface IServer {
@@ -36,50 +47,20 @@ async function failure(response: Response): Promise<ApiError> {
   return new ApiError('http', `The server answered ${response.status}.`, response.status);
 }
 
-function random_key(): string {
+function randomKey(): string {
   return `page.${crypto.randomUUID()}`;
 }
 
-/** A notebook's cell as the server takes it for *Train this notebook*. */
-export interface ICellSource {
-  source: string;
-  tags: string[];
-  id: string;
-}
-
-export interface INotebookSubmit {
+/** A notebook to train, with the options of its job. */
+export interface INotebookRequest {
   path: string;
   cells: ICellSource[];
-  kernel_name: string;
-  spec: { [field: string]: string | number | boolean | null };
-}
-
-/** Something that is wrong with a cell, or to be known. */
-export interface ISaidOfCell {
-  code: string;
-  cell: number;
-  id: string | null;
-  line: number;
-  text: string;
-}
-
-/** A cell that trains, and what it would take along. Cells are counted from 1. */
-export interface ICheckedCell {
-  cell: number;
-  id: string | null;
-  why: string;
-  kept: number;
-  kept_cells: number[];
-  left_out: number;
-  errors: ISaidOfCell[];
-  warnings: ISaidOfCell[];
-  type: string;
-}
-
-export interface INotebookChecked {
-  cells: ICheckedCell[];
-  notes: ISaidOfCell[];
-  error: string | null;
+  kernelName: string;
+  name: string;
+  learnersMin: number;
+  learnersMax: number;
+  priority: number;
+  spot: boolean;
 }
 
 /** The REST half of the API. Every request of the page goes through here. */
@@ -99,7 +80,7 @@ export class Client {
   }
 
   /** What a drain of the node would do. Nothing changes. */
-  preview_drain(node: string): Promise<IDrainView> {
+  previewDrain(node: string): Promise<IDrainView> {
     return this.json('GET', `nodes/${encodeURIComponent(node)}/drain`);
   }
 
@@ -116,13 +97,13 @@ export class Client {
     return this.json('GET', `jobs/${encodeURIComponent(id)}`);
   }
 
-  change_size(id: string, change: IChange): Promise<IJobView> {
+  changeSize(id: string, change: IChange): Promise<IJobView> {
     return this.json('PATCH', `jobs/${encodeURIComponent(id)}`, change);
   }
 
   act(id: string, verb: Verb): Promise<IJobView> {
     return this.json('POST', `jobs/${encodeURIComponent(id)}/${verb}`, {
-      key: random_key()
+      key: randomKey()
     });
   }
 
@@ -134,8 +115,8 @@ export class Client {
     return (await this.json<{ sentences: string[] }>('GET', `jobs/${encodeURIComponent(id)}/why`)).sentences;
   }
 
-  async story(id: string): Promise<{ at_s: number; text: string }[]> {
-    type Answer = { events: { at_s: number; text: string }[] };
+  async story(id: string): Promise<{ atS: number; text: string }[]> {
+    type Answer = { events: { atS: number; text: string }[] };
     return (await this.json<Answer>('GET', `jobs/${encodeURIComponent(id)}/story`)).events;
   }
 
@@ -173,21 +154,33 @@ export class Client {
     });
   }
 
-  train_notebook(body: INotebookSubmit): Promise<IJobView> {
-    return this.json('POST', 'notebook', { ...body, key: random_key() });
+  trainNotebook(request: INotebookRequest): Promise<IJobView> {
+    const body: INotebookSubmit = {
+      path: request.path,
+      cells: request.cells,
+      kernel_name: request.kernelName,
+      spec: {
+        name: request.name,
+        learners_min: request.learnersMin,
+        learners_max: request.learnersMax,
+        priority: request.priority,
+        spot: request.spot
+      }
+    };
+    return this.json('POST', 'notebook', { ...body, key: randomKey() });
   }
 
   /** What each training cell would take along, and what is missing. Nothing runs. */
-  check_notebook(path: string, cells: readonly ICellSource[]): Promise<INotebookChecked> {
+  checkNotebook(path: string, cells: readonly ICellSource[]): Promise<INotebookChecked> {
     return this.json('POST', 'notebook/check', { path, cells });
   }
 
   /** The stream's messages by long poll, for places where no WebSocket gets through. */
-  async poll(id: string, cursor: ICursor, wait_s: number, signal: AbortSignal): Promise<ServerMessage[]> {
+  async poll(id: string, cursor: ICursor, waitS: number, signal: AbortSignal): Promise<ServerMessage[]> {
     const logs = Object.entries(cursor.logs)
       .map(([member, offset]) => `${member}:${offset}`)
       .join(',');
-    const query = `row=${cursor.row}&metrics=${cursor.metrics}&logs=${logs}&wait_s=${wait_s}`;
+    const query = `row=${cursor.row}&metrics=${cursor.metrics}&logs=${logs}&wait_s=${waitS}`;
     const path = `jobs/${encodeURIComponent(id)}/stream?${query}`;
     const response = await this.send('GET', path, undefined, signal);
     return ((await response.json()) as { messages: ServerMessage[] }).messages;

@@ -1,7 +1,12 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { asServerMessage } from '../protocol';
-import type { ClientMessage, ICursor, ServerMessage, Want } from '../protocol';
+import {
+  asServerMessage,
+  type ClientMessage,
+  type ICursor,
+  type ServerMessage,
+  type Want
+} from '../protocol';
 import { ApiError, type Client, type IServer } from './client';
 
 /** How the page stands with the server. `absent`: a server answers, but our part of it is not enabled. */
@@ -10,9 +15,9 @@ export type ConnectionKind = 'idle' | 'connecting' | 'live' | 'polling' | 'lost'
 export interface IConnection {
   kind: ConnectionKind;
   /** When something was last heard, in seconds of this page's clock. */
-  heard_s: number;
+  heardS: number;
   /** When the next attempt is made, while there is none under way. */
-  retry_s: number | null;
+  retryS: number | null;
   /** True after 5 s without a word: what is shown may be out of date. */
   stale: boolean;
 }
@@ -44,12 +49,12 @@ export class Stream {
   constructor(
     private readonly server: IServer,
     private readonly client: Client,
-    private readonly now_s: () => number = () => Date.now() / 1000
+    private readonly nowS: () => number = () => Date.now() / 1000
   ) {
     this.state = {
       kind: 'idle',
-      heard_s: now_s(),
-      retry_s: null,
+      heardS: nowS(),
+      retryS: null,
       stale: false
     };
   }
@@ -76,7 +81,7 @@ export class Stream {
     }
     this.disposed = true;
     this.close();
-    window.clearTimeout(this.idle_timer);
+    window.clearTimeout(this.idleTimer);
     Signal.clearData(this);
   }
 
@@ -85,12 +90,12 @@ export class Stream {
     const known = this.jobs.has(job);
     this.jobs.set(job, subscription);
     if (this.state.kind === 'polling') {
-      this.poll_job(job);
-    } else if (this.is_open()) {
+      this.pollJob(job);
+    } else if (this.isOpen()) {
       if (known) {
         this.send({ type: 'unsubscribe', job });
       }
-      this.send_subscribe(job, subscription);
+      this.sendSubscribe(job, subscription);
     }
     this.wake();
   }
@@ -101,23 +106,23 @@ export class Stream {
     }
     this.polls.get(job)?.abort();
     this.polls.delete(job);
-    if (this.is_open()) {
+    if (this.isOpen()) {
       this.send({ type: 'unsubscribe', job });
     }
     this.rest();
   }
 
-  watch_pool(wanted: boolean): void {
-    if (wanted === this.pool_wanted) {
+  watchPool(wanted: boolean): void {
+    if (wanted === this.poolWanted) {
       return;
     }
-    this.pool_wanted = wanted;
-    if (this.is_open()) {
+    this.poolWanted = wanted;
+    if (this.isOpen()) {
       this.send({ type: wanted ? 'subscribe_pool' : 'unsubscribe_pool' });
     }
     if (wanted) {
       if (this.state.kind === 'polling') {
-        this.poll_pool();
+        this.pollPool();
       }
       this.wake();
     } else {
@@ -136,20 +141,20 @@ export class Stream {
   // ---- the socket ----
 
   private wake(): void {
-    window.clearTimeout(this.idle_timer);
+    window.clearTimeout(this.idleTimer);
     if (this.state.kind === 'idle' && !this.disposed) {
-      this.set({ kind: 'connecting', heard_s: this.now_s() });
+      this.set({ kind: 'connecting', heardS: this.nowS() });
       this.connect();
     }
   }
 
   private rest(): void {
-    if (this.jobs.size === 0 && !this.pool_wanted) {
-      window.clearTimeout(this.idle_timer);
-      this.idle_timer = window.setTimeout(() => {
-        if (this.jobs.size === 0 && !this.pool_wanted) {
+    if (this.jobs.size === 0 && !this.poolWanted) {
+      window.clearTimeout(this.idleTimer);
+      this.idleTimer = window.setTimeout(() => {
+        if (this.jobs.size === 0 && !this.poolWanted) {
           this.close();
-          this.set({ kind: 'idle', retry_s: null, stale: false });
+          this.set({ kind: 'idle', retryS: null, stale: false });
         }
       }, IDLE_CLOSE_MS);
     }
@@ -160,7 +165,7 @@ export class Stream {
     if (this.disposed) {
       return;
     }
-    this.set({ retry_s: null });
+    this.set({ retryS: null });
     let socket: WebSocket;
     try {
       socket = this.server.socket('stream');
@@ -170,11 +175,11 @@ export class Stream {
     }
     this.socket = socket;
     socket.onopen = () => {
-      if (this.pool_wanted) {
+      if (this.poolWanted) {
         this.send({ type: 'subscribe_pool' });
       }
       for (const [job, subscription] of this.jobs) {
-        this.send_subscribe(job, subscription);
+        this.sendSubscribe(job, subscription);
       }
     };
     socket.onmessage = event => this.receive(event.data);
@@ -183,17 +188,17 @@ export class Stream {
         this.failed();
       }
     };
-    this.opened_s = this.now_s();
+    this.openedS = this.nowS();
     this.watch = window.setInterval(() => this.check(), 1000);
   }
 
   private close(): void {
     window.clearInterval(this.watch);
-    window.clearTimeout(this.retry_timer);
-    window.clearTimeout(this.ack_timer);
-    this.ack_timer = undefined;
+    window.clearTimeout(this.retryTimer);
+    window.clearTimeout(this.ackTimer);
+    this.ackTimer = undefined;
     this.unacked = 0;
-    this.stop_polls();
+    this.stopPolls();
     const socket = this.socket;
     this.socket = null;
     if (socket) {
@@ -202,7 +207,7 @@ export class Stream {
     }
   }
 
-  private is_open(): boolean {
+  private isOpen(): boolean {
     return this.socket !== null && this.socket.readyState === 1;
   }
 
@@ -210,7 +215,7 @@ export class Stream {
     this.socket?.send(JSON.stringify(message));
   }
 
-  private send_subscribe(job: string, subscription: ISubscription): void {
+  private sendSubscribe(job: string, subscription: ISubscription): void {
     this.send({
       type: 'subscribe',
       job,
@@ -242,16 +247,16 @@ export class Stream {
   private acknowledge(bytes: number): void {
     this.unacked += bytes;
     if (this.unacked >= ACK_EVERY_BYTES) {
-      this.send_ack();
-    } else if (this.ack_timer === undefined) {
-      this.ack_timer = window.setTimeout(() => this.send_ack(), ACK_EVERY_MS);
+      this.sendAck();
+    } else if (this.ackTimer === undefined) {
+      this.ackTimer = window.setTimeout(() => this.sendAck(), ACK_EVERY_MS);
     }
   }
 
-  private send_ack(): void {
-    window.clearTimeout(this.ack_timer);
-    this.ack_timer = undefined;
-    if (this.unacked > 0 && this.is_open()) {
+  private sendAck(): void {
+    window.clearTimeout(this.ackTimer);
+    this.ackTimer = undefined;
+    if (this.unacked > 0 && this.isOpen()) {
       this.send({ type: 'ack', bytes: this.unacked });
       this.unacked = 0;
     }
@@ -259,52 +264,52 @@ export class Stream {
 
   /** Once a second: has the other side gone quiet? */
   private check(): void {
-    const now_s = this.now_s();
-    const quiet_s = now_s - this.state.heard_s;
-    if (quiet_s > STALE_AFTER_S && !this.state.stale) {
+    const nowS = this.nowS();
+    const quietS = nowS - this.state.heardS;
+    if (quietS > STALE_AFTER_S && !this.state.stale) {
       this.set({ stale: true });
     }
-    if (quiet_s > DEAD_AFTER_S && now_s - this.opened_s > DEAD_AFTER_S) {
+    if (quietS > DEAD_AFTER_S && nowS - this.openedS > DEAD_AFTER_S) {
       this.failed();
     }
   }
 
   private heard(kind?: ConnectionKind): void {
-    const heard_s = this.now_s();
+    const heardS = this.nowS();
     if ((kind && kind !== this.state.kind) || this.state.stale) {
       this.set({
         kind: kind ?? this.state.kind,
-        heard_s,
+        heardS,
         stale: false,
-        retry_s: null
+        retryS: null
       });
     } else {
-      this.state = { ...this.state, heard_s };
+      this.state = { ...this.state, heardS };
     }
   }
 
   private failed(): void {
     this.close();
     this.failures += 1;
-    const base_s = Math.min(RETRY_S_MAX, 0.5 * 2 ** (this.failures - 1));
-    const delay_s = base_s * (0.8 + 0.4 * Math.random());
-    this.again(delay_s);
-    this.set({ kind: 'lost', retry_s: this.now_s() + delay_s });
-    this.watch = window.setInterval(() => this.check_lost(), 1000);
+    const baseS = Math.min(RETRY_S_MAX, 0.5 * 2 ** (this.failures - 1));
+    const delayS = baseS * (0.8 + 0.4 * Math.random());
+    this.again(delayS);
+    this.set({ kind: 'lost', retryS: this.nowS() + delayS });
+    this.watch = window.setInterval(() => this.checkLost(), 1000);
     if (this.failures >= FAILURES_BEFORE_POLLING) {
       void this.probe();
     }
   }
 
-  private check_lost(): void {
-    if (!this.state.stale && this.now_s() - this.state.heard_s > STALE_AFTER_S) {
+  private checkLost(): void {
+    if (!this.state.stale && this.nowS() - this.state.heardS > STALE_AFTER_S) {
       this.set({ stale: true });
     }
   }
 
-  private again(delay_s: number): void {
-    window.clearTimeout(this.retry_timer);
-    this.retry_timer = window.setTimeout(() => this.connect(), delay_s * 1000);
+  private again(delayS: number): void {
+    window.clearTimeout(this.retryTimer);
+    this.retryTimer = window.setTimeout(() => this.connect(), delayS * 1000);
   }
 
   // ---- long polling ----
@@ -318,7 +323,7 @@ export class Stream {
       if (this.failures === failures && error instanceof ApiError && error.status === 404) {
         // nobody home: asking on would only fill the console; "Check again" asks
         this.close();
-        this.set({ kind: 'absent', retry_s: null });
+        this.set({ kind: 'absent', retryS: null });
       }
       return;
     }
@@ -328,28 +333,28 @@ export class Stream {
     this.close();
     this.set({
       kind: 'polling',
-      heard_s: this.now_s(),
+      heardS: this.nowS(),
       stale: false,
-      retry_s: null
+      retryS: null
     });
     this.again(SOCKET_AGAIN_S);
     for (const job of this.jobs.keys()) {
-      this.poll_job(job);
+      this.pollJob(job);
     }
-    if (this.pool_wanted) {
-      this.poll_pool();
+    if (this.poolWanted) {
+      this.pollPool();
     }
   }
 
-  private poll_job(job: string): void {
+  private pollJob(job: string): void {
     this.polls.get(job)?.abort();
     const abort = new AbortController();
     this.polls.set(job, abort);
-    void this.poll_loop(job, abort.signal);
+    void this.pollLoop(job, abort.signal);
   }
 
-  private async poll_loop(job: string, signal: AbortSignal): Promise<void> {
-    let delay_s = 0.2;
+  private async pollLoop(job: string, signal: AbortSignal): Promise<void> {
+    let delayS = 0.2;
     for (;;) {
       const subscription = this.jobs.get(job);
       if (!subscription || signal.aborted) {
@@ -364,7 +369,7 @@ export class Stream {
         for (const message of messages) {
           this.arrived.emit(message);
         }
-        delay_s = 0.2;
+        delayS = 0.2;
       } catch (error) {
         if (signal.aborted) {
           return;
@@ -373,15 +378,15 @@ export class Stream {
           this.arrived.emit({ type: 'gone', job });
           return;
         }
-        delay_s = Math.min(RETRY_S_MAX, delay_s * 2);
-        this.check_lost();
+        delayS = Math.min(RETRY_S_MAX, delayS * 2);
+        this.checkLost();
       }
-      await new Promise(done => window.setTimeout(done, delay_s * 1000));
+      await new Promise(done => window.setTimeout(done, delayS * 1000));
     }
   }
 
-  private poll_pool(): void {
-    window.clearTimeout(this.pool_timer);
+  private pollPool(): void {
+    window.clearTimeout(this.poolTimer);
     const round = async (): Promise<void> => {
       try {
         const [pool, jobs] = await Promise.all([this.client.pool(), this.client.jobs()]);
@@ -389,21 +394,21 @@ export class Stream {
         this.arrived.emit({ type: 'pool', pool });
         this.arrived.emit({ type: 'jobs', jobs });
       } catch {
-        this.check_lost();
+        this.checkLost();
       }
-      if (this.state.kind === 'polling' && this.pool_wanted && !this.disposed) {
-        this.pool_timer = window.setTimeout(() => void round(), POLL_POOL_EVERY_S * 1000);
+      if (this.state.kind === 'polling' && this.poolWanted && !this.disposed) {
+        this.poolTimer = window.setTimeout(() => void round(), POLL_POOL_EVERY_S * 1000);
       }
     };
     void round();
   }
 
-  private stop_polls(): void {
+  private stopPolls(): void {
     for (const abort of this.polls.values()) {
       abort.abort();
     }
     this.polls.clear();
-    window.clearTimeout(this.pool_timer);
+    window.clearTimeout(this.poolTimer);
   }
 
   private set(change: Partial<IConnection>): void {
@@ -417,16 +422,16 @@ export class Stream {
   private arrived = new Signal<this, ServerMessage>(this);
   private changed = new Signal<this, IConnection>(this);
   private jobs = new Map<string, ISubscription>();
-  private pool_wanted = false;
+  private poolWanted = false;
   private socket: WebSocket | null = null;
   private disposed = false;
   private failures = 0;
-  private opened_s = 0;
+  private openedS = 0;
   private unacked = 0;
   private polls = new Map<string, AbortController>();
   private watch: number | undefined;
-  private retry_timer: number | undefined;
-  private ack_timer: number | undefined;
-  private idle_timer: number | undefined;
-  private pool_timer: number | undefined;
+  private retryTimer: number | undefined;
+  private ackTimer: number | undefined;
+  private idleTimer: number | undefined;
+  private poolTimer: number | undefined;
 }

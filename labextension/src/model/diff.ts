@@ -23,11 +23,11 @@ const KINDS: { [sign: string]: IDiffRow['kind'] } = {
 };
 
 /** The diff in a note of `suggest`, or null for any other note. Reads text only. */
-export function cell_diff(note: INote): ICellDiff | null {
+export function cellDiff(note: INote): ICellDiff | null {
   const [before, after, ...lines] = note.text.split('\n');
-  const is_whole = note.code === 'suggest';
+  const isWhole = note.code === 'suggest';
   if (
-    (!is_whole && note.code !== 'suggest_part') ||
+    (!isWhole && note.code !== 'suggest_part') ||
     !before.startsWith('--- ') ||
     !after?.startsWith('+++ ')
   ) {
@@ -40,8 +40,8 @@ export function cell_diff(note: INote): ICellDiff | null {
   const code = all.filter(row => row.kind !== 'gap');
   return {
     label: before.slice(4),
-    rows: near_changes(all),
-    after: is_whole
+    rows: nearChanges(all),
+    after: isWhole
       ? code
           .filter(row => row.kind !== 'old')
           .map(row => row.text)
@@ -51,7 +51,7 @@ export function cell_diff(note: INote): ICellDiff | null {
 }
 
 /** What changes, with two lines around; the rest is a gap. */
-function near_changes(all: readonly IDiffRow[]): IDiffRow[] {
+function nearChanges(all: readonly IDiffRow[]): IDiffRow[] {
   const changed = all.flatMap((row, i) => (row.kind === 'new' || row.kind === 'old' ? [i] : []));
   const shown = all.map((row, i) => row.kind !== 'gap' && changed.some(at => Math.abs(at - i) <= CONTEXT));
   const rows: IDiffRow[] = [];

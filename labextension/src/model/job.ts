@@ -1,9 +1,19 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { asNumber, isFinal } from '../protocol';
-import type { IBundle, IChange, ICursor, IJobView, IProgress, JobMessage, Point, Verb } from '../protocol';
 import type { IConnection } from '../api/stream';
-import { type ILogRow, Log, levelOf } from './log';
+import {
+  asNumber,
+  type IBundle,
+  type IChange,
+  type ICursor,
+  type IJobView,
+  type IProgress,
+  isFinal,
+  type JobMessage,
+  type Point,
+  type Verb
+} from '../protocol';
+import { type ILogRow, levelOf, Log } from './log';
 import { Metrics } from './metrics';
 import { type IWishState, NO_WISH, Wish } from './wish';
 
@@ -13,7 +23,7 @@ export interface ILogState {
   warnings: number;
   errors: number;
   dropped: number;
-  last_s: number | null;
+  lastS: number | null;
 }
 
 /** Everything a view needs of one job; never changed, only replaced. */
@@ -37,7 +47,7 @@ export interface IJobState {
 /** What a job needs of its surroundings. */
 export interface IJobDoor {
   readonly connection: IConnection;
-  change_size(id: string, change: IChange): Promise<IJobView>;
+  changeSize(id: string, change: IChange): Promise<IJobView>;
   act(id: string, verb: Verb): Promise<IJobView>;
   /** Ask for the stream anew from the cursor: a frame is missing. */
   resubscribe(id: string): void;
@@ -51,11 +61,11 @@ export class JobModel {
     readonly id: string,
     view: IJobView,
     private readonly door: IJobDoor,
-    private readonly now_s: () => number = () => Date.now() / 1000
+    private readonly nowS: () => number = () => Date.now() / 1000
   ) {
     this.current = view;
     this.wish = new Wish(
-      async change => this.take_view(await this.door.change_size(this.id, change)),
+      async change => this.takeView(await this.door.changeSize(this.id, change)),
       () => this.emit()
     );
   }
@@ -84,14 +94,14 @@ export class JobModel {
 
   get state(): IJobState {
     if (!this.shown) {
-      const use_copy = this.copy && this.metrics.offset === 0;
-      const log_copy = this.copy && this.log.count === 0;
+      const useCopy = this.copy && this.metrics.offset === 0;
+      const logCopy = this.copy && this.log.count === 0;
       this.shown = {
         view: this.current,
         progress: this.progress ?? this.current.progress,
-        curves: use_copy && this.copy ? copied_curves(this.copy) : this.metrics.curves,
+        curves: useCopy && this.copy ? copiedCurves(this.copy) : this.metrics.curves,
         sources: this.metrics.sources,
-        log: log_copy && this.copy ? copied_log(this.copy) : this.log_state(),
+        log: logCopy && this.copy ? copiedLog(this.copy) : this.logState(),
         wish: this.wish.state,
         connection: this.door.connection,
         live: this.live,
@@ -103,7 +113,7 @@ export class JobModel {
   }
 
   /** The notebook's own copy, shown until the server has told more. */
-  offer_copy(bundle: IBundle): void {
+  offerCopy(bundle: IBundle): void {
     this.copy = bundle;
     if (!this.live) {
       this.current = bundle.job;
@@ -122,7 +132,7 @@ export class JobModel {
   take(message: JobMessage): void {
     switch (message.type) {
       case 'job':
-        this.take_view(message.job);
+        this.takeView(message.job);
         return;
       case 'progress':
         if (isNewer(message.progress, this.progress)) {
@@ -146,11 +156,11 @@ export class JobModel {
   }
 
   /** Another engine holds the pool now: its rows need not follow those of the one before. */
-  new_engine(): void {
-    this.any_row = true;
+  newEngine(): void {
+    this.anyRow = true;
   }
 
-  connection_changed(): void {
+  connectionChanged(): void {
     this.emit();
   }
 
@@ -160,7 +170,7 @@ export class JobModel {
   }
 
   /** Who chooses the size from now on: the reader, or how fast the job is at each size. */
-  set_elastic(elastic: 'manual' | 'auto'): void {
+  setElastic(elastic: 'manual' | 'auto'): void {
     this.wish.set({ elastic });
   }
 
@@ -169,7 +179,7 @@ export class JobModel {
     try {
       const view = await this.door.act(this.id, verb);
       if (view.id === this.id) {
-        this.take_view(view);
+        this.takeView(view);
       }
       return view;
     } catch (error) {
@@ -184,8 +194,8 @@ export class JobModel {
     Signal.clearData(this);
   }
 
-  private take_view(view: IJobView): void {
-    if (this.live && view.row < this.current.row && !this.any_row) {
+  private takeView(view: IJobView): void {
+    if (this.live && view.row < this.current.row && !this.anyRow) {
       return;
     }
     const ended = this.live && !isFinal(this.current.state) && isFinal(view.state);
@@ -199,7 +209,7 @@ export class JobModel {
     this.current = view;
     this.live = true;
     this.gone = false;
-    this.any_row = false;
+    this.anyRow = false;
     this.problem = '';
     this.emit();
     if (ended) {
@@ -211,18 +221,18 @@ export class JobModel {
 
   private taken(result: 'new' | 'old' | 'gap'): void {
     if (result === 'new') {
-      this.asked_s = 0;
+      this.askedS = 0;
       this.emit();
-    } else if (result === 'gap' && this.now_s() - this.asked_s > RESUBSCRIBE_PATIENCE_S) {
+    } else if (result === 'gap' && this.nowS() - this.askedS > RESUBSCRIBE_PATIENCE_S) {
       // frames of the old subscription may still be under way: ask once, then wait for the answer
-      this.asked_s = this.now_s();
+      this.askedS = this.nowS();
       this.door.resubscribe(this.id);
     }
   }
 
-  private log_state(): ILogState {
-    const { rows, count, warnings, errors, dropped, last_s } = this.log;
-    return { rows, count, warnings, errors, dropped, last_s };
+  private logState(): ILogState {
+    const { rows, count, warnings, errors, dropped, lastS } = this.log;
+    return { rows, count, warnings, errors, dropped, lastS };
   }
 
   private emit(): void {
@@ -234,9 +244,9 @@ export class JobModel {
   private progress: IProgress | null = null;
   private live = false;
   private gone = false;
-  private any_row = false;
+  private anyRow = false;
   private problem = '';
-  private asked_s = 0;
+  private askedS = 0;
   private copy: IBundle | null = null;
   private shown: IJobState | null = null;
   private readonly log = new Log();
@@ -254,7 +264,7 @@ function isNewer(progress: IProgress, known: IProgress | null): boolean {
   return known === null || progress.at_s >= known.at_s || known.at_s - progress.at_s > LATE_S;
 }
 
-function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {
+function copiedCurves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {
   return new Map(
     Object.entries(bundle.curves)
       .filter(([, points]) => Array.isArray(points) && points.length > 0)
@@ -262,12 +272,12 @@ function copied_curves(bundle: IBundle): ReadonlyMap<string, readonly Point[]> {
   );
 }
 
-function copied_log(bundle: IBundle): ILogState {
+function copiedLog(bundle: IBundle): ILogState {
   const rows = bundle.log.map((text, line) => ({
     key: `copy:${line}`,
     member: -1,
     line,
-    at_s: 0,
+    atS: 0,
     text,
     level: levelOf(text)
   }));
@@ -279,18 +289,18 @@ function copied_log(bundle: IBundle): ILogState {
     warnings,
     errors,
     dropped: 0,
-    last_s: null
+    lastS: null
   };
 }
 
 /** A job as the notebook's copy tells it, for a card that may not or cannot ask the server. */
-export function state_of_copy(bundle: IBundle, connection: IConnection): IJobState {
+export function stateOfCopy(bundle: IBundle, connection: IConnection): IJobState {
   return {
     view: bundle.job,
     progress: bundle.job.progress,
-    curves: copied_curves(bundle),
+    curves: copiedCurves(bundle),
     sources: new Map(),
-    log: copied_log(bundle),
+    log: copiedLog(bundle),
     wish: NO_WISH,
     connection,
     live: false,

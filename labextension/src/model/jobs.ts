@@ -3,16 +3,16 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import type { Client } from '../api/client';
 import type { IConnection, Stream } from '../api/stream';
-import { isFinal } from '../protocol';
-import type {
-  IBundle,
-  IChange,
-  IHelloMessage,
-  IJobView,
-  IPoolView,
-  ServerMessage,
-  Verb,
-  Want
+import {
+  type IBundle,
+  type IChange,
+  type IHelloMessage,
+  type IJobView,
+  type IPoolView,
+  isFinal,
+  type ServerMessage,
+  type Verb,
+  type Want
 } from '../protocol';
 import { type IJobDoor, JobModel } from './job';
 
@@ -26,7 +26,7 @@ interface IFollowed {
 const REST_AFTER_MS = 2500;
 
 /** All, or if there are more than so many: those under way, then the first in line, then who comes first here. */
-export function first_of<T extends { view: IJobView }>(all: readonly T[], most: number): readonly T[] {
+export function firstOf<T extends { view: IJobView }>(all: readonly T[], most: number): readonly T[] {
   if (all.length <= most) {
     return all;
   }
@@ -46,7 +46,7 @@ export class Jobs implements IJobDoor {
     private readonly stream: Stream
   ) {
     stream.message.connect(this.receive, this);
-    stream.connectionChanged.connect(this.connection_changed, this);
+    stream.connectionChanged.connect(this.connectionChanged, this);
   }
 
   /** The list of jobs, the pool or the connection changed. */
@@ -73,22 +73,22 @@ export class Jobs implements IJobDoor {
   }
 
   get pool(): IPoolView | null {
-    return this.current_pool;
+    return this.currentPool;
   }
 
   /** Name of the pool that answers here; empty until it said so. */
-  get pool_name(): string {
-    return this.hello_pool;
+  get poolName(): string {
+    return this.helloPool;
   }
 
   /** Who reads this page. */
   get user(): string {
-    return this.hello_user || (this.current_pool?.user ?? '');
+    return this.helloUser || (this.currentPool?.user ?? '');
   }
 
   /** The reader may cordon and drain nodes. */
-  get is_admin(): boolean {
-    return this.hello_admin;
+  get isAdmin(): boolean {
+    return this.helloAdmin;
   }
 
   /** Jobs that the pool told about, newest first. */
@@ -101,7 +101,7 @@ export class Jobs implements IJobDoor {
 
   /** So many of them; see `first_of`. */
   first(most: number): readonly JobModel[] {
-    return first_of(this.list, most);
+    return firstOf(this.list, most);
   }
 
   get(id: string): JobModel | undefined {
@@ -116,36 +116,36 @@ export class Jobs implements IJobDoor {
   open(bundle: IBundle): IDisposable & { model: JobModel } {
     const id = bundle.job.id;
     const model = this.ensure(bundle.job);
-    model.offer_copy(bundle);
+    model.offerCopy(bundle);
     const release = this.follow(id, 'cards');
     return Object.assign(release, { model });
   }
 
   /** The job's card somewhere else than in a cell's output. */
-  open_view(view: IJobView): IDisposable & { model: JobModel } {
+  openView(view: IJobView): IDisposable & { model: JobModel } {
     const model = this.ensure(view);
     return Object.assign(this.follow(view.id, 'cards'), { model });
   }
 
   /** Follow a job's view and progress only, for a row of the panel. */
-  follow_row(id: string): IDisposable {
+  followRow(id: string): IDisposable {
     return this.follow(id, 'rows');
   }
 
   /** Hear of all jobs and the pool until disposed. */
-  watch_pool(): IDisposable {
-    this.pool_watchers += 1;
-    this.stream.watch_pool(true);
+  watchPool(): IDisposable {
+    this.poolWatchers += 1;
+    this.stream.watchPool(true);
     return new DisposableDelegate(() => {
-      this.pool_watchers -= 1;
-      if (this.pool_watchers === 0) {
-        this.stream.watch_pool(false);
+      this.poolWatchers -= 1;
+      if (this.poolWatchers === 0) {
+        this.stream.watchPool(false);
       }
     });
   }
 
-  change_size(id: string, change: IChange): Promise<IJobView> {
-    return this.client.change_size(id, change);
+  changeSize(id: string, change: IChange): Promise<IJobView> {
+    return this.client.changeSize(id, change);
   }
 
   async act(id: string, verb: Verb): Promise<IJobView> {
@@ -158,12 +158,12 @@ export class Jobs implements IJobDoor {
 
   /** Keep new learners from a node; what runs there stays. */
   async cordon(node: string): Promise<void> {
-    this.take_pool(await this.client.cordon(node));
+    this.takePool(await this.client.cordon(node));
   }
 
   /** Let learners come to a node again; ends a drain. */
   async uncordon(node: string): Promise<void> {
-    this.take_pool(await this.client.uncordon(node));
+    this.takePool(await this.client.uncordon(node));
   }
 
   /** List a job that the server has just told of. */
@@ -180,7 +180,7 @@ export class Jobs implements IJobDoor {
       entry.rests = false;
       this.stream.subscribe(id, {
         want,
-        cursor: () => this.ensure_id(id).cursor()
+        cursor: () => this.ensureId(id).cursor()
       });
     }
   }
@@ -228,7 +228,7 @@ export class Jobs implements IJobDoor {
   }
 
   /** An ended job that has gone quiet is no longer asked for, so that a page full of old cards keeps nobody awake. */
-  private let_rest(id: string): void {
+  private letRest(id: string): void {
     const entry = this.followed.get(id);
     const model = this.models.get(id);
     if (!entry || entry.rests || !model?.isLive || !isFinal(model.view.state)) {
@@ -255,7 +255,7 @@ export class Jobs implements IJobDoor {
     return model;
   }
 
-  private ensure_id(id: string): JobModel {
+  private ensureId(id: string): JobModel {
     const model = this.models.get(id);
     if (!model) {
       throw new Error(`no job ${id} on this page`);
@@ -266,10 +266,10 @@ export class Jobs implements IJobDoor {
   private receive(_: Stream, message: ServerMessage): void {
     switch (message.type) {
       case 'hello':
-        this.take_hello(message);
+        this.takeHello(message);
         return;
       case 'pool':
-        this.take_pool(message.pool);
+        this.takePool(message.pool);
         return;
       case 'jobs':
         this.listed = new Set(message.jobs.map(job => job.id));
@@ -281,7 +281,7 @@ export class Jobs implements IJobDoor {
       case 'job':
         this.listed.add(message.job.id);
         this.ensure(message.job).take(message);
-        this.let_rest(message.job.id);
+        this.letRest(message.job.id);
         this.change.emit();
         return;
       case 'gone':
@@ -298,31 +298,31 @@ export class Jobs implements IJobDoor {
         return;
       default:
         this.models.get(message.job)?.take(message);
-        this.let_rest(message.job);
+        this.letRest(message.job);
     }
   }
 
-  private take_pool(pool: IPoolView): void {
-    this.current_pool = pool;
+  private takePool(pool: IPoolView): void {
+    this.currentPool = pool;
     this.change.emit();
   }
 
-  private take_hello(hello: IHelloMessage): void {
+  private takeHello(hello: IHelloMessage): void {
     if (this.engine && this.engine !== hello.engine) {
       for (const model of this.models.values()) {
-        model.new_engine();
+        model.newEngine();
       }
     }
     this.engine = hello.engine;
-    this.hello_pool = hello.pool;
-    this.hello_user = hello.user;
-    this.hello_admin = hello.is_admin ?? false;
+    this.helloPool = hello.pool;
+    this.helloUser = hello.user;
+    this.helloAdmin = hello.is_admin ?? false;
     this.change.emit();
   }
 
-  private connection_changed(): void {
+  private connectionChanged(): void {
     for (const [id] of this.followed) {
-      this.models.get(id)?.connection_changed();
+      this.models.get(id)?.connectionChanged();
     }
     this.change.emit();
   }
@@ -336,12 +336,12 @@ export class Jobs implements IJobDoor {
   private followed = new Map<string, IFollowed>();
   private resting = new Map<string, number>();
   private listed = new Set<string>();
-  private current_pool: IPoolView | null = null;
-  private pool_watchers = 0;
+  private currentPool: IPoolView | null = null;
+  private poolWatchers = 0;
   private engine = '';
-  private hello_pool = '';
-  private hello_user = '';
-  private hello_admin = false;
+  private helloPool = '';
+  private helloUser = '';
+  private helloAdmin = false;
   private readonly change = new Signal<this, void>(this);
   private readonly end = new Signal<this, IJobView>(this);
   private readonly interruption = new Signal<this, IJobView>(this);

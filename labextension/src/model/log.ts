@@ -7,11 +7,11 @@ export interface ILogRow {
   key: string;
   member: number;
   line: number;
-  at_s: number;
+  atS: number;
   text: string;
   level: LogLevel;
   /** Set on a mark that stands for bytes a slow reader jumped over. */
-  skipped_bytes?: number;
+  skippedBytes?: number;
 }
 
 /** What became of a frame: taken, seen before, or there is a hole before it. */
@@ -85,8 +85,8 @@ export class Log {
     return this.gone;
   }
 
-  get last_s(): number | null {
-    return this.list.length ? this.list[this.list.length - 1].at_s : null;
+  get lastS(): number | null {
+    return this.list.length ? this.list[this.list.length - 1].atS : null;
   }
 
   offsets(): { [member: string]: number } {
@@ -122,15 +122,15 @@ export class Log {
     this.close(member);
     member.offset = frame.to;
     const bytes = frame.to - frame.from;
-    const at_s = this.last_s ?? 0;
+    const atS = this.lastS ?? 0;
     this.insert({
       key: `${frame.member}:skip:${frame.from}`,
       member: frame.member,
       line: member.line,
-      at_s,
+      atS,
       text: '',
       level: 'plain',
-      skipped_bytes: bytes
+      skippedBytes: bytes
     });
     this.shown = null;
     return 'new';
@@ -145,21 +145,21 @@ export class Log {
     return member;
   }
 
-  private append(number: number, member: IMember, text: string, at_s: number): void {
+  private append(number: number, member: IMember, text: string, atS: number): void {
     const pieces = (member.open + text).replace(/\r\n/g, '\n').split('\n');
     const rest = pieces.pop() ?? '';
     for (const piece of pieces) {
-      this.show(number, member, piece, at_s);
+      this.show(number, member, piece, atS);
       this.close(member);
     }
     member.open = rest;
     if (rest) {
-      this.show(number, member, rest, at_s);
+      this.show(number, member, rest, atS);
     }
   }
 
   /** Show `text` as the learner's open line. */
-  private show(number: number, member: IMember, text: string, at_s: number): void {
+  private show(number: number, member: IMember, text: string, atS: number): void {
     const shown = overwrite(text);
     const level = levelOf(shown);
     if (member.row) {
@@ -168,20 +168,20 @@ export class Log {
       if (index >= 0) {
         this.list[index] = row;
       }
-      this.count_level(member.row.level, -1);
+      this.countLevel(member.row.level, -1);
       member.row = row;
     } else {
       member.row = {
         key: `${number}:${member.line}`,
         member: number,
         line: member.line,
-        at_s,
+        atS,
         text: shown,
         level
       };
       this.insert(member.row);
     }
-    this.count_level(level, 1);
+    this.countLevel(level, 1);
   }
 
   private close(member: IMember): void {
@@ -195,7 +195,7 @@ export class Log {
   /** Put a row where its time belongs: replays of several learners arrive one after the other. */
   private insert(row: ILogRow): void {
     let at = this.list.length;
-    while (at > 0 && this.list[at - 1].at_s > row.at_s && this.list[at - 1].member !== row.member) {
+    while (at > 0 && this.list[at - 1].atS > row.atS && this.list[at - 1].member !== row.member) {
       at -= 1;
     }
     this.list.splice(at, 0, row);
@@ -205,7 +205,7 @@ export class Log {
     }
   }
 
-  private count_level(level: LogLevel, by: number): void {
+  private countLevel(level: LogLevel, by: number): void {
     if (level !== 'plain') {
       this.counts[level] += by;
     }

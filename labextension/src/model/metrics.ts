@@ -1,5 +1,4 @@
-import { asNumber } from '../protocol';
-import type { IMetricRecord, IMetricsMessage, Point, WireNumber } from '../protocol';
+import { asNumber, type IMetricRecord, type IMetricsMessage, type Point, type WireNumber } from '../protocol';
 import type { Taken } from './log';
 
 /** Halve a curve: of each four points the lowest, the highest and the first that is not finite stay. */

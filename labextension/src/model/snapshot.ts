@@ -1,5 +1,4 @@
-import { asNumber, asWireNumber, isReport } from '../protocol';
-import type { IBundle, IJobView, Point } from '../protocol';
+import { asNumber, asWireNumber, type IBundle, type IJobView, isReport, type Point } from '../protocol';
 import { withoutEscapes } from './ansi';
 import type { IJobState } from './job';
 import { thin } from './metrics';
@@ -10,7 +9,7 @@ const BLOCKS = '▁▂▃▄▅▆▇█';
 const BLOCKS_WIDE = 30;
 
 /** A job as the notebook keeps it: what the card needs when there is no server. */
-export function bundle_of(state: IJobState, pool: string): IBundle {
+export function bundleOf(state: IJobState, pool: string): IBundle {
   const curves: IBundle['curves'] = {};
   for (const [name, points] of state.curves) {
     let kept: Point[] = points.slice();
@@ -48,7 +47,7 @@ export function blocks(points: readonly Point[]): string {
 }
 
 /** One line, for readers of text. */
-export function text_of(bundle: IBundle): string {
+export function textOf(bundle: IBundle): string {
   const { job } = bundle;
   return [`${job.id}: ${job.state_label.toLowerCase()}`, job.status_line].filter(Boolean).join(' · ');
 }
@@ -60,7 +59,7 @@ function element(name: string, ...children: (HTMLElement | string)[]): HTMLEleme
 }
 
 /** A plain table without style, class, script, link or image, for readers that have none of ours. */
-export function html_of(bundle: IBundle): string {
+export function htmlOf(bundle: IBundle): string {
   const { job } = bundle;
   const rows: [string, string][] = [];
   for (const [name, points] of Object.entries(bundle.curves).slice(0, 6)) {

@@ -62,10 +62,10 @@ export class Wish {
       this.current = { ...this.current, unconfirmed: true };
       this.changed();
     }, CONFIRM_MS);
-    if (this.under_way) {
+    if (this.underWay) {
       return; // it is sent as soon as the one before was answered
     }
-    this.under_way = true;
+    this.underWay = true;
     while (this.due) {
       const sent: IChange = this.due;
       this.due = null;
@@ -77,7 +77,7 @@ export class Wish {
       }
       this.answered(sent, refusal);
     }
-    this.under_way = false;
+    this.underWay = false;
   }
 
   private answered(sent: IChange, refusal: string): void {
@@ -96,7 +96,7 @@ export class Wish {
   private wanted: IChange | null = null;
   /** What is to be sent next. */
   private due: IChange | null = null;
-  private under_way = false;
+  private underWay = false;
   private gather: number | undefined;
   private confirm: number | undefined;
 }

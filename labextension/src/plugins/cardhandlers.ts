@@ -4,7 +4,7 @@ import type { ICardHandlers } from '../views/handlers';
 import type { ICardServices } from './services';
 
 /** What a card of one job calls. `permitted` gives the model, or null when the reader does not allow it. */
-export function card_handlers(
+export function cardHandlers(
   id: string,
   jobs: Jobs,
   services: ICardServices | null,
@@ -12,27 +12,27 @@ export function card_handlers(
 ): ICardHandlers {
   return {
     scale: learners => void permitted().then(model => model?.scale(learners)),
-    set_elastic: elastic => void permitted().then(model => model?.set_elastic(elastic)),
+    setElastic: elastic => void permitted().then(model => model?.setElastic(elastic)),
     act: verb =>
       void permitted().then(async model => {
         const view = await model?.act(verb);
         if (view && view.id !== id) {
-          services?.show_new(view);
+          services?.showNew(view);
         }
       }),
-    retry_connection: () => jobs.retry(),
+    retryConnection: () => jobs.retry(),
     allow: () => undefined,
     copy: services ? (text, what) => services.copy(text, what) : undefined,
-    copy_report: () => void services?.copy_report(id),
-    go_to_cell: services?.go_to_cell
+    copyReport: () => void services?.copyReport(id),
+    goToCell: services?.goToCell
       ? () => {
           const view = jobs.get(id)?.view;
           if (view) {
-            void services.go_to_cell?.(view);
+            void services.goToCell?.(view);
           }
         }
       : undefined,
-    open_menu: anchor => services?.open_menu(id, anchor),
+    openMenu: anchor => services?.openMenu(id, anchor),
     pictures: () => jobs.client.pictures(id).catch(() => [])
   };
 }

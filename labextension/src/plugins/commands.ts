@@ -5,15 +5,14 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import type { JobModel } from '../model/job';
-import type { Verb } from '../protocol';
-import { MIME_TYPE, asBundle } from '../protocol';
+import { asBundle, MIME_TYPE, type Verb } from '../protocol';
 import { IJobs } from '../tokens';
 import { CommandIDs } from './names';
 import { ICardServices } from './services';
-import { text_widget } from './text';
+import { textWidget } from './text';
 
 /** The job whose card stands in the active cell's output: the last one, if there are several. */
-function job_of_active_cell(tracker: INotebookTracker | null): string | null {
+function jobOfActiveCell(tracker: INotebookTracker | null): string | null {
   const model = tracker?.activeCell?.model;
   if (model?.type !== 'code') {
     return null;
@@ -55,22 +54,22 @@ export const commands: JupyterFrontEndPlugin<void> = {
       }
     };
 
-    const model_of = (args: { readonly [key: string]: unknown }): JobModel | undefined => {
-      const id = typeof args.id === 'string' && args.id ? args.id : job_of_active_cell(tracker);
+    const modelOf = (args: { readonly [key: string]: unknown }): JobModel | undefined => {
+      const id = typeof args.id === 'string' && args.id ? args.id : jobOfActiveCell(tracker);
       return id ? jobs.get(id) : undefined;
     };
     const can = (model: JobModel | undefined, action: string): boolean =>
       model?.view.actions.some(a => a.id === action && a.enabled) ?? false;
 
     const scale = (by: number) => (args: { readonly [key: string]: unknown }) => {
-      const model = model_of(args);
+      const model = modelOf(args);
       if (model) {
         model.scale((model.state.wish.learners ?? model.view.size.wish) + by);
       }
     };
     /** Tells whether it was taken. */
     const act = (verb: Verb) => async (args: { readonly [key: string]: unknown }) => {
-      const model = model_of(args);
+      const model = modelOf(args);
       const view = await model?.act(verb);
       if (model?.state.problem) {
         Notification.error(model.state.problem, { autoClose: 8000 });
@@ -81,21 +80,21 @@ export const commands: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(CommandIDs.scaleUp, {
       label: trans.__('Give the Job One Learner More'),
       describedBy,
-      isEnabled: args => can(model_of(args), 'scale'),
+      isEnabled: args => can(modelOf(args), 'scale'),
       execute: scale(1)
     });
     app.commands.addCommand(CommandIDs.scaleDown, {
       label: trans.__('Take One Learner from the Job'),
       describedBy,
-      isEnabled: args => can(model_of(args), 'scale'),
+      isEnabled: args => can(modelOf(args), 'scale'),
       execute: scale(-1)
     });
     app.commands.addCommand(CommandIDs.halt, {
       label: trans.__('Halt the Job'),
       describedBy,
-      isEnabled: args => can(model_of(args), 'halt'),
+      isEnabled: args => can(modelOf(args), 'halt'),
       execute: async args => {
-        const model = model_of(args);
+        const model = modelOf(args);
         const lost = model?.view.actions.find(a => a.id === 'halt')?.confirm;
         if (lost) {
           const answer = await showDialog({
@@ -116,15 +115,15 @@ export const commands: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(CommandIDs.resume, {
       label: trans.__('Resume the Job'),
       describedBy,
-      isEnabled: args => can(model_of(args), 'resume'),
+      isEnabled: args => can(modelOf(args), 'resume'),
       execute: act('resume')
     });
     app.commands.addCommand(CommandIDs.cancel, {
       label: trans.__('Cancel the Job'),
       describedBy,
-      isEnabled: args => can(model_of(args), 'cancel'),
+      isEnabled: args => can(modelOf(args), 'cancel'),
       execute: async args => {
-        const model = model_of(args);
+        const model = modelOf(args);
         const answer = await showDialog({
           title: trans.__('Cancel %1?', model?.id ?? ''),
           body: trans.__('It ends now and cannot be resumed.'),
@@ -141,9 +140,9 @@ export const commands: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(CommandIDs.checkpoint, {
       label: trans.__('Write a Checkpoint'),
       describedBy,
-      isEnabled: args => model_of(args)?.view.state === 'PROCESSING',
+      isEnabled: args => modelOf(args)?.view.state === 'PROCESSING',
       execute: async args => {
-        const id = model_of(args)?.id ?? '';
+        const id = modelOf(args)?.id ?? '';
         if (await act('checkpoint')(args)) {
           const text = trans.__(
             '%1 writes a checkpoint at its next step; its story says when it is there.',
@@ -156,9 +155,9 @@ export const commands: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(CommandIDs.why, {
       label: trans.__('Why?'),
       describedBy,
-      isEnabled: args => model_of(args) !== undefined,
+      isEnabled: args => modelOf(args) !== undefined,
       execute: async args => {
-        const model = model_of(args);
+        const model = modelOf(args);
         if (!model) {
           return;
         }
@@ -166,7 +165,7 @@ export const commands: JupyterFrontEndPlugin<void> = {
           const sentences = await jobs.client.why(model.id);
           await showDialog({
             title: `${model.id}: ${model.view.state_label}`,
-            body: text_widget(sentences.join('\n')),
+            body: textWidget(sentences.join('\n')),
             buttons: [Dialog.okButton({ label: trans.__('Close') })]
           });
         } catch (error) {
@@ -177,11 +176,11 @@ export const commands: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(CommandIDs.goToCell, {
       label: trans.__("Go to the Job's Cell"),
       describedBy,
-      isEnabled: args => services.go_to_cell !== undefined && model_of(args) !== undefined,
+      isEnabled: args => services.goToCell !== undefined && modelOf(args) !== undefined,
       execute: async args => {
-        const model = model_of(args);
+        const model = modelOf(args);
         if (model) {
-          await services.go_to_cell?.(model.view);
+          await services.goToCell?.(model.view);
         }
       }
     });

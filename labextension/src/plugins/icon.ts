@@ -1,8 +1,8 @@
 import { LabIcon } from '@jupyterlab/ui-components';
 
-import { svg_text } from '../views/icons';
+import { svgText } from '../views/controls/Icon';
 
 export const trainingIcon = new LabIcon({
   name: 'jupyter-dlaas:training',
-  svgstr: svg_text('active')
+  svgstr: svgText('active')
 });

@@ -2,7 +2,7 @@ import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import { Menu } from '@lumino/widgets';
 
 /** Open a menu of commands below what was pressed. Focus goes back there when it closes. */
-export function open_menu(
+export function openMenu(
   commands: Menu.IOptions['commands'],
   ids: readonly string[],
   args: ReadonlyJSONObject,

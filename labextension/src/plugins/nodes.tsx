@@ -6,7 +6,7 @@ import * as React from 'react';
 import { ApiError } from '../api/client';
 import type { IDrainView } from '../protocol';
 import { IJobs } from '../tokens';
-import { DrainPreview } from '../views/drain';
+import { DrainPreview } from '../views/dialogs/DrainPreview';
 import { CommandIDs } from './names';
 
 type Answer = 'drain' | 'cordon' | 'nothing';
@@ -24,10 +24,10 @@ export const nodes: JupyterFrontEndPlugin<void> = {
       const found = jobs.get(job)?.view.owner;
       return found === undefined ? null : found === jobs.user ? trans.__('you') : found;
     };
-    const is_cordoned = (node: string): boolean =>
+    const isCordoned = (node: string): boolean =>
       Boolean(jobs.pool?.nodes.find(one => one.name === node)?.cordoned);
 
-    const ask = async (view: IDrainView, is_new: boolean): Promise<Answer> => {
+    const ask = async (view: IDrainView, isNew: boolean): Promise<Answer> => {
       const cordon = Dialog.createButton({
         label: trans.__('Cordon only'),
         accept: false,
@@ -35,10 +35,10 @@ export const nodes: JupyterFrontEndPlugin<void> = {
       });
       const dialog = new Dialog({
         title: trans.__('Drain %1?', view.node),
-        body: ReactWidget.create(<DrainPreview view={view} owner={owner} is_new={is_new} />),
+        body: ReactWidget.create(<DrainPreview view={view} owner={owner} isNew={isNew} />),
         buttons: [
           Dialog.cancelButton({ label: trans.__('Not now') }),
-          ...(is_cordoned(view.node) ? [] : [cordon]),
+          ...(isCordoned(view.node) ? [] : [cordon]),
           Dialog.okButton({ label: trans.__('Drain %1', view.node) })
         ]
       });
@@ -49,9 +49,9 @@ export const nodes: JupyterFrontEndPlugin<void> = {
 
     /** Shows what it would do, and does just that: if the pool changed meanwhile, it is shown anew. */
     const drain = async (node: string): Promise<void> => {
-      for (let is_new = false; ; is_new = true) {
-        const view = await jobs.client.preview_drain(node);
-        const answer = await ask(view, is_new);
+      for (let isNew = false; ; isNew = true) {
+        const view = await jobs.client.previewDrain(node);
+        const answer = await ask(view, isNew);
         if (answer === 'cordon') {
           await jobs.cordon(node);
         }
@@ -75,7 +75,7 @@ export const nodes: JupyterFrontEndPlugin<void> = {
       isVisible: (node: string) => boolean,
       act: (node: string) => Promise<void>
     ): void => {
-      const node_of = (args: { readonly [key: string]: unknown }): string => String(args.node ?? '');
+      const nodeOf = (args: { readonly [key: string]: unknown }): string => String(args.node ?? '');
       app.commands.addCommand(command, {
         label,
         describedBy: {
@@ -84,10 +84,10 @@ export const nodes: JupyterFrontEndPlugin<void> = {
             properties: { node: { type: 'string', description: 'The node, such as gpu-c' } }
           }
         },
-        isVisible: args => isVisible(node_of(args)),
+        isVisible: args => isVisible(nodeOf(args)),
         execute: async args => {
           try {
-            await act(node_of(args));
+            await act(nodeOf(args));
           } catch (error) {
             Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 8000 });
           }
@@ -98,9 +98,9 @@ export const nodes: JupyterFrontEndPlugin<void> = {
     add(
       CommandIDs.cordon,
       trans.__('Cordon'),
-      node => !is_cordoned(node),
+      node => !isCordoned(node),
       node => jobs.cordon(node)
     );
-    add(CommandIDs.uncordon, trans.__('Uncordon'), is_cordoned, node => jobs.uncordon(node));
+    add(CommandIDs.uncordon, trans.__('Uncordon'), isCordoned, node => jobs.uncordon(node));
   }
 };

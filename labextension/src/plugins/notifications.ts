@@ -7,10 +7,10 @@ import type { IJobView } from '../protocol';
 import { IJobs } from '../tokens';
 import * as format from '../views/format';
 import { ICardServices } from './services';
-import { read_settings } from './settings';
+import { readSettings } from './settings';
 
 /** True when a card of the job is on screen: what one can see needs no notification. */
-function on_screen(id: string): boolean {
+function onScreen(id: string): boolean {
   if (document.hidden) {
     return false;
   }
@@ -35,7 +35,7 @@ export const notifications: JupyterFrontEndPlugin<void> = {
   ): Promise<void> => {
     const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
     let wanted = true;
-    await read_settings(registry, settings => {
+    await readSettings(registry, settings => {
       wanted = settings.notifications;
     });
     const failed = (view: IJobView): void => {
@@ -44,13 +44,13 @@ export const notifications: JupyterFrontEndPlugin<void> = {
       const actions: Notification.IAction[] = [
         {
           label: trans.__('Copy report'),
-          callback: () => void services?.copy_report(view.id)
+          callback: () => void services?.copyReport(view.id)
         }
       ];
-      if (services?.go_to_cell) {
+      if (services?.goToCell) {
         actions.push({
           label: trans.__('Go to the cell'),
-          callback: () => void services.go_to_cell?.(view)
+          callback: () => void services.goToCell?.(view)
         });
       }
       Notification.error(
@@ -60,12 +60,12 @@ export const notifications: JupyterFrontEndPlugin<void> = {
     };
     jobs.interrupted.connect((_, view) => {
       const last = view.interruptions?.at(-1);
-      if (wanted && last && !on_screen(view.id)) {
+      if (wanted && last && !onScreen(view.id)) {
         Notification.warning(`${view.id}: ${last.text}`, { autoClose: 8000 });
       }
     });
     jobs.ended.connect((_, view) => {
-      if (!wanted || on_screen(view.id)) {
+      if (!wanted || onScreen(view.id)) {
         return;
       }
       if (view.state === 'FAILED') {

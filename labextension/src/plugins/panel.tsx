@@ -11,13 +11,15 @@ import type { JobModel } from '../model/job';
 import type { Jobs } from '../model/jobs';
 import { isFinal } from '../protocol';
 import { IJobs } from '../tokens';
+import { LiveCard } from '../views/card/LiveCard';
 import type { ICardHandlers } from '../views/handlers';
-import { useChanges, useNow, useSeen } from '../views/live';
-import { LiveCard } from '../views/livecard';
-import { EXAMPLE, type IPanelHandlers, Panel } from '../views/panel';
-import { card_handlers } from './cardhandlers';
+import { useChanges, useNow, useSeen } from '../views/hooks';
+import { EXAMPLE } from '../views/panel/example';
+import { Panel } from '../views/panel/Panel';
+import type { IPanelHandlers } from '../views/panel/props';
+import { cardHandlers } from './cardhandlers';
 import { trainingIcon } from './icon';
-import { open_menu } from './menu';
+import { openMenu } from './menu';
 import { CommandIDs } from './names';
 import { ICardServices } from './services';
 
@@ -32,7 +34,7 @@ function LivePanel(props: {
   const box = React.useRef<HTMLDivElement>(null);
   const seen = useSeen(box);
   useChanges(props.changes, seen);
-  const now_s = useNow(seen);
+  const nowS = useNow(seen);
   const rows = jobs.first(ROWS_MOST).map(model => ({ id: model.id, state: model.state }));
   const { connection } = jobs;
   return (
@@ -40,13 +42,13 @@ function LivePanel(props: {
       <Panel
         pool={jobs.pool}
         rows={rows}
-        are_more={jobs.list.length > rows.length || (jobs.pool?.queue.length ?? 0) > rows.length}
+        areMore={jobs.list.length > rows.length || (jobs.pool?.queue.length ?? 0) > rows.length}
         user={jobs.user}
-        is_admin={jobs.is_admin}
+        isAdmin={jobs.isAdmin}
         absent={connection.kind === 'absent'}
         stale={connection.stale && connection.kind !== 'idle'}
         handlers={handlers}
-        now_s={now_s}
+        nowS={nowS}
       />
     </div>
   );
@@ -62,7 +64,7 @@ class TrainingPanel extends ReactWidget {
     this.id = 'jupyter-dlaas-panel';
     this.title.icon = trainingIcon;
     this.addClass('jp-dlaas-sidepanel');
-    jobs.changed.connect(this.jobs_changed, this);
+    jobs.changed.connect(this.jobsChanged, this);
   }
 
   override dispose(): void {
@@ -75,8 +77,8 @@ class TrainingPanel extends ReactWidget {
 
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this.watch ??= this.jobs.watch_pool();
-    this.jobs_changed();
+    this.watch ??= this.jobs.watchPool();
+    this.jobsChanged();
   }
 
   protected override onAfterHide(message: Message): void {
@@ -88,7 +90,7 @@ class TrainingPanel extends ReactWidget {
     return <LivePanel jobs={this.jobs} changes={this.changes} handlers={this.handlers} />;
   }
 
-  private jobs_changed(): void {
+  private jobsChanged(): void {
     if (!this.watch) {
       return;
     }
@@ -109,7 +111,7 @@ class TrainingPanel extends ReactWidget {
   }
 
   private follow(model: JobModel): IDisposable {
-    const followed = this.jobs.follow_row(model.id);
+    const followed = this.jobs.followRow(model.id);
     const tell = (): void => this.changes.emit();
     model.changed.connect(tell);
     return {
@@ -160,7 +162,7 @@ class JobTab extends ReactWidget {
 }
 
 /** Put the first example below the active cell of the current notebook. It is not run. */
-async function insert_example(app: JupyterFrontEnd, tracker: INotebookTracker): Promise<void> {
+async function insertExample(app: JupyterFrontEnd, tracker: INotebookTracker): Promise<void> {
   if (!tracker.currentWidget) {
     await app.commands.execute('notebook:create-new', { activate: true });
   }
@@ -195,10 +197,10 @@ export const panel: JupyterFrontEndPlugin<void> = {
     const { commands, shell } = app;
     const tabs = new Map<string, MainAreaWidget<JobTab>>();
 
-    const new_tab = (model: JobModel): MainAreaWidget<JobTab> => {
+    const newTab = (model: JobModel): MainAreaWidget<JobTab> => {
       const { id } = model;
-      const handle = jobs.open_view(model.view);
-      const card = card_handlers(id, jobs, services, () => Promise.resolve(handle.model));
+      const handle = jobs.openView(model.view);
+      const card = cardHandlers(id, jobs, services, () => Promise.resolve(handle.model));
       const tab = new MainAreaWidget({ content: new JobTab(handle, card) });
       tab.id = `jupyter-dlaas-job-${id}`;
       tab.title.label = id;
@@ -208,12 +210,12 @@ export const panel: JupyterFrontEndPlugin<void> = {
       return tab;
     };
 
-    const show_job = (id: string): void => {
+    const showJob = (id: string): void => {
       const model = jobs.get(id);
       if (!model) {
         return;
       }
-      const tab = tabs.get(id) ?? new_tab(model);
+      const tab = tabs.get(id) ?? newTab(model);
       tabs.set(id, tab);
       if (!tab.isAttached) {
         shell.add(tab, 'main');
@@ -229,18 +231,18 @@ export const panel: JupyterFrontEndPlugin<void> = {
           ?.act(verb)
           .then(view => {
             if (view && view.id !== id) {
-              services.show_new(view);
+              services.showNew(view);
             }
           });
       },
-      open_menu: (id, anchor) => services.open_menu(id, anchor),
-      open_node_menu: (node, anchor) =>
-        open_menu(commands, [CommandIDs.drain, CommandIDs.cordon, CommandIDs.uncordon], { node }, anchor),
-      show_job,
-      retry_connection: () => jobs.retry(),
-      insert_example: tracker ? () => void insert_example(app, tracker) : undefined,
-      train_notebook: () => void commands.execute(CommandIDs.trainNotebook),
-      open_settings: commands.hasCommand('settingeditor:open')
+      openMenu: (id, anchor) => services.openMenu(id, anchor),
+      openNodeMenu: (node, anchor) =>
+        openMenu(commands, [CommandIDs.drain, CommandIDs.cordon, CommandIDs.uncordon], { node }, anchor),
+      showJob,
+      retryConnection: () => jobs.retry(),
+      insertExample: tracker ? () => void insertExample(app, tracker) : undefined,
+      trainNotebook: () => void commands.execute(CommandIDs.trainNotebook),
+      openSettings: commands.hasCommand('settingeditor:open')
         ? () => void commands.execute('settingeditor:open', { query: 'Training' })
         : undefined
     };
@@ -266,7 +268,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
           }
         }
       },
-      execute: args => show_job(String(args.id ?? ''))
+      execute: args => showJob(String(args.id ?? ''))
     });
     palette?.addItem({
       command: CommandIDs.openPanel,

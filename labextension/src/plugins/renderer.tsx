@@ -2,25 +2,25 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { IDisposable } from '@lumino/disposable';
-import { type Message } from '@lumino/messaging';
+import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import * as React from 'react';
-import { type Root, createRoot } from 'react-dom/client';
+import { createRoot, type Root } from 'react-dom/client';
 
-import { type JobModel, state_of_copy } from '../model/job';
+import { type JobModel, stateOfCopy } from '../model/job';
 import type { Jobs } from '../model/jobs';
-import { type IBundle, MIME_TYPE, asBundle } from '../protocol';
+import { asBundle, type IBundle, MIME_TYPE } from '../protocol';
 import { IJobs } from '../tokens';
-import { JobCard } from '../views/card';
-import { LiveCard } from '../views/livecard';
+import { JobCard } from '../views/card/JobCard';
+import { LiveCard } from '../views/card/LiveCard';
 import type { ICardHandlers } from '../views/handlers';
-import { card_handlers } from './cardhandlers';
+import { cardHandlers } from './cardhandlers';
 import { ICardServices } from './services';
 
 const UNREAD = 'This training job was saved by a version that this page cannot read.';
 
 /** Jobs that the reader allowed in notebooks that are not trusted; for as long as the page lives. */
-const allowed_jobs = new Set<string>();
+const allowedJobs = new Set<string>();
 
 /** Draws a job's bundle at once and then follows the job. Rendering only reads; text goes into the page as text. */
 class JobRenderer extends Widget implements IRenderMime.IRenderer {
@@ -32,7 +32,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     this.addClass('jp-dlaas-output');
     this.root = createRoot(this.node);
     // Lab's command-mode keys must not act on the cell while somebody works in the card; Escape goes back to the cell
-    this.node.addEventListener('keydown', stop_keys);
+    this.node.addEventListener('keydown', stopKeys);
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
@@ -45,7 +45,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.bundle = bundle;
-    this.allowed = model.trusted || allowed_jobs.has(bundle.job.id);
+    this.allowed = model.trusted || allowedJobs.has(bundle.job.id);
     this.follow(bundle);
     this.draw();
   }
@@ -55,7 +55,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.follow(null);
-    this.node.removeEventListener('keydown', stop_keys);
+    this.node.removeEventListener('keydown', stopKeys);
     const root = this.root;
     this.root = null;
     // React refuses to unmount a tree while it is drawing it
@@ -80,10 +80,10 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     if (!this.handle) {
-      const state = state_of_copy(bundle, this.jobs.connection);
-      const now_s = Date.now() / 1000;
+      const state = stateOfCopy(bundle, this.jobs.connection);
+      const nowS = Date.now() / 1000;
       this.root.render(
-        <JobCard state={state} handlers={this.handlers(bundle)} now_s={now_s} allowed={false} />
+        <JobCard state={state} handlers={this.handlers(bundle)} nowS={nowS} allowed={false} />
       );
       return;
     }
@@ -92,13 +92,13 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
 
   private handlers(bundle: IBundle): ICardHandlers {
     return {
-      ...card_handlers(bundle.job.id, this.jobs, this.services, () => this.permitted(bundle)),
+      ...cardHandlers(bundle.job.id, this.jobs, this.services, () => this.permitted(bundle)),
       allow: () => this.allow(bundle)
     };
   }
 
   private allow(bundle: IBundle): void {
-    allowed_jobs.add(bundle.job.id);
+    allowedJobs.add(bundle.job.id);
     this.allowed = true;
     this.follow(bundle);
     this.draw();
@@ -121,9 +121,9 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private handle: (IDisposable & { model: JobModel }) | null = null;
 }
 
-function stop_keys(event: KeyboardEvent): void {
-  const is_shortcut = (event.ctrlKey || event.metaKey) && event.key !== 'Enter'; // saving, the palette, copying
-  if (event.key !== 'Escape' && !is_shortcut) {
+function stopKeys(event: KeyboardEvent): void {
+  const isShortcut = (event.ctrlKey || event.metaKey) && event.key !== 'Enter'; // saving, the palette, copying
+  if (event.key !== 'Escape' && !isShortcut) {
     event.stopPropagation();
   } else if (event.key === 'Escape' && !event.defaultPrevented) {
     const card = event.currentTarget as HTMLElement;

@@ -6,20 +6,20 @@ import { Token } from '@lumino/coreutils';
 
 import { type IJobView, isFinal } from '../protocol';
 import { IJobs } from '../tokens';
-import { open_menu } from './menu';
+import { openMenu } from './menu';
 import { CommandIDs } from './names';
-import { text_widget } from './text';
+import { textWidget } from './text';
 
 /** What cards and rows need of Lab: the clipboard, menus, dialogs, notebooks. */
 export interface ICardServices {
-  copy_report(id: string): Promise<void>;
+  copyReport(id: string): Promise<void>;
   copy(text: string, what: string): void;
-  open_menu(id: string, anchor: HTMLElement): void;
+  openMenu(id: string, anchor: HTMLElement): void;
   /** Ask once whether a card of a notebook that is not trusted may talk to the server. */
   ask(id: string): Promise<boolean>;
   /** Tell about a job that an action made, such as a retry. */
-  show_new(view: IJobView): void;
-  go_to_cell?(view: IJobView): Promise<void>;
+  showNew(view: IJobView): void;
+  goToCell?(view: IJobView): Promise<void>;
 }
 
 export const ICardServices = new Token<ICardServices>(
@@ -39,8 +39,8 @@ const JOB_MENU = [
   CommandIDs.remove
 ];
 
-async function go_to_cell(app: JupyterFrontEnd, tracker: INotebookTracker, view: IJobView): Promise<void> {
-  const { notebook, cell_id } = view.origin;
+async function goToCell(app: JupyterFrontEnd, tracker: INotebookTracker, view: IJobView): Promise<void> {
+  const { notebook, cell_id: cellId } = view.origin;
   if (notebook) {
     await app.commands.execute('docmanager:open', { path: notebook });
   }
@@ -55,11 +55,11 @@ async function go_to_cell(app: JupyterFrontEnd, tracker: INotebookTracker, view:
     view.failure?.where?.label.match(/^cell \[(\d+)\]/)?.[1] ?? view.origin.execution_count
   );
   const cells = panel.content.widgets;
-  const by_count = cells.findIndex(
+  const byCount = cells.findIndex(
     c => c.model.type === 'code' && c.model.sharedModel.toJSON().execution_count === count
   );
-  const by_id = cells.findIndex(c => c.model.id === cell_id);
-  const index = by_count >= 0 ? by_count : by_id;
+  const byId = cells.findIndex(c => c.model.id === cellId);
+  const index = byCount >= 0 ? byCount : byId;
   if (index < 0) {
     return;
   }
@@ -67,7 +67,7 @@ async function go_to_cell(app: JupyterFrontEnd, tracker: INotebookTracker, view:
   await panel.content.scrollToItem(index, 'center');
   const line = view.failure?.where?.line;
   const editor = cells[index].editor;
-  if (editor && line !== undefined && by_count >= 0) {
+  if (editor && line !== undefined && byCount >= 0) {
     editor.setCursorPosition({ line: Math.max(0, line - 1), column: 0 });
   }
 }
@@ -91,7 +91,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 8000 });
     };
 
-    const copy_report = async (id: string): Promise<void> => {
+    const copyReport = async (id: string): Promise<void> => {
       try {
         Clipboard.copyToSystem(await jobs.client.report(id));
         Notification.success(trans.__('The report of %1 is in the clipboard.', id), { autoClose: 4000 });
@@ -100,9 +100,9 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       }
     };
 
-    const show_text = async (title: string, load: () => Promise<string>): Promise<void> => {
+    const showText = async (title: string, load: () => Promise<string>): Promise<void> => {
       try {
-        const body = text_widget(await load());
+        const body = textWidget(await load());
         await showDialog({
           title,
           body,
@@ -125,7 +125,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
     };
 
     // one set of commands for all menus: the id travels as an argument
-    const id_of = (args: { readonly [key: string]: unknown }): string => String(args.id ?? '');
+    const idOf = (args: { readonly [key: string]: unknown }): string => String(args.id ?? '');
     const described = {
       args: {
         type: 'object' as const,
@@ -140,36 +140,36 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
     app.commands.addCommand(CommandIDs.copyName, {
       label: trans.__('Copy Name'),
       describedBy: described,
-      execute: args => Clipboard.copyToSystem(id_of(args))
+      execute: args => Clipboard.copyToSystem(idOf(args))
     });
     app.commands.addCommand(CommandIDs.copyReport, {
       label: trans.__('Copy Report'),
       describedBy: described,
-      execute: args => copy_report(id_of(args))
+      execute: args => copyReport(idOf(args))
     });
     app.commands.addCommand(CommandIDs.showSource, {
       label: trans.__('Show train.py'),
       describedBy: described,
-      execute: args => show_text(`${id_of(args)}: train.py`, () => jobs.client.source(id_of(args)))
+      execute: args => showText(`${idOf(args)}: train.py`, () => jobs.client.source(idOf(args)))
     });
     app.commands.addCommand(CommandIDs.story, {
       label: trans.__('Story'),
       describedBy: described,
       execute: args =>
-        show_text(trans.__('Story of %1', id_of(args)), async () =>
-          (await jobs.client.story(id_of(args)))
-            .map(e => `${new Date(e.at_s * 1000).toLocaleTimeString()}  ${e.text}`)
+        showText(trans.__('Story of %1', idOf(args)), async () =>
+          (await jobs.client.story(idOf(args)))
+            .map(e => `${new Date(e.atS * 1000).toLocaleTimeString()}  ${e.text}`)
             .join('\n')
         )
     });
     app.commands.addCommand(CommandIDs.openNotebook, {
       label: trans.__('Open Notebook'),
       describedBy: described,
-      isVisible: args => Boolean(tracker && jobs.get(id_of(args))?.view.origin.notebook),
+      isVisible: args => Boolean(tracker && jobs.get(idOf(args))?.view.origin.notebook),
       execute: async args => {
-        const view = jobs.get(id_of(args))?.view;
+        const view = jobs.get(idOf(args))?.view;
         if (view && tracker) {
-          await go_to_cell(app, tracker, view);
+          await goToCell(app, tracker, view);
         }
       }
     });
@@ -177,19 +177,19 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       label: trans.__('Delete Record…'),
       describedBy: described,
       isVisible: args => {
-        const view = jobs.get(id_of(args))?.view;
+        const view = jobs.get(idOf(args))?.view;
         return view !== undefined && isFinal(view.state);
       },
-      execute: args => remove(id_of(args))
+      execute: args => remove(idOf(args))
     });
 
     return {
-      copy_report,
+      copyReport,
       copy: (text, what) => {
         Clipboard.copyToSystem(text);
         Notification.success(trans.__('%1 is in the clipboard.', what), { autoClose: 4000 });
       },
-      open_menu: (id, anchor) => open_menu(app.commands, JOB_MENU, { id }, anchor),
+      openMenu: (id, anchor) => openMenu(app.commands, JOB_MENU, { id }, anchor),
       ask: async id => {
         const answer = await showDialog({
           title: trans.__('This notebook is not trusted'),
@@ -201,12 +201,12 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
         });
         return answer.button.accept;
       },
-      show_new: view => {
+      showNew: view => {
         Notification.info(trans.__('%1 was submitted.', view.id), {
           autoClose: 8000
         });
       },
-      go_to_cell: tracker ? view => go_to_cell(app, tracker, view) : undefined
+      goToCell: tracker ? view => goToCell(app, tracker, view) : undefined
     };
   }
 };

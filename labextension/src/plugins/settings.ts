@@ -15,7 +15,7 @@ const DEFAULTS: ISettings = {
 };
 
 /** Call with the settings now and whenever they change; with the defaults where there is no registry. */
-export async function read_settings(
+export async function readSettings(
   registry: ISettingRegistry | null,
   take: (settings: ISettings) => void
 ): Promise<void> {

@@ -1,16 +1,16 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import type { ICodeCellModel } from '@jupyterlab/cells';
+import type { IOutput } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
-import type { IOutput } from '@jupyterlab/nbformat';
 import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
 
-import { bundle_of, html_of, text_of } from '../model/snapshot';
 import type { JobModel } from '../model/job';
 import type { Jobs } from '../model/jobs';
-import { MIME_TYPE, asBundle, isFinal } from '../protocol';
+import { bundleOf, htmlOf, textOf } from '../model/snapshot';
+import { asBundle, isFinal, MIME_TYPE } from '../protocol';
 import { IJobs } from '../tokens';
-import { read_settings } from './settings';
+import { readSettings } from './settings';
 
 /** Write a job's last state into every output of the notebook that shows it. */
 function refresh(panel: NotebookPanel, model: JobModel, pool: string): void {
@@ -32,15 +32,15 @@ function refresh(panel: NotebookPanel, model: JobModel, pool: string): void {
       if (old.job.row === model.view.row && isFinal(old.job.state)) {
         continue;
       }
-      const bundle = bundle_of(model.state, old.pool || pool);
+      const bundle = bundleOf(model.state, old.pool || pool);
       const raw = output.toJSON() as IOutput & PartialJSONObject;
       outputs.set(i, {
         ...raw,
         data: {
           ...output.data,
           [MIME_TYPE]: JSONExt.deepCopy(bundle as unknown as PartialJSONObject),
-          'text/html': html_of(bundle),
-          'text/plain': text_of(bundle)
+          'text/html': htmlOf(bundle),
+          'text/plain': textOf(bundle)
         }
       } as IOutput);
     }
@@ -63,12 +63,12 @@ export const snapshot: JupyterFrontEndPlugin<void> = {
       return;
     }
     let wanted = true;
-    await read_settings(registry, settings => {
+    await readSettings(registry, settings => {
       wanted = settings.refreshOutputs;
     });
     jobs.settled.connect((_: Jobs, model: JobModel) => {
       if (wanted) {
-        tracker.forEach(panel => refresh(panel, model, jobs.pool_name));
+        tracker.forEach(panel => refresh(panel, model, jobs.poolName));
       }
     });
   }

@@ -7,16 +7,16 @@ import * as React from 'react';
 
 import type { Jobs } from '../model/jobs';
 import { IJobs } from '../tokens';
-import { useChanges, useNow } from '../views/live';
-import { StatusItem } from '../views/statusitem';
+import { useChanges, useNow } from '../views/hooks';
+import { StatusItem } from '../views/panel/StatusItem';
 import { CommandIDs } from './names';
-import { read_settings } from './settings';
+import { readSettings } from './settings';
 
 function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () => void }): React.JSX.Element {
   const { jobs } = props;
   useChanges(jobs.changed, true);
   const open = jobs.unfinished.length > 0;
-  const now_s = useNow(open && jobs.connection.stale);
+  const nowS = useNow(open && jobs.connection.stale);
   const { user } = jobs;
   const views = jobs.list
     .map(m => ({ ...m.view, progress: m.state.progress }))
@@ -28,8 +28,8 @@ function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () =
         views={views}
         failed={props.failed}
         stale={connection.stale && connection.kind !== 'idle' && connection.kind !== 'absent'}
-        heard_s={connection.heard_s}
-        now_s={now_s}
+        heardS={connection.heardS}
+        nowS={nowS}
         onOpen={props.onOpen}
       />
     </span>
@@ -42,14 +42,14 @@ class Status extends ReactWidget {
     private readonly onOpen: () => void
   ) {
     super();
-    jobs.changed.connect(this.jobs_changed, this);
-    jobs.ended.connect(this.job_ended, this);
+    jobs.changed.connect(this.jobsChanged, this);
+    jobs.ended.connect(this.jobEnded, this);
   }
 
   override dispose(): void {
     if (!this.isDisposed) {
-      this.jobs.changed.disconnect(this.jobs_changed, this);
-      this.jobs.ended.disconnect(this.job_ended, this);
+      this.jobs.changed.disconnect(this.jobsChanged, this);
+      this.jobs.ended.disconnect(this.jobEnded, this);
       this.watch?.dispose();
       super.dispose();
     }
@@ -66,17 +66,17 @@ class Status extends ReactWidget {
   };
 
   /** Hear of the pool while a job of this page is unfinished; a page without jobs wakes nobody. */
-  private jobs_changed(): void {
+  private jobsChanged(): void {
     const open = this.jobs.unfinished.length > 0;
     if (open && !this.watch) {
-      this.watch = this.jobs.watch_pool();
+      this.watch = this.jobs.watchPool();
     } else if (!open && this.watch) {
       this.watch.dispose();
       this.watch = null;
     }
   }
 
-  private job_ended(_: Jobs, view: { id: string; state: string }): void {
+  private jobEnded(_: Jobs, view: { id: string; state: string }): void {
     if (view.state === 'FAILED') {
       this.failed = [...this.failed, view.id];
       this.update();
@@ -104,7 +104,7 @@ export const status: JupyterFrontEndPlugin<void> = {
     }
     const item = new Status(jobs, () => void app.commands.execute(CommandIDs.openPanel));
     let placed: IDisposable | null = null;
-    await read_settings(registry, settings => {
+    await readSettings(registry, settings => {
       if (settings.statusBar && !placed) {
         placed = bar.registerStatusItem('jupyter-dlaas:status', {
           item,

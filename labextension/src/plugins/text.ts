@@ -1,7 +1,7 @@
 import { Widget } from '@lumino/widgets';
 
 /** A dialog's body that shows a long text as it stands. */
-export function text_widget(text: string): Widget {
+export function textWidget(text: string): Widget {
   const body = new Widget();
   body.addClass('jp-dlaas');
   const pre = document.createElement('pre');

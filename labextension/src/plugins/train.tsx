@@ -4,8 +4,8 @@ import {
   ICommandPalette,
   Notification,
   ReactWidget,
-  ToolbarButton,
-  showDialog
+  showDialog,
+  ToolbarButton
 } from '@jupyterlab/apputils';
 import type { DocumentRegistry } from '@jupyterlab/docregistry';
 import { type INotebookModel, INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
@@ -13,15 +13,15 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 
-import type { Client, ICellSource, INotebookChecked } from '../api/client';
-import type { IPoolView } from '../protocol';
+import type { Client } from '../api/client';
+import type { ICellSource, INotebookChecked, IPoolView } from '../protocol';
 import { IJobs } from '../tokens';
-import { type ITrainForm, TrainForm, cells_to_check, cells_to_send, first_form } from '../views/trainform';
+import { cellsToCheck, cellsToSend, firstForm, type ITrainForm, TrainForm } from '../views/dialogs/TrainForm';
 import { trainingIcon } from './icon';
 import { CommandIDs } from './names';
 
 /** The code cells of a notebook, with their tags. */
-function code_cells(panel: NotebookPanel): ICellSource[] {
+function codeCells(panel: NotebookPanel): ICellSource[] {
   const cells = panel.content.model?.cells;
   if (!cells) {
     return [];
@@ -84,8 +84,8 @@ class FormBody extends ReactWidget implements Dialog.IBodyWidget<ITrainForm> {
   /** Ask what `check` says of the cells that go now. Without an answer the form works as before. */
   private async check(): Promise<void> {
     const { sent } = this.form;
-    const cells = cells_to_check(this.cells, this.form);
-    const checked = await this.client.check_notebook(this.path, cells).catch(() => null);
+    const cells = cellsToCheck(this.cells, this.form);
+    const checked = await this.client.checkNotebook(this.path, cells).catch(() => null);
     if (!this.isDisposed && sent === this.form.sent) {
       this.checked = checked;
       this.update();
@@ -132,10 +132,10 @@ export const train: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
 
     const submit = async (panel: NotebookPanel): Promise<void> => {
-      const cells = code_cells(panel);
+      const cells = codeCells(panel);
       const path = panel.context.path;
       const pool = jobs.pool ?? (await jobs.client.pool().catch(() => null));
-      const body = new FormBody(jobs.client, path, cells, pool, first_form(cells, path, pool));
+      const body = new FormBody(jobs.client, path, cells, pool, firstForm(cells, path, pool));
       const answer = await showDialog({
         title: trans.__('Train this notebook'),
         body,
@@ -146,20 +146,18 @@ export const train: JupyterFrontEndPlugin<void> = {
       }
       const form = answer.value;
       try {
-        const view = await jobs.client.train_notebook({
+        const view = await jobs.client.trainNotebook({
           path,
-          cells: cells_to_send(cells, form),
-          kernel_name:
+          cells: cellsToSend(cells, form),
+          kernelName:
             panel.sessionContext.kernelPreference.name ??
             panel.sessionContext.session?.kernel?.name ??
             'python3',
-          spec: {
-            name: form.name,
-            learners_min: form.learners_min,
-            learners_max: form.learners_max,
-            priority: form.priority,
-            spot: form.spot
-          }
+          name: form.name,
+          learnersMin: form.learnersMin,
+          learnersMax: form.learnersMax,
+          priority: form.priority,
+          spot: form.spot
         });
         jobs.add(view);
         await app.commands.execute(CommandIDs.openPanel);

@@ -1,11 +1,10 @@
 /** Numbers and times as people read them; the rules are those of the design's section "Numbers". */
-
 const EN_DASH = '–';
 
 let locale: string | undefined;
 
 /** Lab's language, where it has one that the browser knows. */
-export function set_locale(code: string | undefined): void {
+export function setLocale(code: string | undefined): void {
   try {
     locale = code ? new Intl.Locale(code.replace('_', '-')).toString() : undefined;
   } catch {
@@ -77,14 +76,14 @@ export function ago(seconds: number): string {
 }
 
 /** A range of times left: `6–9 min`; under a minute in seconds. */
-export function left(low_s: number, high_s: number): string {
-  if (high_s < 60) {
-    return range(Math.round(low_s), Math.max(1, Math.round(high_s)), ' s');
+export function left(lowS: number, highS: number): string {
+  if (highS < 60) {
+    return range(Math.round(lowS), Math.max(1, Math.round(highS)), ' s');
   }
-  if (high_s < 7200) {
-    return range(Math.floor(low_s / 60), Math.max(1, Math.round(high_s / 60)), ' min');
+  if (highS < 7200) {
+    return range(Math.floor(lowS / 60), Math.max(1, Math.round(highS / 60)), ' min');
   }
-  return range(Math.round(low_s / 360) / 10, Math.round(high_s / 360) / 10, ' h');
+  return range(Math.round(lowS / 360) / 10, Math.round(highS / 360) / 10, ' h');
 }
 
 function range(low: number, high: number, unit: string): string {
@@ -92,12 +91,12 @@ function range(low: number, high: number, unit: string): string {
 }
 
 /** The same range for a screen reader. */
-export function left_spoken(low_s: number, high_s: number): string {
-  return left(low_s, high_s).replace(EN_DASH, ' to ').replace(' min', ' minutes').replace(' s', ' seconds');
+export function leftSpoken(lowS: number, highS: number): string {
+  return left(lowS, highS).replace(EN_DASH, ' to ').replace(' min', ' minutes').replace(' s', ' seconds');
 }
 
-export function clock(at_s: number, seconds = false): string {
-  return new Date(at_s * 1000).toLocaleTimeString(locale, {
+export function clock(atS: number, seconds = false): string {
+  return new Date(atS * 1000).toLocaleTimeString(locale, {
     hour: '2-digit',
     minute: '2-digit',
     // log lines stand in columns: no AM and PM there
@@ -106,18 +105,18 @@ export function clock(at_s: number, seconds = false): string {
 }
 
 /** `14:52–14:55`, or one time when both fall into the same minute. */
-export function clock_range(low_s: number, high_s: number): string {
-  const low = clock(low_s);
-  const high = clock(high_s);
+export function clockRange(lowS: number, highS: number): string {
+  const low = clock(lowS);
+  const high = clock(highS);
   return low === high ? low : `${low}${EN_DASH}${high}`;
 }
 
 /** `today 14:48`, `12 Mar`, and with the year when it is another one. */
-export function day(at_s: number, now_s: number): string {
-  const then = new Date(at_s * 1000);
-  const now = new Date(now_s * 1000);
+export function day(atS: number, nowS: number): string {
+  const then = new Date(atS * 1000);
+  const now = new Date(nowS * 1000);
   if (then.toDateString() === now.toDateString()) {
-    return `today ${clock(at_s)}`;
+    return `today ${clock(atS)}`;
   }
   return then.toLocaleDateString(locale, {
     day: 'numeric',
@@ -151,7 +150,7 @@ export function units(unit: string, n: number): string {
 /** What kind of number a metric is, told by its name and values. */
 export type MetricKind = 'loss' | 'fraction' | 'other';
 
-export function metric_kind(name: string, values: readonly number[]): MetricKind {
+export function metricKind(name: string, values: readonly number[]): MetricKind {
   if (/loss|error|perplexity/i.test(name)) {
     return 'loss';
   }
@@ -164,12 +163,12 @@ export function metric_kind(name: string, values: readonly number[]): MetricKind
   return 'other';
 }
 
-export function metric_value(kind: MetricKind, value: number): string {
+export function metricValue(kind: MetricKind, value: number): string {
   return kind === 'fraction' && Number.isFinite(value) ? percent(value, 1) : significant(value);
 }
 
 /** `val_accuracy` as a label: `Accuracy, validation`. */
-export function metric_label(name: string): string {
+export function metricLabel(name: string): string {
   const words = name
     .replace(/[/._-]+/g, ' ')
     .trim()

@@ -9,17 +9,17 @@ export interface IPicture {
 /** What a card can ask for; the views call these and nothing else. */
 export interface ICardHandlers {
   scale(learners: number): void;
-  set_elastic(elastic: 'manual' | 'auto'): void;
+  setElastic(elastic: 'manual' | 'auto'): void;
   act(verb: Verb): void;
-  retry_connection(): void;
+  retryConnection(): void;
   /** Let this card talk to the server although the notebook is not trusted. */
   allow(): void;
-  copy_report(): void;
+  copyReport(): void;
   /** Put a text into the clipboard; `what` is how the reader is told. Left out where there is none. */
   copy?(text: string, what: string): void;
   /** Left out where there is no way to open notebooks. */
-  go_to_cell?(): void;
-  open_menu(anchor: HTMLElement): void;
+  goToCell?(): void;
+  openMenu(anchor: HTMLElement): void;
   /** Left out where the server may not be asked. */
   pictures?(): Promise<readonly IPicture[]>;
 }
