@@ -19,6 +19,7 @@ __all__ = [
     "from_exception",
     "from_exit",
     "is_collateral",
+    "not_started",
     "oom_kills",
 ]
 
@@ -85,6 +86,26 @@ def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = Fal
     if code is not None:
         return exited(code)
     return Failure(cause=_UNSEEN.cause, code=_UNSEEN.code, what=_UNSEEN.what or "", advice=_UNSEEN.advice)
+
+
+def not_started(error: OSError, *, is_permanent: bool) -> Failure:
+    """Return the failure of a learner that the system did not start. `is_permanent`: its interpreter is the cause."""
+    why = error.strerror or str(error)
+    if is_permanent:
+        return Failure(
+            cause=Cause.PLATFORM,
+            code="no_program",
+            what=f"the interpreter {error.filename} could not be started: {why}",
+            advice="Restore that Python environment, then retry the job: `jupyter dlaas retry JOB`. "
+            "To use another one, submit the job from there.",
+        )
+    return Failure(
+        cause=Cause.PLATFORM,
+        code="no_process",
+        what=f"the system did not start the learner's process: {why}",
+        advice="Nothing to do unless it happens again: it is tried again. "
+        "If it does, free memory, or raise `ulimit -u` before Jupyter starts.",
+    )
 
 
 def _fits_exception(row: Row, names: Sequence[str], message: str, traceback: str) -> bool:

@@ -54,6 +54,23 @@ def test_a_job_that_got_seats_is_wanted_with_fresh_members() -> None:
     assert (document.goal, document.generation) == (Goal.RUN, 1)
 
 
+def test_a_restart_before_the_last_checkpoint_makes_that_one_void() -> None:
+    saved = told(running(), FactKind.CHECKPOINT, generation=1, step=48)
+    lost = told(saved, FactKind.LOST, generation=1, failure=KILLED, step=48)
+    again = told(lost, FactKind.GENERATION, generation=lost.generation, step=40)
+
+    assert (again.step, again.checkpoint_step) == (40, 40)
+    assert told(again, FactKind.CHECKPOINT, generation=lost.generation, step=44).checkpoint_step == 44
+
+
+def test_a_change_of_a_training_gang_keeps_its_checkpoint() -> None:
+    saved = told(running(), FactKind.CHECKPOINT, generation=1, step=48)
+    members = tuple(m.member for m in saved.gang)
+    changed = told(saved, FactKind.GENERATION, generation=saved.generation, step=40, members=members)
+
+    assert changed.checkpoint_step == 48
+
+
 def test_a_job_without_a_guardian_needs_none() -> None:
     assert wanted(job()) is None
 

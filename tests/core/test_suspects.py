@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
@@ -11,6 +12,7 @@ from dlaas_server.core.planning.suspect_devices import (
     SUSPECT_S,
     WINDOW_S,
     Suspect,
+    cleared,
     expiry_s,
     moved_away,
     out_of_service,
@@ -23,6 +25,9 @@ from jupyter_dlaas.wire.protocol import Cause, Failure, State
 from tests.core.builders import fact, job, node, seats, told, training
 
 LOST_GPU = Failure(cause=Cause.HARDWARE, code="gpu_lost", what="GPU is lost", advice="The GPU failed.")
+KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed from outside (SIGKILL)", advice="")
+HUNG = Failure(cause=Cause.HANG, code="hang", what="hung in line 3", advice="")
+FULL = Failure(cause=Cause.RESOURCES, code="host_memory", what="the memory was full", advice="")
 BUG = Failure(cause=Cause.YOUR_CODE, code="your_code", what="ValueError", advice="")
 NODES = (node("n1", 2), node("n2", 1))
 
@@ -101,3 +106,67 @@ def test_a_job_on_a_suspect_device_is_tried_again_elsewhere() -> None:
     back = told(leaving, FactKind.CLOSED, why="halted")
     assert (back.state, back.members) == (State.QUEUED, ())
     assert moved_away(retried, {}) is retried
+
+
+def program(number: int, *, unit: str = "GPU") -> Job:
+    one = training(job(number), *seats("n1", 1))
+    return replace(one, unit=unit, spec=replace(one.spec, name=f"program-{number}"))
+
+
+def failing(
+    *failures: tuple[int, Failure], unit: str = "GPU", nodes: tuple[Node, ...] = NODES
+) -> Mapping[str, Suspect]:
+    """Return what is suspect after these programs have failed on the first GPU, minutes apart."""
+    suspects: Mapping[str, Suspect] = {}
+    for number, (who, failure) in enumerate(failures):
+        suspects, _ = fails(suspects, failure, 100.0 + 90.0 * number, nodes, program(who, unit=unit))
+    return suspects
+
+
+def test_different_programs_that_are_killed_on_a_gpu_cordon_it() -> None:
+    assert usable(failing((1, KILLED))) == ["n1/0", "n1/1", "n2/0"]
+    one_node = (NODES[0],)
+    suspects = failing((1, KILLED), (2, HUNG), (1, KILLED), nodes=one_node)
+
+    (gpu,) = suspects.values()
+    assert (gpu.device, gpu.is_cordoned) == ("n1/0", True)
+    assert gpu.reason.startswith("failed 3 times in an hour: killed from outside (SIGKILL) (job-1); to use it again")
+
+
+def test_one_program_that_always_fails_accuses_no_device() -> None:
+    assert usable(failing(*[(1, HUNG)] * 5)) == ["n1/0", "n1/1", "n2/0"]
+
+
+def test_a_full_memory_is_no_evidence_against_a_device() -> None:
+    assert failing((1, FULL), (2, FULL), (3, FULL)) == {}
+
+
+def test_cpu_slots_are_never_suspect_for_killed_learners() -> None:
+    assert failing((1, KILLED), (2, KILLED), (3, KILLED), unit="CPU slot") == {}
+
+
+def test_the_only_device_stays_in_service_after_kills() -> None:
+    only = (node("n1", 1),)
+    suspects = failing((1, KILLED), (2, KILLED), (3, KILLED), nodes=only)
+
+    assert [d.out_of_service for d in out_of_service(only, suspects)[0].devices] == [None]
+
+
+def test_training_on_a_device_clears_it_of_kills_and_hangs() -> None:
+    suspects = failing((1, KILLED), (2, KILLED))
+    assert usable(suspects) == ["n2/0"]
+    one = program(3)
+    assert cleared(suspects, one, fact(one, FactKind.LEARNER_UP, member=one.gang[0].member)) is suspects
+    assert cleared(suspects, one, fact(one, FactKind.CHECKPOINT, step=8)) == {}
+    broken, _ = fails({}, LOST_GPU)
+    assert cleared(broken, one, fact(one, FactKind.CHECKPOINT, step=8)) is broken
+
+
+def test_the_learners_of_a_gang_count_once() -> None:
+    gang = training(job(learners=(2, 2)), *seats("n1", 2))
+    suspects: Mapping[str, Suspect] = {}
+    for member in gang.gang:
+        down = fact(gang, FactKind.LEARNER_DOWN, member=member.member, failure=HUNG)
+        suspects, _ = struck(suspects, gang, down, NODES, 100.0)
+
+    assert len(suspects["n1/"].at_s) == 1

@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -295,7 +296,16 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 # -- disks ------------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_can_be_deleted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "frees",
+    [
+        Batch(deleted=["job-1"]),
+        Batch(updated={"job-1": (2, replace(job(1), goal=Goal.HALT, intent=Intent.HALT))}),
+        Batch(updated={"job-1": (2, replace(job(1), state=State.CANCELLED, intent=Intent.CANCEL))}),
+    ],
+    ids=["delete", "halt", "cancel"],
+)
+def test_jobs_can_be_ended_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frees: Batch) -> None:
     async def act() -> None:
         store = await Store.open(tmp_path / "store.sqlite3")
         reserve = tmp_path / "store.sqlite3.reserve"
@@ -311,8 +321,8 @@ def test_jobs_can_be_deleted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(StoreError, match="is full: delete ended jobs"):
             await store.commit(Batch(updated={"job-1": (2, job(1))}))
         assert reserve.exists()
-        await store.commit(Batch(deleted=["job-1"]))
-        assert not (await store.load()).jobs
+        await store.commit(frees)
+        assert not reserve.exists()
         await store.close()
 
     real_write = sqlite._write

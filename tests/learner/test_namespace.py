@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from jupyter_dlaas.learner.control.guardian_channel import Control
 from tests.learner.in_process import SETUP, run_with_halts, start
 
 
@@ -388,8 +389,12 @@ box, hits = {}, 0
 
 @pytest.mark.parametrize(("limit", "steps"), [(4, 4), (0, 6)])
 def test_a_checkpoint_of_which_an_object_cannot_be_made_costs_no_work(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], limit: int, steps: int
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, limit: int, steps: int
 ) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(
+        Control, "state", lambda control, **told: begun.extend([told["step"]] if "step" in told else [])
+    )
     source = LOOP.replace("if __name__", BROKEN + "if __name__", 1).replace("LIMIT", str(limit))
     source = source.replace("total += next(numbers)", "hits += 1; box['one'] = Fragile(hits); total += 1")
     source = source.replace("counted = {", "result = {'hits': hits, 'weights': flat(model), ")
@@ -399,6 +404,7 @@ def test_a_checkpoint_of_which_an_object_cannot_be_made_costs_no_work(
     out = capfd.readouterr().err
     assert found is not None
     assert found["run"].step == 12
+    assert begun == [0, 4, limit or 6], "what the guardian hears is the step of the checkpoint that was used"
     assert "RuntimeError: it cannot be made again" in out
     if limit:
         assert "The checkpoint of step 6 cannot be loaded" in out

@@ -19,10 +19,11 @@ import psutil
 import pytest
 
 import jupyter_dlaas
-from dlaas_server.pools.base import JOURNAL, Pool, PoolError, log_of
+from dlaas_server.pools.base import JOURNAL, InterpreterMissing, Pool, PoolError, log_of
 from dlaas_server.pools.config import PoolConfig, PoolSection
 from dlaas_server.pools.devices import CpuSlots
-from dlaas_server.pools.local import LocalPool, job_watch
+from dlaas_server.pools.local import LocalPool, job_folder, job_watch
+from dlaas_server.pools.local import pool as local_pool
 from dlaas_server.pools.local.job_folder import JobFolder
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
@@ -43,6 +44,9 @@ for step in range({steps}):
         raise ValueError("bad luck at step {fails_at}")
     time.sleep(0.02)
 """
+
+
+LEAVING = ((1, (0, 1), Goal.RUN), (2, (0, 1), Goal.HALT), (3, (), Goal.STOP))
 
 
 @pytest.fixture
@@ -224,6 +228,20 @@ async def test_a_full_disk_is_said_in_words(rig: LocalRig, monkeypatch: pytest.M
     with pytest.raises(PoolError, match="the disk is full"):
         await rig.pool.create("b-2", "me", JobSpec(), {})
     assert not rig.root("b-2").exists()
+
+
+async def test_a_job_can_be_asked_to_leave_on_a_full_disk(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = JobFolder("a-1", rig.root(await rig.job()))
+    before, leave, gone = (wanted(n, members, goal=goal, node="n1") for n, members, goal in LEAVING)
+    folder.write_wanted(before)
+
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(job_folder, "write_whole", full)
+    for document in (leave, gone, before):
+        folder.write_wanted(document)
+        assert folder.wanted() == document
 
 
 async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> None:
@@ -418,11 +436,11 @@ async def test_acts_at_the_same_time_start_one_guardian(rig: LocalRig) -> None:
     await stop(rig, job)
 
 
-async def test_an_interpreter_that_is_not_there_is_a_pool_error(rig: LocalRig) -> None:
+async def test_a_missing_interpreter_is_reported_as_permanent(rig: LocalRig) -> None:
     await rig.pool.create("a-1", "me", JobSpec(interpreter="/nowhere/python"), {})
     await rig.pool.put("a-1", "train.py", b"")
 
-    with pytest.raises(PoolError, match="/nowhere/python"):
+    with pytest.raises(InterpreterMissing, match="/nowhere/python"):
         await rig.pool.act("a-1", wanted(node=node(rig)))
 
 
@@ -435,6 +453,22 @@ async def test_a_guardian_that_dies_at_once_is_told(rig: LocalRig) -> None:
         return ("a-1", JOURNAL) in rig.news and await rig.pool.is_guarded("a-1") is False
 
     await rig.until(is_told, "news of its end")
+
+
+async def test_a_guardian_that_stays_after_its_last_word_is_ended(
+    rig: LocalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_pool, "LEAVE_LOOKS", 3)
+    await start(rig, await rig.job())
+    guardian = identity(rig.guardian("a-1"))
+    assert guardian is not None
+    os.kill(guardian.pid, signal.SIGSTOP)
+    with (rig.root("a-1") / "journal.jsonl").open("a") as journal:
+        journal.write('{"n":99,"at_s":1.0,"kind":"closed"}\n')
+    await rig.pool.act("a-1", wanted(2, (1,), generation=2, node=node(rig)))
+
+    assert not is_alive(guardian)
+    assert await rig.pool.is_guarded("a-1"), "another guardian was started"
 
 
 async def test_a_job_with_a_guardian_cannot_be_removed(rig: LocalRig) -> None:

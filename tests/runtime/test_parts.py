@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir.atomic_files import bind, connect, send_datagram
 from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
 from jupyter_dlaas.jobdir.log_index import LogIndex, read_index, time_of
@@ -21,7 +24,7 @@ from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, talks_itself
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process
-from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted, is_retried
 
 
 def wanted(goal: Goal, generation: int = 1) -> Wanted:
@@ -246,6 +249,70 @@ def test_scripts_that_set_their_device_by_local_rank_find_it_among_the_visible_o
     )
 
     assert (found["CUDA_VISIBLE_DEVICES"], found["LOCAL_RANK"], found["RANK"]) == ("GPU-1", "0", "1")
+
+
+def _missing(folder: Path) -> Path:
+    return folder / "missing"
+
+
+def _not_executable(folder: Path) -> Path:
+    (folder / "text").write_text("hello")
+    return folder / "text"
+
+
+def _not_a_program(folder: Path) -> Path:
+    (folder / "garbage").write_bytes(b"\x00garbage")
+    (folder / "garbage").chmod(0o755)
+    return folder / "garbage"
+
+
+def _without_its_folder(folder: Path) -> Path:
+    return _not_executable(folder) / "python"
+
+
+def _script_of_a_missing_program(folder: Path) -> Path:
+    (folder / "script").write_text(f"#!{folder}/missing\n")
+    (folder / "script").chmod(0o755)
+    return folder / "script"
+
+
+@pytest.mark.parametrize(
+    "make", [_missing, _not_executable, _not_a_program, _without_its_folder, _script_of_a_missing_program]
+)
+def test_a_program_that_cannot_be_executed_is_not_retried(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    program = str(make(tmp_path))
+    order = launch.Order(module="m", arguments=(), environment={}, log=str(tmp_path / "log"))
+    with pytest.raises(launch.ProgramUnusable) as caught:
+        launch.spawn(order, executable=program)
+
+    failure = diagnosis.not_started(caught.value, is_permanent=True)
+    assert program in failure.what
+    assert "jupyter dlaas retry" in failure.advice
+    assert not is_retried(failure)
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_process_that_the_system_refuses_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*args: object, **more: object) -> int:
+        raise OSError(number, os.strerror(number), sys.executable)
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    order = launch.Order(module="m", arguments=(), environment={}, log=str(tmp_path / "log"))
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+        launch.spawn(order)
+
+    assert not isinstance(caught.value, launch.ProgramUnusable)
+    assert is_retried(diagnosis.not_started(caught.value, is_permanent=False))
+
+
+def test_a_log_that_cannot_be_opened_is_not_the_programs_fault(tmp_path: Path) -> None:
+    order = launch.Order(module="m", arguments=(), environment={}, log=str(tmp_path / "missing" / "log"))
+    with pytest.raises(OSError, match="No such file") as caught:
+        launch.spawn(order)
+
+    assert not isinstance(caught.value, launch.ProgramUnusable)
 
 
 def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only() -> None:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 import types
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from jupyter_dlaas.learner.training_run import weight_update_check
 from jupyter_dlaas.objects import code_versions
 from jupyter_dlaas.runtime.spawn import job_zygote
 from jupyter_dlaas.runtime.spawn.after_fork import Output, restream
+from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.wire.codec import clean, decode, encode
 from jupyter_dlaas.wire.masked_records import masked_failure
 from jupyter_dlaas.wire.protocol import Failure, JobSpec
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> NoReturn:
         body |= _at_end(context)
         if body["outcome"] == "ok" and body.pop("saw_stop", False):
             body["outcome"] = "left"  # a custom loop that ended on request
-        body["at_s"] = body.get("at_s") or time.time()
+        body["up_s"] = body.get("up_s") or uptime_s()
         _write(context, body)
         if raised:
             failure_report.call_hook(raised.pop())
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> NoReturn:
         with failure_report.calm():
             if raised:  # for example, a signal handler of the program ran before its error was reported
                 code, body = _ended_by(raised[0], context, cells)
-                _write(context, body | {"at_s": time.time()})
+                _write(context, body | {"up_s": uptime_s()})
             else:
                 failure_report.show("".join(traceback.format_exception(error)), _log(context))
     finally:

@@ -120,8 +120,11 @@ def begin_loop(run: Run) -> None:
     if run._is_joining:
         return
     if run._restored is not None and "call" not in run._restored:
+        told = None if run._restores_late else run._step
         _put_back_or_before(run, context)
         run._restores_late = False
+        if run._step != told:
+            run._tell_begin()
     if run.rank == 0:
         _report_iterators(run)
 

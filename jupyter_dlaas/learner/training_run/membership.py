@@ -17,6 +17,7 @@ from jupyter_dlaas.learner.elastic import process_group
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.training_run import checkpoint_state
+from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import encode
 
@@ -107,7 +108,7 @@ class Regrouping:
         since_s = run._passed_s if switch.at is None and run._passed_s else arrived_s
         context.control.state(
             step=position.step,
-            at_s=time.time(),
+            up_s=uptime_s(),
             is_held=False,
             is_waiting=False,
             round=switch.round,

@@ -30,6 +30,7 @@ from jupyter_dlaas.learner.reporting.progress import Meter
 from jupyter_dlaas.learner.training_run import checkpoint_policy, checkpoint_state, divergence, independence_check
 from jupyter_dlaas.learner.training_run.batches import Batches, numbered
 from jupyter_dlaas.learner.training_run.size_request import learners_for
+from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import DlaasError, encode
 
@@ -455,14 +456,20 @@ class Run:
             checkpoint_state.put_back(self, reverts=False)
         self._boundaries.begin()
         self._saved_s = time.monotonic()
-        if self._restored is None or "call" not in self._restored:
-            context.control.state(step=self._step, at_s=time.time())
+        if self._restored is None or ("call" not in self._restored and not self._restores_late):
+            self._tell_begin()
+
+    def _tell_begin(self) -> None:
+        """Report the step from which this learner trains, once its checkpoint is restored: an earlier one may serve."""
+        if self._context is not None:
+            self._context.control.state(step=self._step, up_s=uptime_s())
 
     def _restore_early(self) -> None:
         """Restore the checkpoint now: a custom loop has no position at which to wait for it."""
         if self._restores_late and self._namespace is None:
             self._restores_late = False
             checkpoint_state.put_back(self, reverts=False)
+            self._tell_begin()
 
     def _boundary(self, position: Position, add: checkpoint_policy.Add | None = None) -> Position:
         """Stop, change the gang's membership or write a checkpoint, if due. Called between two steps.
@@ -478,7 +485,7 @@ class Run:
             if found is not None and found is not position:
                 return found
         if verdict is Verdict.STOP:
-            self._last_step_s = time.time()
+            self._last_step_s = uptime_s()
             for hook in (*self._hooks, *self._gathers):
                 hook()
             if self.rank == 0 and (self._trained or self._resume is None):
@@ -510,8 +517,8 @@ class Run:
             rng_state.put_back(self._restored["streams"])
         else:
             seed_all(derive(self._seed, self._step, self.rank))
-        if "call" in self._restored and self._context is not None:  # the code before it only led to this position
-            self._context.control.state(step=self._step, at_s=time.time())
+        if "call" in self._restored:  # the code before it only led to this position
+            self._tell_begin()
         self._restored = None
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
@@ -578,7 +585,7 @@ class Run:
             self._meter.tell_last()
         elif self._has_begun:
             self._meter.tell(self._epoch + self._is_epoch_over, self._step, force=True)
-        found: dict[str, Any] = {"step": self._step, "at_s": self._last_step_s or time.time()}
+        found: dict[str, Any] = {"step": self._step, "up_s": self._last_step_s or uptime_s()}
         if self.rank == 0:
             found["trained"] = [encode(one) for one in self._trained]
         if self._saw_stop:

@@ -27,7 +27,8 @@ class Result:
     code: int
     failure: Failure | None = None
     step: int | None = None
-    at_s: float | None = None
+    up_s: float | None = None
+    """Uptime of the machine at its last step."""
     trained: tuple[Any, ...] = ()
     results: tuple[str, ...] = ()
 

@@ -412,6 +412,7 @@ class Guardian:
         except OSError as error:
             print(f"guardian: learner {wanted.member} could not be started: {error}", file=sys.stderr, flush=True)
             lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
+            lost.failure = diagnosis.not_started(error, is_permanent=isinstance(error, launch.ProgramUnusable))
             self._tell.up(lost)
             self._learners[wanted.member] = lost
             self._see_down(lost)
@@ -497,9 +498,8 @@ class Guardian:
             return
         if all(one.trains_from is not None for one in gang):
             first = min(gang, key=lambda one: one.rank)
-            self._tell.together(
-                self._generation, first.trains_from, max(one.began_s for one in gang), live=self._live.is_on
-            )
+            began_s = max((one.began_s for one in gang if one.began_s is not None), default=None)
+            self._tell.together(self._generation, first.trains_from, began_s, live=self._live.is_on)
         elif (
             not self._expects_run
             and all(one.is_ready and not one.uses_run for one in gang)

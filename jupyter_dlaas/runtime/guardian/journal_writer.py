@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from jupyter_dlaas.jobdir.journal_replay import Told, told
 from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
-from jupyter_dlaas.runtime.system.process import Identity
+from jupyter_dlaas.runtime.system.process import Identity, uptime_s
 from jupyter_dlaas.wire.codec import decode
 from jupyter_dlaas.wire.journal import JOURNAL_FORMAT, FactKind
 from jupyter_dlaas.wire.protocol import Failure, Note
@@ -90,7 +91,7 @@ class Chronicle:
         failure = failure and self._explained(failure)
         self.checkpoints()
         if one.rank == 0:
-            self._last_step_s = result.at_s if result is not None and result.at_s else self._last_progress_s()
+            self._last_step_s = result.up_s if result is not None and result.up_s else self._last_progress_s()
             if result is not None and result.outcome == "ok":
                 self.committed(one.trains_as, [decode(Range, part) for part in result.trained])
         self.journal.append(
@@ -104,8 +105,11 @@ class Chronicle:
         return failure
 
     def _last_progress_s(self) -> float | None:
+        """Return the uptime at the last step that a killed learner reported."""
         at_s = (read_json(self._job_dir / "progress.json") or {}).get("at_s")
-        return float(at_s) if isinstance(at_s, int | float) and at_s else self._last_step_s
+        if not isinstance(at_s, int | float) or not at_s:
+            return self._last_step_s
+        return uptime_s() - max(0.0, time.time() - at_s)
 
     def checkpoints(self) -> None:
         """Record checkpoints that are not in the journal yet. The files on disk are authoritative."""
@@ -140,7 +144,7 @@ class Chronicle:
         found = manifests(self._job_dir)
         return found[-1][1].step if found else None
 
-    def together(self, generation: int, step: int | None, at_s: float | None = None, *, live: bool = False) -> None:
+    def together(self, generation: int, step: int | None, up_s: float | None = None, *, live: bool = False) -> None:
         if self._together >= generation:
             if step is not None and self._plain == generation:
                 self._plain = -1
@@ -148,8 +152,8 @@ class Chronicle:
             return
         self._together = generation
         idle_s = None
-        if self._last_step_s is not None and at_s is not None:
-            idle_s = max(0.0, at_s - self._last_step_s)
+        if self._last_step_s is not None and up_s is not None:
+            idle_s = max(0.0, up_s - self._last_step_s)  # not by the time of day, which may be set meanwhile
         self._plain = generation if step is None else -1
         plain = step is None or None
         self.journal.append(

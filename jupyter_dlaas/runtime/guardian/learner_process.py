@@ -35,7 +35,8 @@ class Learner:
     uses_run: bool = False
     trains_from: int | None = None
     """Step at which its training loop began."""
-    began_s: float = 0.0
+    began_s: float | None = None
+    """Uptime of the machine at that time."""
     is_asked: bool = False
     """True if it was asked to leave or end: its exit status then says nothing about a failure."""
     is_limited: bool = False
@@ -87,10 +88,10 @@ class Learner:
             self.uses_run = self.uses_run or message.get("uses_run") is True
             self.is_limited = self.is_limited or message.get("is_limited") is True
             self._listen_to_changes(message)
-            step, at_s = message.get("step"), message.get("at_s")
+            step, up_s = message.get("step"), message.get("up_s")
             if isinstance(step, int):
                 self.trains_from = step
-                self.began_s = float(at_s) if isinstance(at_s, int | float) else 0.0
+                self.began_s = float(up_s) if isinstance(up_s, int | float) else None
         elif kind == "failed":
             with suppress(Invalid):
                 self.failure = decode(Failure, message.get("failure"), unknown="ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -26,6 +27,7 @@ from jupyter_dlaas.wire.secret_masking import SECRETS, without_secrets
 
 __all__ = [
     "Order",
+    "ProgramUnusable",
     "await_order",
     "become",
     "close_all_but",
@@ -50,6 +52,14 @@ _NOT_FOR_GUARDIANS: Final = re.compile(rf"PYTHON(?!HOME$).*|{_OWN.pattern}")
 _TORCH_IMPORT: Final = re.compile(
     r"^\s*(import|from)\s+(torch\w*|lightning|pytorch_lightning|transformers|accelerate)\b", re.MULTILINE
 )
+
+
+_UNUSABLE: Final = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
+"""Errors of a program that is missing or cannot be executed. Others, such as too many processes, may pass."""
+
+
+class ProgramUnusable(OSError):
+    """The program to start is missing or cannot be executed. Another try would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +153,7 @@ def learner_environment(
 
 
 def spawn(order: Order, *, passed: int | None = None, executable: str | None = None) -> int:
-    """Start a process directly, in its own session, and return its pid. Raise OSError.
+    """Start a process directly, in its own session, and return its pid. Raise OSError or ProgramUnusable.
 
     `passed` becomes descriptor 3. The process inherits no other descriptor: C libraries such as torch open sockets that
     children would keep open.
@@ -158,16 +168,30 @@ def spawn(order: Order, *, passed: int | None = None, executable: str | None = N
     ]
     if passed is not None:
         actions.append((os.POSIX_SPAWN_DUP2, passed, 3))
-    # -P: modules in the current directory must not shadow those of this package.
-    return os.posix_spawn(
-        executable,
-        [executable, "-P", "-m", order.module, *order.arguments],
-        dict(order.environment),
-        file_actions=actions,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
-    )
+    try:
+        # -P: modules in the current directory must not shadow those of this package.
+        return os.posix_spawn(
+            executable,
+            [executable, "-P", "-m", order.module, *order.arguments],
+            dict(order.environment),
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+        )
+    except OSError as error:
+        if error.errno in _UNUSABLE and _can_open(order.log, flags):
+            raise ProgramUnusable(error.errno, error.strerror, executable) from error
+        raise
+
+
+def _can_open(path: str, flags: int) -> bool:
+    """Return whether a log can be opened: `posix_spawn` does not say which file an error is about."""
+    try:
+        os.close(os.open(path, flags | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def _inheritable() -> list[int]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import connect, read_json
-from jupyter_dlaas.runtime.spawn.launch import Order, guardian_environment, spawn, torch_is_used
+from jupyter_dlaas.runtime.spawn.launch import Order, ProgramUnusable, guardian_environment, spawn, torch_is_used
 from jupyter_dlaas.runtime.spawn.preload import LEAN, QUIET, ROOM, TORCH
 from jupyter_dlaas.runtime.system.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.runtime.system.hash_seed import hash_seed_of
@@ -28,7 +28,17 @@ from jupyter_dlaas.runtime.system.process import activity_of, boot_id, marked, r
 from jupyter_dlaas.wire.codec import DlaasError
 from jupyter_dlaas.wire.secret_masking import without_secrets
 
-__all__ = ["StartError", "Started", "reap", "start_caretaker", "start_guardian", "stop_zygotes", "warm", "zygote_path"]
+__all__ = [
+    "InterpreterUnusable",
+    "StartError",
+    "Started",
+    "reap",
+    "start_caretaker",
+    "start_guardian",
+    "stop_zygotes",
+    "warm",
+    "zygote_path",
+]
 
 GUARDIAN: Final = "jupyter_dlaas.runtime.guardian.entrypoint"
 ZYGOTE: Final = "jupyter_dlaas.runtime.zygote.zygote"
@@ -44,6 +54,10 @@ class StartError(DlaasError):
     """Failure to start a guardian: the interpreter is missing, or the system refuses a process."""
 
     code = "start"
+
+
+class InterpreterUnusable(StartError):
+    """The interpreter is missing or cannot be executed: another try would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +98,21 @@ def start_guardian(
 
 
 def start_caretaker(
-    job_dir: Path, *, interpreter: str, package_dir: Path, environment: Mapping[str, str]
+    job_dir: Path,
+    *,
+    interpreter: str,
+    package_dir: Path,
+    environment: Mapping[str, str],
+    is_unusable: bool = False,
 ) -> Started | None:
-    """Start a guardian in this process's Python for learners whose interpreter was removed.
+    """Start a guardian in this process's Python for learners whose interpreter was removed, or is known to be unusable.
 
     It guards the living learners. It would start new ones with `interpreter` and report that this fails. Return None if
-    the interpreter exists or no learner lives. Raise StartError.
+    the interpreter can be used or no learner lives. Raise StartError.
     """
-    if os.access(interpreter, os.X_OK) or not any(member is not None for _, member in marked(str(job_dir))):
+    if not is_unusable and os.access(interpreter, os.X_OK):
+        return None
+    if not any(member is not None for _, member in marked(str(job_dir))):
         return None
     return _plain(job_dir, sys.executable, package_dir, environment, interpreter)
 
@@ -103,10 +124,15 @@ def _plain(job_dir: Path, interpreter: str, package_dir: Path, environment: Mapp
         order = Order(module=GUARDIAN, arguments=(str(job_dir), *more), environment=whole, log=log)
         pid = spawn(order, executable=interpreter)
     except OSError as error:
-        raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
+        raise _start_error(interpreter, error) from error
     _children.add(pid)
     stat = stat_of(pid)
     return Started(pid=pid, start=stat.start if stat else 0, boot=boot_id(), how="plain")
+
+
+def _start_error(interpreter: str, error: OSError) -> StartError:
+    kind = InterpreterUnusable if isinstance(error, ProgramUnusable) else StartError
+    return kind(f"{interpreter} could not be started: {error.strerror or error}")
 
 
 def reap() -> list[int]:
@@ -174,7 +200,7 @@ def warm(
             order = Order(module=ZYGOTE, arguments=(str(path), kind), environment=whole, log=log)
             pid = spawn(order, executable=interpreter)
         except OSError as error:
-            raise StartError(f"{interpreter} could not be started: {error.strerror or error}") from error
+            raise _start_error(interpreter, error) from error
         _children.add(pid)
         _loading[path] = pid
     return False

@@ -29,6 +29,7 @@ from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.operations import Requests
 from dlaas_server.engine.pool_clock import PoolClock
+from dlaas_server.engine.retention import forget_old
 from dlaas_server.engine.websocket import StreamHandler
 from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.local import LocalPool
@@ -153,7 +154,7 @@ async def _forget(lifecycle: Lifecycle, blobs: Blobs) -> None:
     while True:
         try:
             await blobs.collect(lifecycle.store)  # notes what is needed now
-            gone = await lifecycle.forget_old()
+            gone = await forget_old(lifecycle)
             if gone:
                 log.info("removed %d ended jobs that were older, or more, than are kept", len(gone))
             await blobs.collect(lifecycle.store)

@@ -19,7 +19,8 @@ from dlaas_server.core.elasticity.size_requests import due
 from dlaas_server.core.forecast.track_record import Forecast, track_record
 from dlaas_server.core.lifecycle import guardian_loss, plan_outcomes, time_limit
 from dlaas_server.core.lifecycle import journal_events as folding
-from dlaas_server.core.lifecycle.reconcile import Act, Known, reconcile
+from dlaas_server.core.lifecycle.reconcile import NOTHING_KNOWN, Act, Known, reconcile
+from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool as Picture
@@ -40,21 +41,23 @@ from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
 from dlaas_server.engine.estimation.start_estimator import Foreteller
 from dlaas_server.engine.hardware import trust_again
+from dlaas_server.engine.job_files import lay_out
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.transaction import Draft
 from dlaas_server.engine.wait_messages import told, told_in_crowd
-from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, InterpreterMissing, Pool, PoolError
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
 from jupyter_dlaas.wire.journal import Goal
-from jupyter_dlaas.wire.protocol import File, JobView, NotFound, PoolView, Progress, Unavailable
+from jupyter_dlaas.wire.protocol import JobView, NotFound, PoolView, Progress, Unavailable
 
 __all__ = ["Lifecycle", "Listener"]
 
 log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
+DELIVERY_RETRY_S: Final = 1.0
 INBOX_MOST: Final = 20_000
 FORECASTS_MOST: Final = 1000
 NOTICES_S: Final = 7 * 86400.0
@@ -339,17 +342,27 @@ class Lifecycle:
     async def _fold_news(self, draft: Draft, job_id: str) -> None:
         if job_id in draft.deleted or job_id not in draft.base:
             return
-        is_read = await read_journal(draft, self.pool, job_id)
+        known = self._known.get(job_id)
+        is_gone = known is not None and known.is_guarded is not None and await self._is_unguarded(job_id)
+        is_read = await read_journal(draft, self.pool, job_id)  # after the look, so that a dead guardian's facts are in
         if job_id in self._deserted:
             self._deserted.discard(job_id)
             if not draft.job(job_id).is_closed:
                 draft.put(guardian_loss.abandoned(draft.job(job_id), draft.now_s))
-        known = self._known.get(job_id)
-        if is_read and known is not None and await self.pool.is_guarded(job_id) is False:
+        job = draft.job(job_id)
+        if job.is_closed:
+            self._known[job_id] = Known(job.revision)  # nothing is known of the guardian of its next life
+        elif is_read and is_gone and known is not None:
             self._known[job_id] = Known(is_guarded=False)
-            if known.is_guarded and not draft.job(job_id).is_closed:
+            if known.is_guarded:
                 self._prepared.discard(job_id)  # a file that it needs may be damaged
-                draft.put(guardian_loss.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
+                draft.put(guardian_loss.guardian_gone(job, self.pool.loss_of(job_id), draft.now_s))
+
+    async def _is_unguarded(self, job_id: str) -> bool:
+        try:
+            return await self.pool.is_guarded(job_id) is False
+        except NotFound:
+            return False
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
         trust_again(draft)
@@ -429,25 +442,6 @@ class Lifecycle:
         elif self.idle_since_s is None:
             self.idle_since_s = self.clock()
 
-    async def forget_old(self) -> list[str]:
-        """Remove ended jobs that are older, or more, than are kept. Returns their ids."""
-        now_s = self.clock()
-        ended = [j for j in self.jobs.values() if j.state.is_final and j.is_closed]
-        ended.sort(key=lambda j: (-(j.ended_s or j.submitted_s), -j.number))
-        old = [j.id for j in ended if self.keep_s is not None and (j.ended_s or j.submitted_s) < now_s - self.keep_s]
-        many = [] if self.keep_jobs is None else [j.id for j in ended[self.keep_jobs :]]
-        gone = sorted({*old, *many})
-
-        def apply(draft: Draft) -> None:
-            for job in gone:
-                draft.delete(job)
-
-        if gone:
-            await self.post(apply)
-        for job in gone:
-            await self.pool.remove(job)
-        return gone
-
     def _act(self, wake_s: float | None) -> float | None:
         """Start what turns what is into what should be. One act per job at a time."""
         now_s = self.clock()
@@ -457,6 +451,7 @@ class Lifecycle:
                 self._acting[act.job] = task
                 task.add_done_callback(functools.partial(self._carried_out, act.job))
         delayed = [j.not_before_s for j in self._active.values() if j.not_before_s > now_s]
+        delayed += [known.retry_s for known in self._known.values() if known.retry_s > now_s]
         return min([*delayed, *([wake_s] if wake_s is not None else [])], default=None)
 
     async def _carry_out(self, act: Act) -> None:
@@ -468,23 +463,42 @@ class Lifecycle:
                 return
             await self._prepare(act.job)
             await self.pool.act(act.job, act.wanted)
-            self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
+            if act.wanted.revision > self._known.get(act.job, NOTHING_KNOWN).sent_revision:  # else the job is closed
+                self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
         except Exception as error:  # the top of a task: a fault of ours must not spin, and must be told
             is_ours = isinstance(error, DlaasError)
             text = str(error) if is_ours else f"{type(error).__name__}: {error}"
             log.error("%s: %s", act.job, text, exc_info=None if is_ours else error)
-            self._inbox.append(_Item(lambda draft: self._not_started(draft, act.job, text), _ignored()))
+            if await self._may_be_guarded(act.job):
+                self._put_off(act.job, text)
+                return
+            is_permanent = isinstance(error, InterpreterMissing)
+            self._inbox.append(_Item(lambda draft: self._not_started(draft, act.job, text, is_permanent), _ignored()))
+
+    async def _may_be_guarded(self, job_id: str) -> bool:
+        try:
+            return await self.pool.is_guarded(job_id) is not False
+        except NotFound:
+            return False
+
+    def _put_off(self, job_id: str, text: str) -> None:
+        """Deliver the document later: its guardian cannot be reached, which is no proof that it is gone."""
+        known = self._known.get(job_id, NOTHING_KNOWN)
+        self._known[job_id] = replace(known, retry_s=self.clock() + DELIVERY_RETRY_S)
+        if not known.retry_s:
+            story = Story("guardian", f"A request could not be delivered: {text}; it is tried again.")
+            self._inbox.append(_Item(lambda draft: draft.put((replace(draft.job(job_id)), (story,))), _ignored()))
 
     def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
         del self._acting[job]
         self._due[job] = None  # the guardian may have spoken, or gone, before we looked
         self._wake.set()
 
-    def _not_started(self, draft: Draft, job_id: str, text: str) -> None:
+    def _not_started(self, draft: Draft, job_id: str, text: str, is_permanent: bool) -> None:
         job = draft.job(job_id)
         self._prepared.discard(job_id)
         if not job.is_closed:
-            draft.put(guardian_loss.guardian_gone(job, f"It could not be started: {text}", draft.now_s))
+            draft.put(guardian_loss.not_started(job, text, draft.now_s, is_permanent=is_permanent))
 
     async def _prepare(self, job_id: str) -> None:
         """Lay out the job's files. The store is the truth; the directory can be made again."""
@@ -493,14 +507,7 @@ class Lifecycle:
         job, payload = self.jobs[job_id], await self.store.payload(job_id)
         if job.facts_read:
             await self.pool.streams(job_id)  # raises NotFound: what it has done is lost, and is not begun anew silently
-        environment = decode(dict[str, str], payload["environment"])
-        await self.pool.create(job_id, job.owner, job.spec, environment)
-        await self.pool.put(job_id, "train.py", str(payload["source"]).encode())
-        for file in decode(tuple[File, ...], payload["files"]):
-            if file.sha256 is not None:
-                await self.pool.put_file(job_id, file.path, self.blobs(file.sha256))
-            else:
-                await self.pool.put(job_id, file.path, (file.text or "").encode())
+        await lay_out(self.pool, job, payload, self.blobs)
         self._prepared.add(job_id)
 
     # -- what the pool calls ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from jupyter_dlaas.wire.codec import DlaasError, Json
 from jupyter_dlaas.wire.journal import Fact, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec
 
-__all__ = ["JOURNAL", "METRICS", "PROGRESS", "Chunk", "Pool", "PoolError", "log_of"]
+__all__ = ["JOURNAL", "METRICS", "PROGRESS", "Chunk", "InterpreterMissing", "Pool", "PoolError", "log_of"]
 
 JOURNAL = "journal"
 METRICS = "metrics"
@@ -29,6 +29,10 @@ class PoolError(DlaasError):
 
     code = "unavailable"
     http_status = 503
+
+
+class InterpreterMissing(PoolError):
+    """The job's interpreter is missing or cannot be executed: asking again would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Pool(Protocol):
     async def act(self, job: str, wanted: Wanted) -> None:
         """Make the document known to the job's guardian, starting one where none lives. Older revisions are dropped.
 
-        Returns when that is done, not when the wish is fulfilled. Raises PoolError when no guardian can be started.
+        Returns when that is done, not when the wish is fulfilled. Raises PoolError when no guardian can be started,
+        InterpreterMissing when none ever can.
         """
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
@@ -95,6 +100,9 @@ class Pool(Protocol):
 
     async def is_guarded(self, job: str) -> bool | None:
         """Whether a guardian lives. None: not known (not heard from is never proof)."""
+
+    def loss_of(self, job: str) -> str:
+        """How the job's last guardian was lost, as the begin of a sentence."""
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether it is proven that no process of the job is left: no guardian, no learner, nothing they started.

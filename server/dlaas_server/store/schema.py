@@ -51,6 +51,10 @@ KEYS_KEPT: Final = 1000
 """Keys of deleted jobs, by which a request that is sent again is known; the newest also tell the next number."""
 DELETES_SECURELY: Final = 0x444C4153
 """The `application_id` of a store of which nothing that was deleted is left on unused pages."""
+MAKE_ROOM: Final = """
+BEGIN IMMEDIATE; CREATE TABLE room (x); INSERT INTO room VALUES (zeroblob(262144)); DROP TABLE room; COMMIT;
+"""
+"""Leaves 64 free pages in the store, and as many in its log: `secure_delete` writes what is freed."""
 EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 
 INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text) VALUES (?, ?, ?, ?, ?)"

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dlaas_server.core.forecast.track_record import Forecast
-from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import schema
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, decode, encode
+from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import JobSpec
 
 __all__ = ["Batch", "DamagedRow", "Event", "Inserted", "Loaded", "Store", "StoreDamaged", "StoreError", "StoreTooNew"]
@@ -33,7 +34,9 @@ T = TypeVar("T")
 CHECK_BYTES: Final = 64 << 20
 """Stores up to this size are checked for damage when they are opened."""
 RESERVE_BYTES: Final = 1 << 19
-"""Enough to open a store and write what a deletion changes; the disk then has room for more."""
+"""Enough to open a store and to write a halt, a cancellation or a deletion; the disk then has room for more."""
+FREE_PAGES: Final = 32
+"""Minimum number of free pages in the store."""
 CHECKPOINT_S: Final = 60.0
 """How often what is in the write-ahead log is written into the store's file."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
@@ -100,6 +103,15 @@ class Batch:
     """What was set at run time, as a whole; None: as before."""
     forecasts: list[Forecast] = field(default_factory=list)
     """Start estimates of jobs that have started."""
+
+    @property
+    def frees(self) -> bool:
+        """Whether it gives devices or space back, and brings no new job."""
+        leaving = (
+            job.goal is not Goal.RUN or job.intent is not Intent.RUN or job.state.is_final
+            for _, job in self.updated.values()
+        )
+        return not self.inserted and (bool(self.deleted) or any(leaving))
 
     def __bool__(self) -> bool:
         return bool(
@@ -207,11 +219,11 @@ class Store:
             _write(db, batch)
             if time.monotonic() - self._checkpointed_s > CHECKPOINT_S:
                 self._checkpointed_s = time.monotonic()
-                self._reserve()
                 with suppress(sqlite3.Error):  # the batch is kept; the next one does it
+                    self._reserve(db)
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-        await self._do(write, is_urgent=bool(batch.deleted))
+        await self._do(write, is_urgent=batch.frees)
 
     async def payload(self, job: str) -> Mapping[str, Json]:
         """What was submitted: source, files, environment."""
@@ -245,11 +257,26 @@ class Store:
             return False
         return True
 
-    def _reserve(self) -> None:
-        """Reserve space, by which jobs can be deleted when the disk is full."""
+    def _reserve(self, db: sqlite3.Connection) -> None:
+        """Reserve space, by which jobs can be halted, cancelled and deleted when the disk is full.
+
+        Free pages in the store and its log serve a running engine: nobody else can take them. The reserved file serves
+        one that starts.
+        """
         with suppress(OSError):
-            if not self._reserve_path.exists() and shutil.disk_usage(self._path.parent).free > 8 * RESERVE_BYTES:
+            if shutil.disk_usage(self._path.parent).free <= 8 * RESERVE_BYTES:
+                return
+            if not self._reserve_path.exists():
                 self._reserve_path.write_bytes(b"\x01" * RESERVE_BYTES)
+            if db.execute("PRAGMA freelist_count").fetchone()[0] < FREE_PAGES:
+                db.executescript(schema.MAKE_ROOM)
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _reuse_log(self) -> None:
+        """Write the log's content into the store's file, so that the log is written again from its begin."""
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     async def _do(self, work: Callable[[sqlite3.Connection], T], *, is_urgent: bool = False) -> T:
         """Run `work` in the store's thread; what is urgent may use the reserved space where the disk is full."""
@@ -258,9 +285,14 @@ class Store:
             try:
                 return attempt()
             except StoreFull:
-                if is_urgent and self.release_reserve():
-                    return attempt()
-                raise
+                self._reuse_log()
+            try:
+                return attempt()
+            except StoreFull:
+                if not (is_urgent and self.release_reserve()):
+                    raise
+                self._reuse_log()  # at once: others fill the disk, too
+                return attempt()
 
         def attempt() -> T:
             try:
@@ -330,7 +362,7 @@ class Store:
                 db.execute(schema.EMPTY_LOG)
             db.execute(f"PRAGMA application_id = {schema.DELETES_SECURELY}")
         db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        self._reserve()
+        self._reserve(db)
 
 
 def _load(db: sqlite3.Connection) -> Loaded:

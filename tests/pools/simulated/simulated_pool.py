@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
-from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, PoolError, log_of
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, InterpreterMissing, PoolError, log_of
 from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import readable, safe_parts, writable
 from jupyter_dlaas.wire.codec import Json, encode
@@ -84,6 +84,8 @@ class SimulatedPool:
         self.acts: list[tuple[str, Wanted]] = []
         self.starts_refused: dict[str, int] = {}
         """Job -> how many of the next starts of its guardian fail with PoolError."""
+        self.starts_impossible: set[str] = set()
+        """Jobs whose interpreter is missing."""
         self.unreachable: set[str] = set()
         """Jobs whose guardian is not heard from: is_guarded() says None, act() and facts() raise PoolError."""
         self._nodes = tuple(nodes)
@@ -142,6 +144,8 @@ class SimulatedPool:
         before = one.play.wanted
         if before is not None and wanted.revision < before.revision:
             return
+        if one.play.guardian is None and job in self.starts_impossible:
+            raise InterpreterMissing("/nowhere/python could not be started: No such file or directory")
         if one.play.guardian is None and self.starts_refused.get(job, 0) > 0:
             self.starts_refused[job] -= 1
             raise PoolError(f"no guardian could be started for job {job} (as asked of this simulation)")
@@ -155,6 +159,10 @@ class SimulatedPool:
         """Whether the scripted guardian lives."""
         one = self._job(job)
         return None if job in self.unreachable else one.play.guardian is not None
+
+    def loss_of(self, job: str) -> str:
+        """Guardians just die here."""
+        return "It went away"
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether nothing of the scripted job lives; with `kill` nothing does any more."""

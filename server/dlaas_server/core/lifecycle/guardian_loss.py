@@ -12,7 +12,15 @@ from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Cause, Failure, Note
 
-__all__ = ["JOURNAL_NOTE", "abandoned", "directory_lost", "guardian_gone", "lines_lost", "may_be_over"]
+__all__ = [
+    "JOURNAL_NOTE",
+    "abandoned",
+    "directory_lost",
+    "guardian_gone",
+    "lines_lost",
+    "may_be_over",
+    "not_started",
+]
 
 GUARDIANS_MOST: Final = 8
 """Maximum number of guardian starts for one revision before the job fails."""
@@ -42,6 +50,24 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
         "then retry. If it happens again, ask who runs this pool.",
     )
     return broke(job, failure, now_s)
+
+
+def not_started(job: Job, text: str, now_s: float, *, is_permanent: bool = False) -> Told:
+    """Record that no guardian could be started. `is_permanent`: the job's interpreter is missing or cannot be executed.
+
+    A job that is to run then fails at once. One that leaves its devices may have processes left, so it does not.
+    """
+    if not is_permanent or job.state.is_final or job.goal is not Goal.RUN:
+        return guardian_gone(job, f"It could not be started: {text}", now_s)
+    failure = Failure(
+        cause=Cause.PLATFORM,
+        code="no_program",
+        what=f"The job's Python cannot be used: {text}",
+        advice="Restore that Python environment, then retry the job: `jupyter dlaas retry JOB`. "
+        "To use another one, submit the job from there.",
+    )
+    job, told = broke(job, replace(failure, advice=failure.advice.replace("JOB", job.id)), now_s)
+    return replace(job, guardian_starts=1), told  # so that the engine closes it without trying another guardian
 
 
 def may_be_over(job: Job) -> bool:

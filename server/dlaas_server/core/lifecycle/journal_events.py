@@ -127,6 +127,9 @@ def _generation(job: Job, fact: Fact) -> Told:
     if generation < job.live_generation or job.state.is_final:
         return job, ()
     job, missed = _together(time_limit.begun(job, fact.at_s), fact)
+    is_restart = fact.members is None and not fact.plain and job.checkpoint_step is not None
+    if is_restart and at < (job.checkpoint_step or 0):
+        job = replace(job, checkpoint_step=at)  # the later checkpoints could not be used
     job = replace(
         job,
         is_live=bool(fact.live),

@@ -9,7 +9,7 @@ from typing import Final
 from dlaas_server.core.model.job import Job
 from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
 
-__all__ = ["Act", "Known", "reconcile"]
+__all__ = ["NOTHING_KNOWN", "Act", "Known", "reconcile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Known:
 
     sent_revision: int = -1
     is_guarded: bool | None = None
+    retry_s: float = 0.0
+    """Time of the next delivery after one that failed."""
 
 
 NOTHING_KNOWN: Final = Known()
@@ -40,7 +42,7 @@ def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> 
     acts: list[Act] = []
     for job in sorted((job for job in jobs if not job.is_closed), key=lambda j: j.number):
         document, seen = wanted(job), known.get(job.id, NOTHING_KNOWN)
-        if document is None:
+        if document is None or seen.retry_s > now_s:
             continue
         if job.not_before_s > now_s and (document.goal is Goal.RUN or seen.is_guarded is False):
             continue

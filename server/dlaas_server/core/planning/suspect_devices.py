@@ -1,6 +1,7 @@
 """Suspect devices and nodes: after a hardware failure they take no learners for a while, then none at all. Pure.
 
-Only hardware failures count. The affected job moves elsewhere if there is room for it.
+The affected job moves elsewhere if there is room for it. Learners that are killed or hang are weaker evidence, since
+the program may be the cause: these count for GPUs only, and only if different programs fail there one after the other.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
 
-__all__ = ["Suspect", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
+__all__ = ["Suspect", "cleared", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
 
 SUSPECT_S: Final = 600.0
 """Seconds that a device or node takes no learners after a failure."""
 WINDOW_S: Final = 3600.0
 STRIKES: Final = 3
 """Number of failures within WINDOW_S after which it stays out of service until its node is uncordoned."""
+_KILLED: Final = "killed"
 _DEVICE_CODES: Final = frozenset({"gpu_lost"})
 """Codes of failures of a single device; other hardware failures concern the node."""
+GANG_S: Final = 60.0
+"""Seconds within which failures of one program count once: the learners of a gang fail together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class Suspect:
     what: str
     is_out: bool
     is_cordoned: bool = False
+    programs: tuple[str, ...] = ()
+    """Programs whose learners were killed or hung there, one for each of `at_s`; empty after a hardware failure."""
 
     @property
     def reason(self) -> str:
@@ -50,16 +56,19 @@ class Suspect:
 def struck(
     suspects: Mapping[str, Suspect], job: Job, fact: Fact, nodes: Sequence[Node], now_s: float
 ) -> tuple[Mapping[str, Suspect], str]:
-    """Count a learner's hardware failure. Return the new suspects, and a sentence for the pool's history.
+    """Count a learner's failure if its device may be the cause. Return the suspects, and a sentence for the history.
 
     `job` is its state before this fact. A first failure takes the device out of service only if the job can start
     without it.
     """
     seat = next((m.seat for m in job.members if m.member == fact.member), None)
     failure = fact.failure
-    if fact.kind is not FactKind.LEARNER_DOWN or seat is None or not _is_hardware(failure):
+    if fact.kind is not FactKind.LEARNER_DOWN or seat is None or failure is None:
         return suspects, ""
-    assert failure is not None
+    if _is_indication(failure) and job.unit == "GPU":
+        return _indicated(suspects, job, seat, failure, nodes, now_s)
+    if failure.cause is not Cause.HARDWARE:
+        return suspects, ""
     found, sentences = dict(suspects), []
     for device in seat.devices if failure.code in _DEVICE_CODES and seat.devices else ("",):
         key = f"{seat.node}/{device}"
@@ -84,8 +93,51 @@ def struck(
     return found, " ".join(sentences)
 
 
-def _is_hardware(failure: Failure | None) -> bool:
-    return failure is not None and failure.cause is Cause.HARDWARE
+def _is_indication(failure: Failure) -> bool:
+    """Return whether the learner hung, or was killed without evidence of a full memory."""
+    return failure.cause is Cause.HANG or failure.code == _KILLED
+
+
+def _indicated(
+    suspects: Mapping[str, Suspect], job: Job, seat: Seat, failure: Failure, nodes: Sequence[Node], now_s: float
+) -> tuple[Mapping[str, Suspect], str]:
+    """Count a killed or hung learner for its GPUs, and for its node in a pool of several."""
+    found, sentences, program = dict(suspects), [], f"{job.owner}/{job.name}"
+    for device in (*seat.devices, *([""] if len(nodes) > 1 else [])):
+        key = f"{seat.node}/{device}"
+        before = found.get(key)
+        if before is not None and (before.is_cordoned or not before.programs):
+            continue  # more is known of it already
+        earlier = [] if before is None else list(zip(before.at_s, before.programs, strict=True))
+        earlier = [(at_s, name) for at_s, name in earlier if now_s - at_s < WINDOW_S]
+        if any(name == program and now_s - at_s < GANG_S for at_s, name in earlier):
+            continue
+        times, programs = (*(at_s for at_s, _ in earlier), now_s), (*(name for _, name in earlier), program)
+        one = Suspect(
+            node=seat.node,
+            device=device,
+            at_s=times,
+            what=f"{failure.what} ({job.id})",
+            is_out=True,
+            is_cordoned=len(times) >= STRIKES,
+            programs=programs,
+        )
+        is_accused = len(set(programs)) > 1 and _has_room(job, out_of_service(nodes, {**found, key: one}))
+        found[key] = one if is_accused else replace(one, is_out=False, is_cordoned=False)
+        if is_accused:
+            what = f"A device of {seat.node}" if device else seat.node
+            until = "until it is uncordoned" if one.is_cordoned else "for 10 min"
+            sentences.append(f"{what} takes no new learners {until}: {one.reason}.")
+    return found, " ".join(sentences)
+
+
+def cleared(suspects: Mapping[str, Suspect], job: Job, fact: Fact) -> Mapping[str, Suspect]:
+    """Drop the indications against the seats of a job that trains there: a checkpoint or its end proves that it can."""
+    if fact.kind not in (FactKind.CHECKPOINT, FactKind.COMPLETED):
+        return suspects
+    proven = {f"{m.seat.node}/{device}" for m in job.gang for device in (*m.seat.devices, "")}
+    kept = {key: one for key, one in suspects.items() if key not in proven or one.is_cordoned or not one.programs}
+    return suspects if len(kept) == len(suspects) else kept
 
 
 def _has_room(job: Job, nodes: Iterable[Node]) -> bool:

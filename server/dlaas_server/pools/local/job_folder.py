@@ -18,7 +18,7 @@ from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError
 from dlaas_server.pools.journal_lines import damage, facts_in
 from dlaas_server.pools.local.logs import read_log
 from dlaas_server.pools.paths import readable, writable
-from jupyter_dlaas.jobdir.atomic_files import read_json, write_whole
+from jupyter_dlaas.jobdir.atomic_files import FULL, read_json, write_whole
 from jupyter_dlaas.jobdir.log_cap import log_size, read_cut
 from jupyter_dlaas.jobdir.log_index import INDEX, LOG
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, recorded
@@ -197,7 +197,13 @@ class JobFolder:
         """Replace the document. Not through to the disk: after a power cut the engine hands it over again."""
         self.must_exist()
         with in_words(f"what is wanted of job {self.job} cannot be written"):
-            write_whole(self.root / "wanted.json", _json(encode(wanted)))
+            path, data = self.root / "wanted.json", _json(encode(wanted))
+            try:
+                write_whole(path, data)
+            except OSError as error:
+                if error.errno not in FULL or not path.exists():
+                    raise
+                _write_over(path, data)  # a job must be able to leave
 
     def forget_wanted(self) -> None:
         """Take the document away: nothing is wanted of a job that is over."""
@@ -216,6 +222,13 @@ class JobFolder:
     def has_last_word(self) -> bool:
         """Whether a guardian's last word is the newest line."""
         return _CLOSED in (self._last_line() or b"")
+
+    def journal_size(self) -> int:
+        """Bytes of the journal; 0 where there is none."""
+        try:
+            return (self.root / STREAM_FILES[JOURNAL]).stat().st_size
+        except OSError:
+            return 0
 
     def _last_line(self) -> bytes | None:
         path = self.root / STREAM_FILES[JOURNAL]
@@ -414,6 +427,17 @@ def _index_entries(data: bytes, *, is_whole: bool) -> list[tuple[int, float]]:
         with suppress(ValueError):
             entries.append((int(offset), float(at_s)))
     return entries
+
+
+def _write_over(path: Path, data: bytes) -> None:
+    """Replace a file's content in its own space. A reader may see a mixture, which is not valid JSON."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        data = data.ljust(os.fstat(fd).st_size)  # JSON may end in blanks; what is cut off could be needed again
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
 
 
 def _json(value: object) -> bytes:

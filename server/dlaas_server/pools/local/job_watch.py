@@ -16,6 +16,7 @@ from typing import Final
 
 from dlaas_server.pools.base import JOURNAL, Changed
 from dlaas_server.pools.local.job_folder import JobFolder, stream_of
+from dlaas_server.pools.local.liveness import HUNG_LOOKS, LivenessProbe
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
@@ -59,6 +60,9 @@ class JobWatch:
         self._looking: asyncio.TimerHandle | None = None
         self._stopped: dict[str, float] = {}
         """Since when guardians are stopped."""
+        self._liveness = LivenessProbe()
+        self._losses: dict[str, str] = {}
+        """How guardians were lost that were ended here, as a sentence."""
         self._removed: set[str] = set()
         """Jobs whose directory was gone at the last look."""
         self._queue = _queue_length()
@@ -162,7 +166,7 @@ class JobWatch:
         return True
 
     def _look(self) -> None:
-        """End guardians that are stopped and do not go on: the learners outlive them, and new ones take over."""
+        """End guardians that are stopped or hung: the learners outlive them, and new ones take over."""
         self._looking = self._loop.call_later(LOOK_S, self._look) if self._guardians else None
         self._see_removed()
         now_s, before = self._loop.time(), self._stopped
@@ -172,8 +176,23 @@ class JobWatch:
             if activity is not None and activity.is_stopped:
                 since_s = self._stopped[job] = before.get(job, now_s)
                 if now_s - since_s >= STOPPED_S:
-                    log.warning("guardian %d of %s was stopped (SIGSTOP) and did not go on: ended", who.pid, job)
-                    send(who, signal.SIGKILL)
+                    self._end(job, who, f"It was stopped (SIGSTOP) for {STOPPED_S:.0f} s and was ended")
+        living = {job: (who, self._folders[job].root) for job, (_, who) in self._guardians.items() if self._has(job)}
+        for job in self._liveness.look(living):
+            self._end(job, living[job][0], f"It did not answer for {HUNG_LOOKS * LOOK_S:.0f} s and was ended")
+
+    def _has(self, job: str) -> bool:
+        return job in self._folders and job not in self._stopped
+
+    def _end(self, job: str, who: Identity, why: str) -> None:
+        """End exactly this process: by pid and start time."""
+        log.warning("guardian %d of %s: %s", who.pid, job, why)
+        self._losses[job] = why
+        send(who, signal.SIGKILL)
+
+    def loss_of(self, job: str) -> str | None:
+        """How the last guardian of the job was lost; None where it was not ended here. Told once."""
+        return self._losses.pop(job, None)
 
     def _see_removed(self) -> None:
         """Tell about directories that are gone for a whole look. The kernel tells only once nothing in them is open."""
@@ -222,11 +241,13 @@ class JobWatch:
 
     def forget(self, job: str) -> None:
         """Nothing more about this job."""
+        self._losses.pop(job, None)
         self.unfollow(job)
         self._drop(job)
 
     def close(self) -> None:
         """Stop. No descriptor and no timer is left."""
+        self._liveness.close()
         for timer in (self._resting, self._polling, self._looking):
             if timer is not None:
                 timer.cancel()

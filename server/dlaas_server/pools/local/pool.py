@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 import jupyter_dlaas
 from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
-from dlaas_server.pools.base import JOURNAL, Changed, Chunk, PoolError
+from dlaas_server.pools.base import JOURNAL, Changed, Chunk, InterpreterMissing, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.fact_times import on_clock
@@ -30,8 +31,16 @@ from dlaas_server.pools.local.stored_job import payload_of, stored_job
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.jobdir.atomic_files import send_datagram
 from jupyter_dlaas.runtime.guardian.resource_limits import limits_in_words
-from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of
-from jupyter_dlaas.runtime.zygote.start_guardian import Started, StartError, reap, start_caretaker, start_guardian, warm
+from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, send
+from jupyter_dlaas.runtime.zygote.start_guardian import (
+    InterpreterUnusable,
+    Started,
+    StartError,
+    reap,
+    start_caretaker,
+    start_guardian,
+    warm,
+)
 from jupyter_dlaas.wire.codec import Json
 from jupyter_dlaas.wire.journal import Fact, MemberWanted, Wanted
 from jupyter_dlaas.wire.masked_records import masked_fact
@@ -110,6 +119,8 @@ class LocalPool:
         self._at_uptime = at_uptime
         self._locks: dict[str, asyncio.Lock] = {}
         self._masks: dict[str, Mask] = {}
+        self._silent: dict[str, int] = {}
+        """Job -> size of its journal when its guardian was started: one that has not grown holds nothing of it yet."""
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         """Job -> devices of the last document and of the one before, whose learners may still be leaving."""
 
@@ -246,9 +257,8 @@ class LocalPool:
             if self._watching().is_guarded(folder):
                 raise PoolError(f"job {job} cannot be removed: its guardian still runs")
             self._watching().forget(job)
-            self._specs.pop(job, None)
-            self._lent.pop(job, None)
-            self._masks.pop(job, None)
+            for kept in (self._specs, self._lent, self._masks, self._silent):
+                kept.pop(job, None)
             await asyncio.to_thread(folder.remove)
         self._locks.pop(job, None)
 
@@ -308,10 +318,16 @@ class LocalPool:
                 await self._start_one(folder, spec)
 
     async def _guardian_left(self, folder: JobFolder) -> None:
-        """Let a guardian go that has had its last word: it reads nothing any more. (A new one soon speaks.)"""
-        for _ in range(LEAVE_LOOKS):
-            if not (self._watching().is_guarded(folder) and folder.has_last_word()):
+        """Let a guardian go that has had its last word: it reads nothing any more, and is ended if it stays."""
+        for look in range(2 * LEAVE_LOOKS):
+            if not self._watching().is_guarded(folder) or not folder.has_last_word():
                 return
+            if self._silent.get(folder.job) == folder.journal_size():
+                return  # the last word is of the one before
+            leaving = self._watching().guardian_of(folder.job)
+            if look == LEAVE_LOOKS and leaving is not None:
+                log.warning("guardian %d of %s closed the job and did not exit: ended", leaving.pid, folder.job)
+                send(leaving, signal.SIGKILL)
             await asyncio.sleep(LEAVE_LOOK_S)
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
@@ -341,21 +357,36 @@ class LocalPool:
     async def _start_one(self, folder: JobFolder, spec: JobSpec) -> None:
         environment, interpreter = folder.environment(), spec.interpreter or sys.executable
 
-        def start() -> Started:
-            caretaker = start_caretaker(
-                folder.root, interpreter=interpreter, package_dir=self._package_dir, environment=environment
-            )
-            return caretaker or self._start(
+        def caretaker(*, is_unusable: bool) -> Started | None:
+            return start_caretaker(
                 folder.root,
                 interpreter=interpreter,
                 package_dir=self._package_dir,
                 environment=environment,
-                zygote_dir=self._zygote_dir,
-                framework=spec.framework,
+                is_unusable=is_unusable,
             )
 
+        def start() -> Started:
+            try:
+                return caretaker(is_unusable=False) or self._start(
+                    folder.root,
+                    interpreter=interpreter,
+                    package_dir=self._package_dir,
+                    environment=environment,
+                    zygote_dir=self._zygote_dir,
+                    framework=spec.framework,
+                )
+            except InterpreterUnusable:
+                started = caretaker(is_unusable=True)
+                if started is None:
+                    raise
+                return started
+
+        self._silent[folder.job] = folder.journal_size()
         try:
             started = await asyncio.get_running_loop().run_in_executor(self._starting, start)
+        except InterpreterUnusable as error:
+            raise InterpreterMissing(str(error)) from error
         except (OSError, StartError) as error:
             raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
         log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)
@@ -378,7 +409,7 @@ class LocalPool:
             for stream in folder.stream_files():
                 self._changed(job, stream)
             self._watch.unfollow(job)
-            for kept in (self._lent, self._specs, self._locks):
+            for kept in (self._lent, self._specs, self._locks, self._silent):
                 kept.pop(job, None)
 
     async def is_guarded(self, job: str) -> bool | None:
@@ -386,6 +417,10 @@ class LocalPool:
         folder = self._folder(job)
         folder.must_exist()
         return self._watching().is_guarded(folder)
+
+    def loss_of(self, job: str) -> str:
+        """How the job's last guardian was lost."""
+        return self._watching().loss_of(job) or "It went away"
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether it is proven that no process of the job is left. `kill`: end what is left first."""
