@@ -69,7 +69,7 @@ def gathered(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: L
             frees.claim(one.shape, move.joins)
             where = WHERE[move.level]
             on = f" ({move.node})" if move.node else ""
-            said = f"Its {count(len(job.gang), 'learner')} can sit {where}{on} now, and train faster there."
+            said = f"Its {count(len(job.gang), 'learner')} fit {where}{on} now and train faster there."
             yield Moved(job.id, move.seats, said)
 
 
@@ -87,7 +87,7 @@ def relieved(pool: Pool, frees: Frees, may_move: Callable[[Job], bool], usual: L
         fresh = None if one is None else beside(frees, one.shape, 1, staying)
         if fresh is not None:
             said = f"Learner {late.member} on {late.seat.node} runs at {job.slow.speed:.0%} of the others' speed"
-            yield Moved(job.id, staying + fresh, f"{said}: another takes its place.")
+            yield Moved(job.id, staying + fresh, f"{said}; it is replaced by another learner.")
 
 
 def made_room(
@@ -117,7 +117,9 @@ def made_room(
         if move is not None and ask.id in starts_then(_after(pool, move)):
             fits = "it fits" if ask.learners == 1 else f"its {ask.learners} learners fit"
             return Moved(
-                move.job, move.seats, f"Makes room on {move.node} for {ask.id}, which waits: {fits} there then."
+                move.job,
+                move.seats,
+                f"Makes room on {move.node} for the waiting job {ask.id}; {fits} there afterwards.",
             )
     return None
 
