@@ -124,11 +124,11 @@ def test_shrinking_comes_before_moving_and_moving_before_preempting() -> None:
         ("job-2", Way.MOVE),
         ("job-3", Way.PREEMPT),
     ]
-    assert found[0].text == "job-1 shrinks from 2 to 1 learner and goes on"
+    assert found[0].text == "job-1 shrinks from 2 to 1 learner and continues"
     assert found[1].seats == (Seat("n2", ("n2/1",)),)
     assert found[2].text == (
-        "job-3 is preempted, since 2 GPUs more would have to be free elsewhere: checkpoint, then back to the queue "
-        "with its place"
+        "job-3 is preempted, because 2 more GPUs would have to be free on other nodes. "
+        "It writes a checkpoint, then returns to its place in the queue"
     )
 
 
@@ -137,7 +137,7 @@ def test_an_elastic_job_moves_with_fewer_learners_where_there_is_room_for_those(
     [leave] = drain(drained("n1", of=pool([node("n1", 3), node("n2", 2)], whole)))
 
     assert (leave.way, leave.before, leave.after) == (Way.MOVE, 3, 2)
-    assert leave.text == "job-1 moves 2 learners to n2 and goes on with 2 of 3"
+    assert leave.text == "job-1 moves 2 learners to n2 and continues with 2 of 3"
 
 
 def test_a_job_that_changes_its_size_just_now_leaves_afterwards() -> None:

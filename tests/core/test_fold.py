@@ -105,12 +105,12 @@ def test_whom_the_others_wait_for_is_said_until_it_is_over() -> None:
     busy = told(running(), FactKind.AWAITED, member=0, why="cell [3], line 4")
     over = told(busy, FactKind.AWAITED)
 
-    assert reason(busy) == "The others wait for learner 0, which is busy, at cell [3], line 4."
+    assert reason(busy) == "The other learners wait for learner 0, which is busy, at cell [3], line 4."
     assert reason(over) == ""
 
 
 def test_a_scale_outside_the_bounds_says_what_stayed_and_which_bounds() -> None:
-    with pytest.raises(Refused, match=r"Stayed at 2\. job-1 takes 1 to 4 learners\."):
+    with pytest.raises(Refused, match=r"Stayed at 2\. job-1 accepts 1 to 4 learners\."):
         asked(running(), Event.SCALE, 9)
 
 
@@ -139,17 +139,23 @@ def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -
 
     assert [wanted(one).checkpoints for one in (trains, once, twice)] == [0, 1, 2]  # type: ignore[union-attr]
     assert wanted(twice).revision > wanted(once).revision > wanted(trains).revision  # type: ignore[union-attr]
-    assert story[0].text == "You asked for a checkpoint: it is taken at the next step."
+    assert story[0].text == "You requested a checkpoint; it is written at the next step."
     assert twice.gang == trains.gang
     texts = [
         [line.text for line in fold(one, fact(one, FactKind.CHECKPOINT, step=9, asked=answers))[1]]
         for one, answers in ((trains, None), (once, None), (once, 1), (twice, 1), (twice, 2))
     ]
-    assert texts == [[], [], ["Checkpoint at step 9, as asked."], [], ["Checkpoint at step 9, as asked."]]
+    assert texts == [
+        [],
+        [],
+        ["Requested checkpoint written at step 9."],
+        [],
+        ["Requested checkpoint written at step 9."],
+    ]
     assert not asked(once, Event.HALT).awaits_checkpoint
-    with pytest.raises(NotAllowed, match="QUEUED cannot take 'checkpoint'"):
+    with pytest.raises(NotAllowed, match="QUEUED does not allow 'checkpoint'"):
         asked(job(), Event.CHECKPOINT)
-    with pytest.raises(NotAllowed, match="is leaving its devices"):
+    with pytest.raises(NotAllowed, match="is releasing its devices"):
         asked(asked(trains, Event.HALT), Event.CHECKPOINT)
 
 
@@ -362,7 +368,7 @@ def test_a_preemption_is_an_interruption_without_devices() -> None:
     assert (view.state, view.state_label, view.tone) == (State.QUEUED, "Queued · preempted", "warn")
     # Its guardian has not closed the generation yet, but nothing may claim that a checkpoint is still being written.
     assert (view.transition, view.status_line) == (None, "")
-    assert view.reason == "It made room: bert-2 has priority. Nothing was lost: it goes on from step 40."
+    assert view.reason == "Preempted: bert-2 has priority. Nothing was lost: it continues from step 40."
     (open_,) = left.interruptions
     assert (open_.at_s, open_.step, open_.before, open_.by, open_.held_s) == (203.0, 40, 2, "preempted", None)
 
@@ -373,7 +379,9 @@ def test_a_preemption_is_an_interruption_without_devices() -> None:
 
     (over,) = trains.interruptions
     assert (over.held_s, over.to_s, over.after) == (300.0, 302.0, 1)
-    assert over.text == "Preempted: bert-2 has priority. 1 learner trains again from step 40, after 1 min 39 s."
+    assert (
+        over.text == "Preempted: bert-2 has priority. Training resumed with 1 learner from step 40, after 1 min 39 s."
+    )
 
 
 def test_a_restart_is_an_interruption_that_keeps_its_devices() -> None:
@@ -399,13 +407,13 @@ def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
     view = job_view(short, row=1, directory="", wait=None, progress=None)
 
     assert (view.state_label, view.tone) == ("Processing · 1 of 2", "warn")
-    assert view.reason == "Learner 0 was killed (signal 9). 1 learner goes on."
+    assert view.reason == "Learner 0 was killed (signal 9). 1 learner continues."
     assert [one.by for one in view.interruptions] == ["lost"]
 
     grown = resized(short, seats("n1", 2), "pool", 200.0)[0]
     members = tuple(m.member for m in grown.gang)
     whole = told(grown, FactKind.GENERATION, generation=grown.generation, members=members, step=30, live=True)
-    assert whole.interruptions[-1].text.endswith("Replaced: 2 learners train since step 30.")
+    assert whole.interruptions[-1].text.endswith("Replaced: 2 learners from step 30 on.")
     assert job_view(whole, row=1, directory="", wait=None, progress=None).state_label == "Processing"
 
 

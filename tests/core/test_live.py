@@ -62,7 +62,7 @@ def test_the_story_says_what_was_lost_and_how_long_nobody_trained() -> None:
 
     (story,) = fold(one, gone)[1]
 
-    assert story.text == "killed from outside (SIGKILL). 1 learner goes on at step 1,200, after 0.1 s."
+    assert story.text == "killed from outside (SIGKILL). 1 learner continues from step 1,200 after a pause of 0.1 s."
 
 
 def test_who_was_to_join_and_died_is_tried_again_later_and_costs_nothing() -> None:
@@ -101,7 +101,7 @@ def test_a_move_to_which_nobody_came_leaves_all_as_it_was_and_counts_as_one() ->
 
     assert [(m.member, m.rank, m.generation, m.seat.node) for m in one.gang] == [(0, 0, 2, "n1"), (1, 1, 2, "n2")]
     assert (one.resize, one.resizes, one.members, one.step) == (None, (), one.gang, 7)
-    assert story[0].text == "1 learner that was to join did not come: it goes on as it was."
+    assert story[0].text == "1 joining learner did not start; the job continues at its previous size."
     assert one.moved_s == 60.0
 
 

@@ -50,7 +50,7 @@ def test_a_job_that_lives_spread_goes_together_and_is_told_why() -> None:
     [change] = moves(pool([node("a", 1), node("b", 3)], APART))
 
     assert (change.job, {seat.node for seat in change.seats}, change.by) == ("job-1", {"b"}, "pool")
-    assert change.why == "Its 2 learners can sit on one node (b) now, and train faster there."
+    assert change.why == "Its 2 learners fit on one node (b) now and train faster there."
 
 
 def test_who_asked_to_be_spread_or_never_to_change_is_left_alone() -> None:
@@ -92,7 +92,7 @@ def test_a_learner_in_the_way_of_one_that_waits_for_a_whole_node_goes_elsewhere(
     [change] = moves(before)
 
     assert {seat.node for seat in change.seats} in ({"a"}, {"b"})
-    assert change.why.endswith("for job-2, which waits: it fits there then.")
+    assert change.why.endswith("for the waiting job job-2; it fits there afterwards.")
     after = plan(moved(before, change), NOW_S, Policy())
     assert [start.job for start in after.starts] == ["job-2"]
     assert after.resizes == ()

@@ -200,14 +200,14 @@ def test_in_every_layout_a_gang_is_whole_and_of_the_kind_asked_for_and_of_one_ki
         (
             "V100",
             1,
-            "asks for the kind 'V100'; the pool has NVIDIA A100-SXM4-40GB (4), Tesla T4 (6). Name one of these",
+            "requests the kind 'V100', but the pool has NVIDIA A100-SXM4-40GB (4), Tesla T4 (6). Choose one of these",
         ),
         (
             "A100",
             5,
-            "asks for 5 GPUs of the kind 'A100'; the pool has 4 and 6 of other kinds. Ask for at most 4, or leave",
+            "requests 5 GPUs of the kind 'A100', but the pool has 4 and 6 of other kinds. Request at most 4, or omit",
         ),
-        ("A100", 11, "asks for 11 GPUs; the pool has 10"),
+        ("A100", 11, "requests 11 GPUs, but the pool has only 10"),
     ],
 )
 def test_what_no_pool_like_this_can_give_is_refused_with_the_reason(kind: str, learners: int, said: str) -> None:

@@ -58,20 +58,20 @@ def test_nobody_grows_while_somebody_waits() -> None:
     found = plan(pool([node(devices=4)], running, job(2, (4, 4))), 60.0)
 
     assert found.resizes == ()
-    assert {w.job: w.reason for w in found.waits}["job-1"] == "1 of 4; waiting jobs come first."
+    assert {w.job: w.reason for w in found.waits}["job-1"] == "1 of 4; waiting jobs have precedence."
 
 
 def test_a_waiting_job_says_what_it_needs_what_is_free_and_who_holds_it() -> None:
     running = training(job(1, (3, 3)), *seats("n1", 3))
 
     assert reasons(pool([node(devices=4)], running, job(2, (4, 4)))) == {
-        "job-2": "Needs 4 GPUs at once; 1 is free now. job-1 holds 3."
+        "job-2": "Needs 4 GPUs at once; 1 is free. job-1 holds 3."
     }
 
 
 def test_a_job_without_devices_says_which_cpus_it_waits_for() -> None:
     assert reasons(pool([node(devices=0, cpus=2)], job(1, (1, 1), gpus=0, cpus=4))) == {
-        "job-1": "Needs 1 learner of 4 CPUs; 0 would fit on what is in service."
+        "job-1": "Needs 1 learner of 4 CPUs; 0 would fit on the devices in service."
     }
 
 
@@ -92,7 +92,7 @@ def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
     found = plan(pool([node(devices=3)], running), 60.0)
 
     assert [len(r.seats) for r in found.resizes] == [3]
-    assert [w.reason for w in found.waits] == ["3 of 4; waits for 1 GPU."]
+    assert [w.reason for w in found.waits] == ["3 of 4; waiting for 1 GPU."]
 
 
 def plain(held: int, wish: int, **fields: object) -> Job:
@@ -148,7 +148,7 @@ def test_a_halting_job_is_not_resized() -> None:
 
 
 def test_what_can_never_start_is_refused_with_the_fix() -> None:
-    with pytest.raises(Refused, match=r"asks for 16 GPUs; the pool has 8\. Ask for at most 8"):
+    with pytest.raises(Refused, match=r"requests 16 GPUs, but the pool has only 8\. Request at most 8"):
         check_feasible(job(1, (16, 16)), [node(devices=8)])
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_start_now_but_could_later_is_not_refused() -> None:
 
 
 def test_a_gang_whose_learners_fit_no_node_is_refused() -> None:
-    with pytest.raises(Refused, match="no node of the pool has that much"):
+    with pytest.raises(Refused, match="the nodes of the pool are too small"):
         check_feasible(job(1, gpus=3), [node("a", 2), node("b", 2)])
 
 

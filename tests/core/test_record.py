@@ -19,6 +19,6 @@ def test_estimate_wrong_by_more_than_a_factor_of_three_is_a_miss() -> None:
     assert forecast(600.0, 900.0, 100.0).is_far
     assert forecast(20.0, 30.0, 60.0).is_close
     assert track_record([far, forecast(20.0, 30.0, 25.0)]) == (
-        "Of the last 2 start estimates 1 held; 1 were right to within a minute or a quarter of the wait; 1 was wrong "
+        "Of the last 2 start estimates, 1 was correct; 1 was within a minute or a quarter of the wait; 1 was wrong "
         "by more than a factor of three."
     )

@@ -39,7 +39,9 @@ def test_the_slow_learner_goes_whatever_its_rank_and_the_owner_is_told_why(rank:
     assert len(change.seats) == 3
     assert late.seat not in change.seats
     assert {m.seat for m in GANG.gang if m is not late} < set(change.seats)
-    assert change.why == f"Learner {late.member} on a runs at 50% of the others' speed: another takes its place."
+    assert (
+        change.why == f"Learner {late.member} on a runs at 50% of the others' speed; it is replaced by another learner."
+    )
     after, _ = resized(on.jobs["job-1"], change.seats, change.by, NOW_S, change.why)
     assert late.member not in {m.member for m in after.gang}
     assert {m.member for m in GANG.gang} - {late.member} < {m.member for m in after.gang}

@@ -94,14 +94,14 @@ def test_a_person_who_scales_takes_the_choice_over() -> None:
     one, story = ask(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
 
     assert (one.elastic, one.wish) == (Elastic.MANUAL, 3)
-    assert "yours to choose" in story[0].text
+    assert "only on request (--elastic manual)" in story[0].text
 
 
 def test_what_the_program_asks_for_is_wished_for_and_said() -> None:
     one, story = fold(running(Elastic.MANUAL), fact(running(Elastic.MANUAL), FactKind.ASKED, learners=3, step=1200))
 
     assert (one.wish, one.wish_by) == (3, "program")
-    assert [line.text for line in story] == ["The program asked for 3 learners, at step 1,200."]
+    assert [line.text for line in story] == ["The program requested 3 learners at step 1,200."]
     assert granted(one).resizes[-1].by == "program"
 
 
@@ -118,7 +118,7 @@ def test_a_job_whose_learners_share_nothing_is_kept_small_and_says_so(elastic: E
     one, story = fold(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
 
     assert (one.wish, one.wish_by, one.elastic) == (1, "program", Elastic.MANUAL)
-    assert [line.text for line in story] == [f"{ALONE} It is kept at 1 learner until you scale it."]
+    assert [line.text for line in story] == [f"{ALONE} It stays at 1 learner until you scale it."]
     assert [(note.code, note.text) for note in shown(one).notes] == [("trains_alone", ALONE)]
     assert [len(change.seats) for change in plan(pool([node()], one), 100.0).resizes] == [1]
 
@@ -145,7 +145,9 @@ def test_a_job_that_cannot_go_on_at_another_size_stays_and_its_card_says_why() -
     assert (one.wish, one.elastic) == (2, Elastic.OFF)
     with pytest.raises(NotAllowed, match=r"Stayed at 2\. Parts\."):
         ask(one, Event.SCALE, by="ana", now_s=1.0, learners=3)
-    assert [one.why_not for one in shown(one).actions if one.id == "scale"] == ["its learners hold parts of the model"]
+    assert [one.why_not for one in shown(one).actions if one.id == "scale"] == [
+        "each learner holds a part of the model"
+    ]
     assert scheduled(late, 3)[0].wish == 2
 
 
@@ -162,7 +164,7 @@ def test_a_schedule_is_followed_entry_by_entry_and_once() -> None:
 
     one, story = scheduled(one, 10)
     assert (one.wish, one.wish_by) == (4, "schedule")
-    assert story[0].text == "Epoch 10: 4 learners, by its schedule."
+    assert story[0].text == "Epoch 10: 4 learners, by the job's schedule."
     one = ask(one, Event.SCALE, by="ana", now_s=1.0, learners=3)[0]
     assert scheduled(one, 20)[0].wish == 3
     assert scheduled(one, 31)[0].wish == 2

@@ -46,8 +46,7 @@ def test_it_waits_behind_all_ordinary_jobs_whatever_its_priority_and_is_told_why
     assert [start.job for start in found.starts] == ["job-2"]
     assert [(wait.job, wait.place, wait.of) for wait in found.waits] == [("job-3", 1, 2), ("job-1", 2, 2)]
     assert by("job-1", found) == (
-        "Needs 4 GPUs at once; 0 are free now. job-2 holds 4. "
-        "As a spot job it takes only what ordinary jobs leave idle."
+        "Needs 4 GPUs at once; 0 are free. job-2 holds 4. A spot job uses only devices that ordinary jobs leave idle."
     )
 
 
@@ -59,11 +58,12 @@ def test_one_without_a_checkpoint_is_stopped_too_with_a_notice_and_both_are_told
     assert [(one.job, one.winner, one.notice_s) for one in found.preempts] == [("job-1", "job-2", 12.0)]
     assert found.preempts[0].reason == "4 GPUs go back to ana's job-2"
     assert (found.starts, found.resizes) == ((), ())
-    assert by("job-2", found) == "Needs 2 GPUs at once; 0 are free now. The spot job job-1 gives 4 GPUs back."
+    assert by("job-2", found) == "Needs 2 GPUs at once; 0 are free. The spot job job-1 gives 4 GPUs back."
 
     leaving, story = preempted(lent, found.preempts[0].reason, 60.0, 12.0)
     assert story[0].text == (
-        "Makes room: 4 GPUs go back to ana's job-2. Checkpoint within 12 s, then back to the queue with its place."
+        "Preempted: 4 GPUs go back to ana's job-2. "
+        "It writes a checkpoint within 12 s, then returns to its place in the queue."
     )
     document = wanted(leaving)
     assert document is not None
@@ -152,7 +152,7 @@ def test_who_grows_to_its_wish_gets_it_back_too() -> None:
     assert [(one.job, one.reason) for one in found.preempts] == [("job-1", "2 GPUs go back to ana's job-2")]
     assert found.resizes == ()
     assert by("job-2", found) == (
-        "2 of 4; waits for 2 GPUs that spot jobs give back. The spot job job-1 gives 2 GPUs back."
+        "2 of 4; waiting for 2 GPUs to be reclaimed from spot jobs. The spot job job-1 gives 2 GPUs back."
     )
 
 

@@ -29,7 +29,7 @@ def test_every_state_that_is_not_final_can_be_left_by_a_cancel() -> None:
 
 
 def test_a_refused_step_says_what_is_possible() -> None:
-    with pytest.raises(NotAllowed, match="is HALTED cannot take 'halt'; it can take scale, resume, cancel"):
+    with pytest.raises(NotAllowed, match="is HALTED does not allow 'halt'; it allows scale, resume, cancel"):
         step(State.HALTED, Event.HALT)
 
 
@@ -47,7 +47,7 @@ def test_a_halt_is_confirmed_where_the_job_would_start_over() -> None:
         return next(action.confirm for action in actions(one) if action.id is ActionId.HALT)
 
     assert lost(running) is None
-    assert lost(plain) == "Its loop writes no checkpoint: when it is resumed, it starts over."
+    assert lost(plain) == "Its training loop writes no checkpoints, so it starts over when resumed."
     assert lost(replace(plain, checkpoint_step=7)) is None, "it goes on there"
     assert lost(told(plain, FactKind.BEGUN, generation=1)) is None, "a loop of a framework has begun"
     assert lost(replace(plain, state=State.DEPLOYING)) is None, "there is nothing to lose"
@@ -58,7 +58,7 @@ def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
     halting, said = ask(plain, Event.HALT, by="you", now_s=200.0)
     halted = told(told(halting, FactKind.HALTED, step=0), FactKind.CLOSED)
 
-    assert "no checkpoint can be written, so it starts over when resumed" in said[0].text
+    assert "cannot write a checkpoint, so it starts over when resumed" in said[0].text
     assert shown(halting).status_line == "stops without a checkpoint"
     assert shown(halted).status_line == "by you"
     assert shown(halted).reason == "There is no checkpoint: it starts over when resumed."
@@ -74,7 +74,7 @@ def test_an_ended_job_offers_another_run_and_nothing_else() -> None:
 def test_a_job_of_fixed_size_says_why_it_cannot_be_scaled() -> None:
     scale = actions(training(job(learners=(2, 2)), *seats("n1", 2)))[0]
 
-    assert (scale.enabled, scale.why_not) == (False, "it takes exactly 2 learners")
+    assert (scale.enabled, scale.why_not) == (False, "it runs with exactly 2 learners")
 
 
 def test_the_goal_of_a_fresh_job_is_to_run() -> None:

@@ -23,18 +23,18 @@ def said(waits: Job, runs: Job, policy: Policy) -> list[str]:
     """Sentences that say that no bound holds, or a long one."""
     picture = pool([node(devices=4)], training(runs, *seats("n1", 4)), waits)
     found = why_it_waits(waits, picture, plan(picture, 60.0, policy).waits, policy)
-    assert found[0].startswith("It is 1st of 1 in line")
-    return [text for text in found if "go first" in text]
+    assert found[0].startswith("It is 1st of 1 in the queue")
+    return [text for text in found if "come first" in text]
 
 
 def test_who_waits_for_higher_priorities_is_told_how_long_they_go_first() -> None:
     low, equal = job(2, (4, 4)), job(1, (4, 4))
 
     [text] = said(low, replace(equal, priority=5), Policy())
-    assert text == "Jobs of a higher priority go first until it has waited 2 d 16 h; then it goes before them once."
+    assert text == "Jobs with a higher priority come first until it has waited 2 d 16 h; then it takes precedence once."
     spot = replace(low, spec=replace(low.spec, spot=True))
     [text] = said(spot, replace(equal, priority=5), Policy())
-    assert text == f"Jobs of a higher priority always go first: {NO_BOUND}."
+    assert text == f"Jobs with a higher priority always come first, {NO_BOUND}."
     assert said(low, equal, Policy()) == []
     assert said(low, replace(equal, priority=-5), Policy(preempts=False)) == []
 
@@ -47,12 +47,12 @@ def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_pree
         [found] = [s for s in why_it_waits(waits, picture, plan(picture, 60.0, policy).waits, policy) if "holds" in s]
         return found
 
-    kept = "; its priority is lower, but it wrote no checkpoint to go on from, so it is not preempted."
+    kept = "; its priority is lower, but it has no checkpoint, so it is not preempted."
     assert holder(low).endswith(
-        "; its priority is lower, but it has no checkpoint yet: it is asked for one, and then makes room."
+        "; its priority is lower, but it has to write its first checkpoint before it is preempted."
     )
     low = replace(low, is_plain=True)
-    assert holder(low) == "job-1 (ana) holds 4 GPUs on n1, nobody knows until when" + kept
+    assert holder(low) == "job-1 (ana) holds 4 GPUs on n1 for an unknown time" + kept
     assert not holder(low, replace(high, priority=0)).endswith(kept)
     assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "nobody is preempted there"
     assert not holder(replace(low, checkpoint_step=7)).endswith(kept), "it is preempted"
@@ -67,23 +67,23 @@ def test_who_is_not_told_when_it_starts_is_told_whose_length_is_not_known() -> N
         picture = replace(pool([node(devices=4)], runs, first, second), known=lengths)
         waits = plan(picture, 60.0, DEFAULT).waits
         found = why_it_waits(second, picture, waits, DEFAULT, is_foretold=is_foretold)
-        return [text for text in found if "cannot be told" in text]
+        return [text for text in found if "No start estimate" in text]
 
-    hint = "will run (--epochs at submit tells it, and what has ended teaches it)."
-    assert told() == [f"When it starts cannot be told: nobody knows how long job-2, job-1 {hint}"]
+    hint = "is unknown. Set --epochs at submit; completed jobs also improve the estimate."
+    assert told() == [f"No start estimate: the run time of job-2, job-1 {hint}"]
     assert told(is_foretold=True) == []
     hour = Known(length_s=3600.0)
-    assert told(job_1=hour) == [f"When it starts cannot be told: nobody knows how long job-2 {hint}"]
+    assert told(job_1=hour) == [f"No start estimate: the run time of job-2 {hint}"]
     assert told(job_1=hour, job_2=hour) == []
     overrun = Known(length_s=60.0, executed_s=90.0)
-    assert told(job_1=overrun, job_2=hour) == [f"When it starts cannot be told: nobody knows how long job-1 {hint}"]
+    assert told(job_1=overrun, job_2=hour) == [f"No start estimate: the run time of job-1 {hint}"]
 
 
 def test_who_would_borrow_is_told_that_owners_go_first() -> None:
     borrower, owner = job(2, (4, 4)), of("research", job(1, (4, 4)))
 
     [text] = said(borrower, owner, SHARED)
-    assert text == f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}."
+    assert text == f"It would borrow devices. Jobs that use their queue's guarantee always come first, {NO_BOUND}."
     assert said(borrower, job(1, (4, 4)), SHARED) == [], "nobody of research is there"
     assert said(borrower, owner, Policy()) == []
     assert said(of("research", job(2, (2, 2))), job(1, (4, 4)), SHARED) == [], "it is an owner itself"
@@ -100,10 +100,10 @@ def test_who_need_not_wait_for_close_seats_is_told_why() -> None:
         return [s for s in why_it_waits(one, picture, plan(picture, 60.0, policy).waits, policy) if "any nodes" in s]
 
     assert told(Profile(communication=0.02)) == [
-        "Its learners may sit on any nodes: over several nodes they waited 2% of a step for each other."
+        "Its learners may be placed on any nodes: across nodes, they spent only 2% of a step on communication."
     ]
     assert told(Profile(skew=0.1)) == [
-        "Its learners may sit on any nodes: what they exchange is even, its largest tensor is 10% of it."
+        "Its learners may be placed on any nodes: their tensors are of even size, the largest has 10% of the total."
     ]
     assert told(Profile(communication=0.3, skew=0.1)) == []
     assert told(Profile()) == []

@@ -58,7 +58,7 @@ def test_its_owner_is_told_that_it_waits_for_a_node_and_not_for_others() -> None
 
     assert wait.reason == "Needs 8 GPUs at once; the pool has 4 in service."
     assert small.reason == "Needs 2 GPUs; the pool has 1 in service."
-    assert cpus.reason == "Needs 2 learners at once of 1 GPU, 3 CPUs; 0 would fit on what is in service."
+    assert cpus.reason == "Needs 2 learners at once of 1 GPU, 3 CPUs; 0 would fit on the devices in service."
 
 
 def test_nobody_is_preempted_for_devices_that_are_out_of_service() -> None:

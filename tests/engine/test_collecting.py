@@ -136,9 +136,9 @@ async def users_and_their_limits(folder: Path) -> None:
     with pytest.raises(NotAllowed, match="101 is above 100"):
         await ask("bob", priority=101)
     jobs = [await ask("bob", priority=100), await ask("bob")]
-    with pytest.raises(NotAllowed, match="2 jobs waiting, and this pool takes 2 per user"):
+    with pytest.raises(NotAllowed, match="2 waiting jobs; this pool allows 2 per user"):
         await ask("bob")
-    with pytest.raises(NotAllowed, match="ask an administrator"):
+    with pytest.raises(NotAllowed, match="Ask a pool administrator"):
         await engine.ask(engine.requests.change("bob", jobs[1], Change(priority=500)))
     for _ in range(3):
         await ask("ana", priority=5000)  # runs the pool

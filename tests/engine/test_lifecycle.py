@@ -92,7 +92,7 @@ def test_of_four_gangs_of_four_two_run_whole_and_two_wait_with_a_reason(play: Ca
         views = [engine.lifecycle.view(engine.lifecycle.jobs[j]) for j in jobs]
         assert [v.state for v in views] == ["PROCESSING", "PROCESSING", "QUEUED", "QUEUED"]
         assert [v.status_line for v in views[2:]] == ["1st of 2", "2nd of 2"]
-        assert all(v.reason.startswith("Needs 4 GPUs at once; 0 are free now.") for v in views[2:])
+        assert all(v.reason.startswith("Needs 4 GPUs at once; 0 are free.") for v in views[2:])
         await engine.until(engine.all_ended)
         assert set(engine.states().values()) == {"COMPLETED"}
 
@@ -111,7 +111,7 @@ def test_the_same_key_gives_the_same_job_and_another_request_under_it_is_refused
 
 def test_what_the_pool_can_never_run_is_refused_before_anything_starts(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
-        with pytest.raises(Refused, match="asks for 16 GPUs; the pool has 8"):
+        with pytest.raises(Refused, match="requests 16 GPUs, but the pool has only 8"):
             await engine.submit(learners=(16, 16))
         assert engine.states() == {}
         assert pool.acts == []

@@ -99,9 +99,9 @@ def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_pat
         waits = engine.lifecycle.waits
         assert sorted(wait.place for wait in waits.values()) == list(range(1, CROWD + 12))
         assert waits[late].place == waits[late].of == CROWD + 11
-        assert waits[late].reason.startswith("Needs 1 GPU; 0 are free now.")
+        assert waits[late].reason.startswith("Needs 1 GPU; 0 are free.")
         story = [str(event["text"]) for event in await engine.requests.story("ana", late)]
-        assert any(text.startswith("Waits: needs 1 GPU") for text in story)
+        assert any(text.startswith("Waiting: needs 1 GPU") for text in story)
 
     in_a_crowd(tmp_path, scene)
 

@@ -25,7 +25,7 @@ Play = Callable[[Engine, SimulatedPool], Awaitable[None]]
 RESTARTED = Script(steps=20_000, checkpoint_every_steps=100)
 """With two learners about 1000 s."""
 LIVE = replace(RESTARTED, is_live=True)
-TOGETHER = "Its 2 learners can sit on one node (n1) now, and train faster there."
+TOGETHER = "Its 2 learners fit on one node (n1) now and train faster there."
 WAYS = pytest.mark.parametrize("script", [LIVE, RESTARTED], ids=["live", "restarted"])
 
 
@@ -132,8 +132,8 @@ def test_a_gang_on_two_nodes_moves_to_one_and_its_owner_is_told_why(play: Callab
         assert job_of(engine, gang).resizes[0].step >= before
         assert job_of(engine, gang).restarts_total == 0
         [decided, done] = [text for text in await told(engine, gang) if "Mov" in text]
-        assert decided == f"{TOGETHER} Moving, by pool."
-        assert done.startswith("Moved, by pool, at step ")
+        assert decided == f"{TOGETHER} Moving, by the pool."
+        assert done.startswith("Moved, by the pool, at step ")
         assert engine.lifecycle.view(job_of(engine, gang)).reason == ""
 
     play(scene, script)
@@ -205,7 +205,7 @@ def test_nobody_moves_while_somebody_makes_room(play: Callable[..., None]) -> No
         await engine.act(left, Event.CANCEL)
         await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
 
-        assert any("Makes room: urgent-4" in text for text in await told(engine, right))
+        assert any("Preempted: urgent-4" in text for text in await told(engine, right))
         assert nodes_of(engine, urgent) == nodes_of(engine, gang) == ["n1", "n2"]
         assert moves(engine, gang) == []
 
@@ -239,8 +239,8 @@ def test_a_move_lets_one_in_that_would_else_not_fit(play: Callable[..., None], s
         assert {*nodes_of(engine, gang)}.isdisjoint(nodes_of(engine, whole))
         texts = await told(engine, gang)
         [node_name] = nodes_of(engine, whole)
-        why = f"Makes room on {node_name} for {whole}, which waits: it fits there then."
-        assert f"{why} Moving, by pool." in texts
+        why = f"Makes room on {node_name} for the waiting job {whole}; it fits there afterwards."
+        assert f"{why} Moving, by the pool." in texts
         assert not any("preempted" in text or "queue" in text for text in texts)
 
     play(scene, script)
@@ -258,7 +258,9 @@ def test_a_move_to_which_nobody_comes_is_given_up_and_tried_again_ten_minutes_la
 
         assert (nodes_of(engine, gang), members_of(engine, gang)) == (["n1", "n2"], [0, 1])
         assert (moves(engine, gang), job_of(engine, gang).restarts_total) == ([], 0)
-        assert (await told(engine, gang))[-1] == "1 learner that was to join did not come: it goes on as it was."
+        assert (await told(engine, gang))[
+            -1
+        ] == "1 joining learner did not start; the job continues at its previous size."
 
         await engine.until(lambda: nodes_of(engine, gang) == ["n1", "n1"])
         [given_up_s, again_s] = await moved_at(engine, gang)

@@ -120,18 +120,18 @@ def test_a_drain_shrinks_who_is_elastic_moves_who_fits_and_preempts_last(play: C
         await engine.until(lambda: engine.is_at(fixed, "QUEUED") and view(engine, elastic).transition is None)
         assert nodes_of(engine, elastic) == ["n2"]
         assert (
-            "It made room: n1 is being drained by ana. Nothing was lost: it goes on from step"
+            "Preempted: n1 is being drained by ana. Nothing was lost: it continues from step"
             in view(engine, fixed).reason
         )
         assert (
-            "n1 is being drained by ana: elastic-1 shrinks from 2 to 1 learner and goes on. Scaling 2 → 1, by drain."
-            in await texts(engine, elastic)
+            "n1 is being drained by ana: elastic-1 shrinks from 2 to 1 learner and continues. "
+            "Scaling 2 → 1, by a drain." in await texts(engine, elastic)
         )
 
         await engine.ask(administration.uncordon("ana", "n1"))
         await engine.until(lambda: engine.is_at(fixed, "PROCESSING"))
         assert nodes_of(engine, fixed) == ["n1", "n1"]
-        assert any(text.startswith("Got 2 learners on n1.") for text in await texts(engine, fixed))
+        assert any(text.startswith("Placed 2 learners on n1.") for text in await texts(engine, fixed))
 
     play(scene)
 
@@ -159,7 +159,7 @@ def test_a_job_without_a_checkpoint_stays_until_it_has_one(play: Callable[..., N
 
         assert nodes_of(engine, job) == ["n1", "n1"]
         assert view(engine, job).reason == (
-            "n1 is being drained by ana; job-1 has no checkpoint yet: it stays until it has one, or ends."
+            "n1 is being drained by ana; job-1 has no checkpoint yet; it stays until it has one, or ends."
         )
         await engine.until(lambda: nodes_of(engine, job) == ["n2", "n2"])
 
@@ -172,7 +172,7 @@ def test_who_is_in_the_way_and_writes_no_checkpoint_by_time_is_asked_for_one(pla
         await engine.until(lambda: engine.is_at(job, "PROCESSING"))
         await engine.ask(administration.drain("ana", "n1", DrainAsked()))
         await engine.until(lambda: nodes_of(engine, job) == ["n2", "n2"])
-        asked = "The pool, as n1 is being drained by ana, asked for a checkpoint: it is taken at the next step."
+        asked = "The pool, as n1 is being drained by ana, requested a checkpoint; it is written at the next step."
         assert asked in await texts(engine, job)
 
         await engine.until(lambda: engine.is_at(job, "PROCESSING"))
@@ -182,8 +182,8 @@ def test_who_is_in_the_way_and_writes_no_checkpoint_by_time_is_asked_for_one(pla
         urgent = await engine.submit(submit((2, 2), name="urgent", priority=100))
         await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
         told = [text for one in (job, low) for text in await texts(engine, one)]
-        assert f"The pool, for {urgent} (ana), asked for a checkpoint: it is taken at the next step." in told
-        assert any(text.startswith(f"Makes room: {urgent}") for text in told)
+        assert f"The pool, for {urgent} (ana), requested a checkpoint; it is written at the next step." in told
+        assert any(text.startswith(f"Preempted: {urgent}") for text in told)
 
     play(scene, Script(steps=20_000, checkpoint_every_steps=0))
 
@@ -288,10 +288,10 @@ def test_what_a_job_was_told_of_its_start_is_put_to_the_test(play: Callable[...,
         assert runs not in tested, "it did not wait"
         assert " start estimate" in engine.lifecycle.pool_view().track_record
         told = await texts(engine, waits)
-        assert told[1].startswith("Waits: needs 4 GPUs at once; 0 are free now.")
+        assert told[1].startswith("Waiting: needs 4 GPUs at once; 0 are free.")
         assert told[2].startswith("Expected to start in ")
-        assert "It was told " in told[3]
-        assert ", and waited " in told[3]
+        assert "Its start estimate was " in told[3]
+        assert "; it waited " in told[3]
 
     play(scene, Script())
 
@@ -308,14 +308,12 @@ def test_why_names_place_order_share_and_who_holds_what_until_when(play: Callabl
 
         said = await engine.requests.why("ana", waits)
         assert said[0] == "job-3 is queued (2nd of 2)."
-        assert said[2] == "It is 2nd of 2 in line; the pool's order is fair, its priority 0."
+        assert said[2] == "It is 2nd of 2 in the queue; the pool's order is fair; its priority is 0."
         assert said[3] == "Ahead of it: wide-2."
-        assert said[4].startswith("job-1 (ana) holds 4 GPUs on n1, n2, until in about ")
-        assert said[5].startswith("When it starts cannot be told: nobody knows how long wide-2 will run")
-        assert said[6] == "Its queue default holds 4, and is guaranteed nothing (weight 1)."
-        assert "Its queue research holds 0 of the 3 GPUs that it is guaranteed." in await engine.requests.why(
-            "ana", "wide-2"
-        )
+        assert said[4].startswith("job-1 (ana) holds 4 GPUs on n1, n2 for about ")
+        assert said[5].startswith("No start estimate: the run time of wide-2 is unknown.")
+        assert said[6] == "Its queue default holds 4 GPUs and has no guarantee (weight 1)."
+        assert "Its queue research holds 0 of its 3 guaranteed GPUs." in await engine.requests.why("ana", "wide-2")
 
     play(scene)
 
@@ -368,7 +366,7 @@ def test_a_queue_that_was_made_can_be_removed_again_once_nobody_is_in_it(play: C
         for name, refused, says in (
             ("research", NotAllowed, r"in use: 1 job of it has not ended \(wide-1\). Wait for them, or cancel them"),
             ("default", NotAllowed, "always there"),
-            ("fixed", NotAllowed, "made by the pool's config.toml; take it out there"),
+            ("fixed", NotAllowed, "defined in the pool's config.toml; remove it there"),
             ("teaching", NotFound, "there is no queue 'teaching'; the pool has default, fixed, research"),
         ):
             with pytest.raises(refused, match=says):

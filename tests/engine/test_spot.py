@@ -47,7 +47,7 @@ def test_one_that_does_not_leave_is_ended_when_its_notice_is_over(tmp_path: Path
         asked_s = engine.clock.now_s()
         ours = await engine.submit(submit((2, 2), name="ours"))
         assert engine.lifecycle.view(engine.lifecycle.jobs[ours]).reason.startswith(
-            f"Needs 2 GPUs at once; 0 are free now. The spot job {spot} gives 4 GPUs back."
+            f"Needs 2 GPUs at once; 0 are free. The spot job {spot} gives 4 GPUs back."
         )
         await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
         assert engine.clock.now_s() - asked_s == pytest.approx(12.0, abs=1.0)  # virtual seconds: notice and start
@@ -71,7 +71,7 @@ def test_one_that_listens_goes_on_where_it_was_also_if_the_engine_dies_meanwhile
         assert engine.is_at(spot, "QUEUED")
         await engine.until(engine.all_ended)
         story = [str(e["text"]) for e in await engine.requests.story("ana", spot)]
-        assert any(f"train from step {at}." in text for text in story)
+        assert any(f"learners from step {at}." in text for text in story)
         assert engine.states() == {spot: "COMPLETED", ours: "COMPLETED"}
 
     play(tmp_path, Script(steps=60), scene)

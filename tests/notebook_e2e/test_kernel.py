@@ -282,7 +282,7 @@ def test_a_job_that_is_too_large_is_refused_with_what_there_is(kernel: Kernel, p
 
     sent = kernel.run("%%train huge --gpus 1000\nrun = dlaas.run()", fails=True)
 
-    assert f"asks for 1,000 {unit}s; the pool has {total}." in sent.evalue
+    assert f"requests 1,000 {unit}s, but the pool has only {total}." in sent.evalue
     assert sent.evalue.startswith("Not submitted: 1 error to fix first.\n- cell [")
 
 

@@ -77,7 +77,7 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
     button = choose(panel, "n1", "ArrowDown", "Enter")
     expect(dialog).to_contain_text("n1: 1 job shrinks.")
     expect(rows).to_have_text([left])
-    expect(dialog.get_by_role("row").nth(1)).to_contain_text("Shrinks from 2 to 1 learner and goes on.")
+    expect(dialog.get_by_role("row").nth(1)).to_contain_text("Shrinks from 2 to 1 learner and continues.")
     page.shot(tmp_path / "drain-light.png")
     page.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)

@@ -250,7 +250,7 @@ def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
     story = site.job(job).story()
     lines = re.findall(r"(\d) → (\d), by you, at step [\d,]+ after a pause of", story)
     assert [(int(a), int(b)) for a, b in lines] == list(pairwise(sizes)), story
-    wishes = re.findall(r"wished for (\d) learner", story)
+    wishes = re.findall(r"requested (\d) learner", story)
     assert int(wishes[-1]) == intent, story
     page.shot(tmp_path / "pressed.png")
 

@@ -71,7 +71,7 @@ def waiting_at(job: Job) -> tuple[JobView, int]:
     """Wait until the job is back in the queue; its view, and the step of the checkpoint from which it goes on."""
     until(lambda: job.status == "QUEUED", f"{job.id} is back in the queue", 20)
     view = job.last_view
-    found = re.search(r"Nothing was lost: it goes on from step (\d+)", view.reason)
+    found = re.search(r"Nothing was lost: it continues from step (\d+)", view.reason)
     assert found is not None, view.reason
     assert int(found[1]) > 0
     return view, int(found[1])

@@ -47,7 +47,7 @@ def test_a_checkpoint_asked_for_at_the_terminal_is_where_a_killed_learner_goes_o
     began = job.directory / "output" / "began"
     until(lambda: began.exists() and job.status == "PROCESSING", "it trains")
     assert "keeps" in dlaas("checkpoint", "keeps")
-    until(lambda: ", as asked." in dlaas("story", "keeps"), "it is kept")
+    until(lambda: "Requested checkpoint written" in dlaas("story", "keeps"), "it is kept")
     kill(next(iter(here.learners(job).values())))
     until(lambda: int(began.read_text() or 0) > 0, "it goes on where it was kept")
     job.cancel()
@@ -65,7 +65,7 @@ def test_a_checkpoint_asked_for_of_a_learner_that_dies_is_kept_by_the_next_one(s
     until(heard.exists, "it heard that a checkpoint is asked for")
     kill(last)
     hold.unlink()
-    until(lambda: ", as asked." in job.story(), "the next learner keeps it")
+    until(lambda: "Requested checkpoint written" in job.story(), "the next learner keeps it")
     assert any(name.endswith("manifest.json") for name in job.artifacts())
     job.cancel()
 

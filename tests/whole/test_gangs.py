@@ -21,7 +21,7 @@ def test_of_four_jobs_of_four_on_eight_slots_two_run_whole_and_two_wait_with_a_r
     views = [j.view for j in jobs]
     assert [v.state for v in views[2:]] == ["QUEUED", "QUEUED"]
     assert [len(here.learners(j)) for j in jobs] == [4, 4, 0, 0]
-    assert views[2].reason == "Needs 4 CPU slots at once; 0 are free now. gang-1 holds 4 and gang-2 holds 4."
+    assert views[2].reason == "Needs 4 CPU slots at once; 0 are free. gang-1 holds 4 and gang-2 holds 4."
     assert [v.status_line for v in views[2:]] == ["1st of 2", "2nd of 2"]
 
     for job in jobs:

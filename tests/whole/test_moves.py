@@ -38,7 +38,7 @@ GATED = (
     .replace("me = os", "out.mkdir(exist_ok=True)\nme = os")
     .replace(".run()", ".run(); run._seed = 7")
 )
-TOGETHER = "Its 2 learners can sit on one node ({}) now, and train faster there."
+TOGETHER = "Its 2 learners fit on one node ({}) now and train faster there."
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,8 @@ def test_a_gang_goes_together_on_one_node_while_it_trains_also_when_the_engine_i
     assert moves(here, gang) == [(2, 2, "pool")]
     assert here.job(gang.id).view.resizes[0].idle_s is not None
     story = gang.story()
-    assert f"{TOGETHER.format('n1')} Moving, by pool." in story
-    assert "Moved, by pool, at step " in story
+    assert f"{TOGETHER.format('n1')} Moving, by the pool." in story
+    assert "Moved, by the pool, at step " in story
     right.cancel()
     assert_whole(here, gang, weights)
     assert {one.code for one in facts(gang) if one.kind is FactKind.LEARNER_DOWN} == {0}, "all left by themselves"
@@ -146,7 +146,10 @@ def test_a_gang_makes_room_for_one_that_waits_for_a_whole_node(site: Build, weig
     [node] = nodes_of(here, whole)
     assert set(nodes_of(here, gang)) == {"n1", "n2"} - {node}
     assert moves(here, gang) == [(2, 2, "pool")]
-    assert f"Makes room on {node} for {whole.id}, which waits: it fits there then. Moving, by pool." in gang.story()
+    assert (
+        f"Makes room on {node} for the waiting job {whole.id}; it fits there afterwards. Moving, by the pool."
+        in gang.story()
+    )
     assert gang.status == "PROCESSING"
     whole.cancel()
     assert_whole(here, gang, weights)
@@ -176,4 +179,4 @@ def test_a_move_to_which_nobody_comes_is_given_up_and_costs_nothing(
 
 
 def moves_given_up(gang: Job) -> bool:
-    return "1 learner that was to join did not come: it goes on as it was." in gang.story()
+    return "1 joining learner did not start; the job continues at its previous size." in gang.story()

@@ -49,7 +49,7 @@ def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is
 
     preview = dlaas("drain", "n1", "--dry-run")
     assert preview.startswith("n1: 2 jobs shrink.\n")
-    assert all(f"{job} shrinks from 2 to 1 learner and goes on" in preview for job in jobs)
+    assert all(f"{job} shrinks from 2 to 1 learner and continues" in preview for job in jobs)
     assert all(trains_with(here, job, 2) for job in jobs), "a preview does nothing"
 
     assert "n1 is being drained." in dlaas("drain", "n1")
@@ -129,7 +129,7 @@ def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Buil
 
     owner = comes(here, "owner", "2", queue="research")
     waiting, _ = waiting_at(borrower)
-    assert "It made room: owner-2" in waiting.reason
+    assert "Preempted: owner-2" in waiting.reason
     assert "takes back for its queue research what default had borrowed of it. Nothing was lost" in waiting.reason
     leaves(here, owner)
     until(lambda: borrower.status == "PROCESSING", "the borrower goes on", 60)
@@ -143,13 +143,13 @@ def test_what_a_job_was_told_of_its_start_is_put_to_the_test_when_it_starts(site
     trains(first)
     second = here.submit("print('done')\n", name="second", gpus="2")
     until(lambda: "Expected to start in" in second.view.reason, "it is told when it starts")
-    assert "Waits: needs 2 CPU slots at once" in second.story()
+    assert "Waiting: needs 2 CPU slots at once" in second.story()
     kill(here.engine_pid())
 
     second.wait(90)
     story = second.story()
-    assert "It was told " in story
-    assert ", and waited " in story
+    assert "Its start estimate was " in story
+    assert "; it waited " in story
     pool = json.loads(here.terminal("jupyter", "dlaas", "pool", "--json"))
     assert pool["track_record"].startswith("The last start estimate ")
     kill(here.engine_pid())

@@ -17,17 +17,22 @@ def test_who_is_preempted_waits_with_a_sentence_and_goes_on_at_its_step(site: Bu
 
     urgent = comes(here, "urgent", "2", priority="high")
     waiting, at = waiting_at(low)
-    assert "It made room: urgent-2" in waiting.reason
-    assert "has priority 100. Nothing was lost: it goes on from step" in waiting.reason
+    assert "Preempted: urgent-2" in waiting.reason
+    assert "has priority 100. Nothing was lost: it continues from step" in waiting.reason
 
     hurry(here)
     leaves(here, urgent)
     low.wait(120)
     assert (urgent.status, low.status) == ("COMPLETED", "COMPLETED")
     story = low.story()
-    assert f"train from step {at}." in story
+    assert f"learners from step {at}." in story
     assert f"The pool, for {urgent.id} (" in story
-    assert "asked for a checkpoint: it is taken at the next step." in story
-    told = ("Makes room: urgent-2", "Back in the queue. Nothing was lost", "Waits: needs 2 CPU slots", "Got 2 learners")
+    assert "requested a checkpoint; it is written at the next step." in story
+    told = (
+        "Preempted: urgent-2",
+        "Back in the queue. Nothing was lost",
+        "Waiting: needs 2 CPU slots",
+        "Placed 2 learners",
+    )
     assert_told(story, *told)
     assert "trained steps 400" in low.logs()  # the script's own count goes on too: none lost, none twice

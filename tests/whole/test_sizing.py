@@ -149,7 +149,7 @@ def test_a_program_whose_learners_would_share_nothing_is_kept_at_one_until_a_per
 
     view = here.job(job.id).view
     assert (view.size.wish, view.elastic, view.restarts) == (1, Elastic.MANUAL, 0)
-    assert "It is kept at 1 learner until you scale it." in job.story()
+    assert "It stays at 1 learner until you scale it." in job.story()
     job.scale(2)
     settled(here, job, 2)
     until(lambda: here.job(job.id).view.progress, "they train")

@@ -33,4 +33,4 @@ def test_who_holds_the_others_up_is_replaced_and_each_sample_is_trained_once(sit
     assert next(fact.member for fact in facts if fact.kind is FactKind.SLOW) == 0
     assert next(fact.member for fact in facts if fact.kind is FactKind.LEARNER_DOWN and not fact.failure) == 0
     assert not list(gang.directory.glob("checkpoints/step-*")), "no checkpoint was needed"
-    assert "another takes its place. Moving, by pool." in gang.story()
+    assert "it is replaced by another learner. Moving, by the pool." in gang.story()

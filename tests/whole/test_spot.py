@@ -23,17 +23,22 @@ def test_who_is_spot_is_checkpointed_for_an_ordinary_job_and_goes_on_at_its_step
 
     ours = comes(here, "ours", "2")
     waiting, at = waiting_at(lent)
-    assert "As a spot job it takes only what ordinary jobs leave idle." in waiting.reason
-    assert "It made room: 2 CPU slots go back to" in waiting.reason
-    assert "It is a spot job: it goes behind all others" in lent.why()
+    assert "A spot job uses only devices that ordinary jobs leave idle." in waiting.reason
+    assert "Preempted: 2 CPU slots go back to" in waiting.reason
+    assert "It is a spot job: it starts after all others" in lent.why()
 
     hurry(here)
     leaves(here, ours)
     lent.wait(120)
     story = lent.story()
-    told = ("Makes room: 2 CPU slots go back to", "Checkpoint within 30 s", "Back in the queue", "Got 2 learners")
+    told = (
+        "Preempted: 2 CPU slots go back to",
+        "It writes a checkpoint within 30 s",
+        "Back in the queue",
+        "Placed 2 learners",
+    )
     assert_told(story, *told)
-    assert f"train from step {at}." in story
+    assert f"learners from step {at}." in story
     assert "trained steps 400" in lent.logs()  # none lost, none twice
 
 
@@ -63,5 +68,5 @@ def test_one_that_saves_nothing_and_does_not_listen_has_gone_after_its_notice(si
     ours = comes(here, "ours", "1")
 
     leaves(here, ours)
-    assert "It had no checkpoint: it starts afresh." in lent.story()
+    assert "It had no checkpoint and starts over." in lent.story()
     lent.cancel()

@@ -43,7 +43,7 @@ SCALE = Action(id=ActionId.SCALE, label="Scale")
 HALT = Action(id=ActionId.HALT, label="Halt")
 RESUME = Action(id=ActionId.RESUME, label="Resume")
 CANCEL = Action(id=ActionId.CANCEL, label="Cancel")
-RETRY = Action(id=ActionId.RETRY, label="Retry as it was")
+RETRY = Action(id=ActionId.RETRY, label="Retry unchanged")
 AGAIN = Action(id=ActionId.RETRY, label="Run again")
 
 QUEUED: Final = JobView(
@@ -56,7 +56,7 @@ QUEUED: Final = JobView(
     state_label="Queued",
     tone="idle",
     status_line="2nd of 5",
-    reason="4 GPUs at once; 2 are free now. bert-47 holds 2.",
+    reason="4 GPUs at once; 2 are free. bert-47 holds 2.",
     transition=None,
     place=2,
     waiting=5,
@@ -146,7 +146,8 @@ PROCESSING: Final = replace(
             step=1620,
             before=4,
             by="lost",
-            text="Learner 2 was killed from outside (SIGKILL). 3 learners go on at step 1,620, after 2.1 s.",
+            text="Learner 2 was killed from outside (SIGKILL). "
+            "3 learners continue from step 1,620 after a pause of 2.1 s.",
             held_s=T0 + 765.9,
             to_s=T0 + 768,
             after=3,
@@ -182,7 +183,7 @@ HALTING: Final = replace(
     status_line="writes a checkpoint",
     transition="halting",
     actions=(replace(SCALE, enabled=False, why_not="the job is halting"), CANCEL),
-    learners=learners(4, 4, "Leaving"),
+    learners=learners(4, 4, "Stopping"),
     progress=progress(3652, T0 + 1700, 1450.0, 1600.0),
 )
 
@@ -335,7 +336,7 @@ POOL: Final = PoolView(
         QueueView(name="default", weight=1.0, guaranteed=0, held=2, waiting=1),
         QueueView(name="research", weight=2.0, guaranteed=6, held=6, waiting=1),
     ),
-    track_record="Of the last 50 start estimates 41 held; 44 were right to within a minute or a quarter of the wait.",
+    track_record="Of the last 50 start estimates, 41 were correct; 44 were within a minute or a quarter of the wait.",
     notices=("The pool's store was missing or empty. 2 jobs were taken up again from disk: vit-49, eval-50.",),
     gist="8 of 12 GPUs in use",
     isolation="processes",
@@ -352,14 +353,14 @@ DRAIN: Final = DrainView(
             way="shrink",
             before=2,
             after=1,
-            text="vae-43 shrinks from 2 to 1 learner and goes on",
+            text="vae-43 shrinks from 2 to 1 learner and continues",
         ),
         LeaveView(
             job="nano-46",
             way="stay",
             before=1,
             after=0,
-            text="nano-46 has no checkpoint yet: it stays until it has one, or ends",
+            text="nano-46 has no checkpoint yet; it stays until it has one, or ends",
         ),
     ),
 )

@@ -50,7 +50,7 @@ class World:
         live.update(id="live-1", name="live", number=1, submitted_s=time.time(), started_s=None, resizes=[], notes=[])
         live["size"] = {"min": 1, "max": 4, "wish": 2, "held": 0}
         live.update(state="QUEUED", state_label="Queued", tone="idle", status_line="1st of 1", learners=[], progress=None)
-        live["reason"] = "2 GPUs at once; 1 is free now."
+        live["reason"] = "2 GPUs at once; 1 is free."
         self.live = live
         self.jobs["live-1"] = live
         self.logs: dict[str, str] = {"0": "", "1": ""}

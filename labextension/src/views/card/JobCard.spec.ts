@@ -32,7 +32,7 @@ describe('the card', () => {
     ['halted', 'Halted', ['Resume', 'Cancel']],
     ['completed', 'Completed', ['Run again']],
     ['failed', 'Failed · your code', []],
-    ['cancelled', 'Cancelled', ['Retry as it was']]
+    ['cancelled', 'Cancelled', ['Retry unchanged']]
   ])('%s: shows the state and exactly the actions that the server allows', (name, label, actions) => {
     const view = golden.job(name);
     const card = show(stateOf(view));
@@ -99,7 +99,7 @@ describe('the card', () => {
 
   it('asks before it halts a loop that would start over', () => {
     const view = golden.job('processing');
-    const lost = 'Its loop writes no checkpoint: when it is resumed, it starts over.';
+    const lost = 'Its training loop writes no checkpoints, so it starts over when resumed.';
     const actions = view.actions.map(a => (a.id === 'halt' ? { ...a, confirm: lost } : a));
     show(stateOf({ ...view, actions }));
     fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
@@ -126,7 +126,7 @@ describe('the card', () => {
 
   it('shows what a job waits for, and halts and resumes', () => {
     show(stateOf(golden.job('queued')));
-    expect(screen.getByText('4 GPUs at once; 2 are free now. bert-47 holds 2.')).toBeDefined();
+    expect(screen.getByText('4 GPUs at once; 2 are free. bert-47 holds 2.')).toBeDefined();
     cleanup();
 
     show(stateOf(golden.job('halted')));
@@ -153,7 +153,7 @@ describe('a failure', () => {
   it('offers the cell, the retry and the report', () => {
     show(stateOf(golden.job('failed')));
     fireEvent.click(screen.getByRole('button', { name: 'Go to cell [5]' }));
-    fireEvent.click(screen.getByRole('button', { name: 'Retry as it was' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Retry unchanged' }));
     fireEvent.click(screen.getByRole('button', { name: 'Copy report' }));
 
     expect(called.goToCell).toHaveBeenCalledTimes(1);

@@ -21,8 +21,8 @@ describe('the preview of a drain', () => {
 
     expect(screen.getByText(view.gist)).toBeTruthy();
     expect(rows.slice(1).map(one => [...one.children].map(cell => cell.textContent?.trim()))).toEqual([
-      ['vae-43', 'you', 'Shrinks from 2 to 1 learner and goes on.'],
-      ['nano-46', '–', 'Has no checkpoint yet: it stays until it has one, or ends.']
+      ['vae-43', 'you', 'Shrinks from 2 to 1 learner and continues.'],
+      ['nano-46', '–', 'Has no checkpoint yet; it stays until it has one, or ends.']
     ]);
     expect(screen.queryByRole('alert')).toBeNull();
   });

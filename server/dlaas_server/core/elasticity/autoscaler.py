@@ -90,7 +90,7 @@ def _not_granted(search: Search, window: Window, wish: int) -> tuple[Search, int
     if refused < REFUSED or window.learners > wish:
         return replace(search, not_granted=refused), wish, ""
     search = replace(search, not_granted=0, cap=window.learners, cap_until_s=window.at_s + REFUSED_S, is_settled=False)
-    return search, window.learners, f"{wish} were not to be had."
+    return search, window.learners, f"{wish} learners were not available."
 
 
 def learn(search: Search, window: Window) -> tuple[Search, bool]:
@@ -174,7 +174,7 @@ class _State:
             size = self.measured()
             return size, f"{size} is the best of the sizes tried."
         size = max(range(self.low, self.high + 1), key=lambda k: (self.value(k), -k))
-        return size, f"{size} is the best by the curve of the sizes tried."
+        return size, f"{size} is the best size on the scaling curve."
 
     def next_size(self) -> tuple[int | None, str]:
         """Return the next size, `held` to continue measuring, or None if nothing is left to find out."""
@@ -183,12 +183,12 @@ class _State:
         if self._is_unsure():
             return self.held, ""
         if most < self.high and self._looks_up(best, most):
-            return min(2 * most, self.high), f"Tries {min(2 * most, self.high)}."
+            return min(2 * most, self.high), f"Trying {min(2 * most, self.high)}."
         if least > self.low and best <= least:
-            return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}."
+            return max(least // 2, self.low), f"Trying {max(least // 2, self.low)}."
         self.is_bracketed = True
         if not self.is_wide and least > self.low:
-            return max(least // 2, self.low), f"Tries {max(least // 2, self.low)}, to see the whole curve."
+            return max(least // 2, self.low), f"Trying {max(least // 2, self.low)} to complete the scaling curve."
         if self.search.refines >= REFINES:
             return None, ""
         if self._is_inexact(best):
@@ -229,7 +229,7 @@ class _State:
 
     def _by_fit(self, best: int) -> tuple[int | None, str]:
         if not any(abs(p.learners - best) <= max(1, 0.06 * best) for p in self.points):
-            return best, f"Tries {best}, where the curve says that it is best."
+            return best, f"Trying {best}, the best size on the scaling curve."
         return self._hidden()
 
     def _hidden(self) -> tuple[int | None, str]:
@@ -245,7 +245,7 @@ class _State:
             middle = (one + other) // 2
             hope = self._condition(middle, self._room(middle), self._work)
             if hope > top * (1 + self.error(best) + self.error(one)):
-                return middle, f"Tries {middle}, in between."
+                return middle, f"Trying {middle}, between two measured sizes."
         return None, ""
 
     def _room(self, size: int) -> float:
@@ -271,7 +271,7 @@ class _State:
         if not found:
             return None, ""
         size = max(found)[1]
-        return size, f"Tries {size}, in between."
+        return size, f"Trying {size}, between two measured sizes."
 
     def _gaps(self, best: int) -> Iterator[tuple[int, int]]:
         sizes = [p.learners for p in self.points]

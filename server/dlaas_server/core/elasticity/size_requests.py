@@ -89,7 +89,7 @@ def asked(job: Job, fact: Fact) -> tuple[Job, str]:
     if learners == job.wish and job.elastic is not Elastic.AUTO:
         return job, ""
     job = replace(job, wish=learners, wish_by="program", elastic=Elastic.MANUAL)
-    return job, f"The program asked for {count(learners, 'learner')}, at step {fact.step or 0:,}."
+    return job, f"The program requested {count(learners, 'learner')} at step {fact.step or 0:,}."
 
 
 def kept_least(job: Job) -> tuple[Job, str]:
@@ -98,7 +98,7 @@ def kept_least(job: Job) -> tuple[Job, str]:
     if job.elastic is Elastic.OFF or (job.wish == least and job.elastic is not Elastic.AUTO):
         return job, ""
     job = replace(job, wish=least, wish_by="program", elastic=Elastic.MANUAL)
-    return job, f" It is kept at {count(least, 'learner')} until you scale it."
+    return job, f" It stays at {count(least, 'learner')} until you scale it."
 
 
 def due(job: Job, epoch: int) -> Scheduled | None:
@@ -116,7 +116,7 @@ def scheduled(job: Job, epoch: int) -> tuple[Job, str]:
     job = replace(job, schedule_done=done)
     if entry.learners == job.wish:
         return job, ""
-    said = f"Epoch {entry.epoch}: {count(entry.learners, 'learner')}, by its schedule."
+    said = f"Epoch {entry.epoch}: {count(entry.learners, 'learner')}, by the job's schedule."
     return replace(job, wish=entry.learners, wish_by="schedule"), said
 
 
@@ -135,6 +135,6 @@ def speedup(job: Job) -> str:
     parts = []
     for few, many in pairwise(points):
         times = many.rate / few.rate
-        how = f"{times:.1f}× faster" if times >= 1.05 else f"{1 / times:.1f}× slower" if times <= 0.95 else "as fast"
+        how = f"{times:.1f}× faster" if times >= 1.05 else f"{1 / times:.1f}× slower" if times <= 0.95 else "same speed"
         parts.append(f"{few.learners * each} → {many.learners * each}: {how}")
     return ", ".join(parts[-3:])

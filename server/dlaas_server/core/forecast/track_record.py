@@ -51,10 +51,10 @@ class Forecast:
 
 
 def outcome(forecast: Forecast) -> str:
-    """Return `It was told 2 min to 5 min, and waited 3 min 10 s.`"""
+    """Return `Its start estimate was 2 min to 5 min; it waited 3 min 10 s.`"""
     said, waited_s = forecast.said, forecast.started_s - forecast.said.at_s
-    told = soon((said.low_s, said.high_s), said.at_s).removeprefix("in ")
-    return f"It was told {told}, and waited {duration(max(waited_s, 0.0))}."
+    estimate = soon((said.low_s, said.high_s), said.at_s).removeprefix("in ")
+    return f"Its start estimate was {estimate}; it waited {duration(max(waited_s, 0.0))}."
 
 
 def soon(expected: tuple[float, float], now_s: float) -> str:
@@ -75,11 +75,15 @@ def track_record(forecasts: Sequence[Forecast]) -> str:
     if not newest:
         return ""
     if len(newest) == 1:
-        return f"The last start estimate {'held' if newest[0].held else 'did not hold'}."
+        return f"The last start estimate was {'correct' if newest[0].held else 'wrong'}."
     held, close = sum(f.held for f in newest), sum(f.is_close for f in newest)
     far = sum(f.is_far for f in newest)
-    missed = f"; {far} {'was' if far == 1 else 'were'} wrong by more than a factor of three" if far else ""
+    missed = f"; {_were(far)} wrong by more than a factor of three" if far else ""
     return (
-        f"Of the last {len(newest)} start estimates {held} held; {close} were right to within a minute or a quarter of "
-        f"the wait{missed}."
+        f"Of the last {len(newest)} start estimates, {_were(held)} correct; {_were(close)} within a minute or a quarter "
+        f"of the wait{missed}."
     )
+
+
+def _were(n: int) -> str:
+    return f"{n} {'was' if n == 1 else 'were'}"

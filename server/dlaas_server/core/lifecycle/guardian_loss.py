@@ -41,13 +41,13 @@ def guardian_gone(job: Job, text: str, now_s: float) -> Told:
     job = replace(job, guardian_starts=starts, guardian_up_s=None)
     if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
         delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
-        return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}; another one is started."),)
+        return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}. Starting another one."),)
     failure = Failure(
         cause=Cause.PLATFORM,
         code="cannot_start",
         what=f"The job's guardian process could not be kept running. {text}",
         advice="Check that the job's Python environment still exists, and see guardian.log in its directory; "
-        "then retry. If it happens again, ask who runs this pool.",
+        "then retry the job. If this happens again, contact the pool administrator.",
     )
     return broke(job, failure, now_s)
 
@@ -83,7 +83,10 @@ def may_be_over(job: Job) -> bool:
 def abandoned(job: Job, now_s: float) -> Told:
     """Close a job without remaining processes, in place of its guardian."""
     after, told = closed(job, now_s)
-    return after, (Story("closed", "No guardian closed the job; no process of it is left, so the pool did."), *told)
+    return after, (
+        Story("closed", "The job's guardian is gone and none of its processes is left, so the pool closed the job."),
+        *told,
+    )
 
 
 def directory_lost(job: Job, directory: str, now_s: float) -> Told:
@@ -91,9 +94,8 @@ def directory_lost(job: Job, directory: str, now_s: float) -> Told:
     failure = Failure(
         cause=Cause.PLATFORM,
         code="directory_lost",
-        what=f"The job's directory was removed while the job was not finished: {directory}",
-        advice="Its checkpoints and log were there. Restore the directory from a backup, or retry the job: "
-        "it starts over.",
+        what=f"The job's directory was removed before the job had finished: {directory}",
+        advice="It held the checkpoints and the log. Restore it from a backup, or retry the job from the start.",
     )
     return broke(job, failure, now_s)
 

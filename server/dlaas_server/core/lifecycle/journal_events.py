@@ -15,7 +15,7 @@ from dlaas_server.core.lifecycle.retry_policy import delay_s, may_retry
 from dlaas_server.core.lifecycle.transition import Told, with_goal, with_seats, with_story
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job, MemberState, PendingResize, Profile, Slow
-from dlaas_server.core.model.phrases import count, duration
+from dlaas_server.core.model.phrases import attribution, count, duration
 from dlaas_server.core.model.states import Event, can, step
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, halts
 from jupyter_dlaas.wire.protocol import Cause, Elastic, Failure, Resize
@@ -41,7 +41,7 @@ def _awaited(job: Job, fact: Fact) -> Told:
     if fact.member is None:
         return replace(job, awaited=None), ()
     at = f", at {fact.why}" if fact.why else ""
-    text = f"The others wait for learner {fact.member}, which is busy{at}."
+    text = f"The other learners wait for learner {fact.member}, which is busy{at}."
     return with_story(replace(job, awaited=text), "awaited", text)
 
 
@@ -49,7 +49,7 @@ def _slow(job: Job, fact: Fact) -> Told:
     if fact.member is None:
         return replace(job, slow=None), ()
     slow = Slow(fact.member, fact.rate or 0.0)
-    text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in each step."
+    text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in every step."
     return with_story(replace(job, slow=slow), "slow", text)
 
 
@@ -85,7 +85,7 @@ def _report(job: Job, fact: Fact) -> Told:
 def _guardian_up(job: Job, fact: Fact) -> Told:
     job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a new guardian reports these again
     if fact.took_over:
-        return with_story(job, "guardian", "A new guardian took over; the learners went on.")
+        return with_story(job, "guardian", "A new guardian process took over; the learners kept running.")
     return job, ()
 
 
@@ -142,7 +142,7 @@ def _generation(job: Job, fact: Fact) -> Told:
     if can(job.state, Event.TRAINING):
         job = replace(job, state=step(job.state, Event.TRAINING))
     job = interruptions.over(job, fact.at_s)
-    said = f"{count(len(job.gang), 'learner')} {'trains' if len(job.gang) == 1 else 'train'} from step {at:,}."
+    said = f"Training with {count(len(job.gang), 'learner')} from step {at:,}."
     if job.resize is not None and generation == job.generation:
         job, said = _changed(job, job.resize, fact, missed)
     return with_story(job, "training", said)
@@ -155,16 +155,15 @@ def _begun(job: Job, fact: Fact) -> Told:
 def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[Job, str]:
     """Finish the pending change of size; give it up if none of the joining learners came."""
     at, job = fact.step or 0, replace(job, resize=None)
-    were = "was" if missed == 1 else "were"
-    said = f"{count(missed, 'learner')} that {were} to join did not come" if missed else ""
+    said = f"{count(missed, 'joining learner')} did not start" if missed else ""
     if missed and {m.member for m in job.gang} == set(change.members):
-        return job, f"{said}: it goes on as it was."
+        return job, f"{said}; the job continues at its previous size."
     done = Resize(at_s=fact.at_s, step=at, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s)
     search = size_requests.changed(job.search, fact.idle_s)
     job = interruptions.replaced(replace(job, resizes=(*job.resizes, done)[-200:], search=search), done)
     pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
-    changed = "Moved" if done.before == done.after else f"{done.before} → {done.after}"
-    return job, f"{said}{'; ' if said else ''}{changed}, by {done.by}, at step {at:,}{pause}."
+    changed = "Moved" if done.before == done.after else f"Scaled {done.before} → {done.after}"
+    return job, f"{said}{'. ' if said else ''}{changed}, {attribution(done.by)}, at step {at:,}{pause}."
 
 
 def _together(job: Job, fact: Fact) -> tuple[Job, int]:
@@ -204,10 +203,10 @@ def _regrouped(job: Job, fact: Fact) -> Told:
     job = replace(
         job, members=members, step=max(job.step, at), resizes=(*job.resizes, done)[-200:], failure=fact.failure
     )
-    pause = f", after {duration(fact.idle_s)}" if fact.idle_s is not None else ""
+    pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
     why = fact.failure.what if fact.failure is not None else "learners were lost"
-    goes = "goes" if len(ranks) == 1 else "go"
-    text = f"{why}. {count(len(ranks), 'learner')} {goes} on at step {at:,}{pause}."
+    continued = f"{count(len(ranks), 'learner')} {'continues' if len(ranks) == 1 else 'continue'}"
+    text = f"{why}. {continued} from step {at:,}{pause}."
     job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)
     return with_story(job, "regrouped", text)
 
@@ -218,7 +217,9 @@ def _checkpoint(job: Job, fact: Fact) -> Told:
         job = replace(job, checkpoint_step=at, restarts=0)
     if not job.awaits_checkpoint or (fact.asked or 0) < job.checkpoints_asked:
         return job, ()
-    return with_story(replace(job, awaits_checkpoint=False), "checkpoint", f"Checkpoint at step {at:,}, as asked.")
+    return with_story(
+        replace(job, awaits_checkpoint=False), "checkpoint", f"Requested checkpoint written at step {at:,}."
+    )
 
 
 def _committed(job: Job, fact: Fact) -> Told:
@@ -249,7 +250,7 @@ def _lost(job: Job, fact: Fact) -> Told:
     if generation < job.generation or job.state.is_final or job.goal is not Goal.RUN:
         return job, ()
     failure = fact.failure or Failure(
-        cause=Cause.UNKNOWN, code="lost", what="the learners ended and left no word", advice="Look at the log."
+        cause=Cause.UNKNOWN, code="lost", what="the learners ended without reporting a result", advice="See the log."
     )
     failure = replace(failure, advice=failure.advice.replace("JOB", job.id))
     if halts(failure):
@@ -306,12 +307,12 @@ def _storing(job: Job, fact: Fact) -> Told:
 
 def _halted(job: Job, fact: Fact) -> Told:
     if job.needs_decision:
-        return with_story(job, "left", "Halted; its checkpoints were left as they are.")
+        return with_story(job, "left", "Halted; its checkpoints were not changed.")
     at = fact.step or 0
     job = replace(job, step=at)
     if not fact.has_checkpoint:
         return with_story(job, "left", "Halted without a checkpoint: it starts over when resumed.")
-    return with_story(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners left.")
+    return with_story(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners stopped.")
 
 
 def _completed(job: Job, fact: Fact) -> Told:

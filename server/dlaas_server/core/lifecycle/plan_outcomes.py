@@ -10,7 +10,7 @@ from dlaas_server.core.lifecycle.transition import GRACE_S, Story, Told, nodes_t
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, PendingResize, Said
-from dlaas_server.core.model.phrases import clause, count, duration
+from dlaas_server.core.model.phrases import attribution, clause, count, duration
 from dlaas_server.core.model.states import Event, step
 from jupyter_dlaas.wire.journal import Goal
 
@@ -29,7 +29,7 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
     job = replace(job, preempted=None, is_told=False, said=None)
     return with_story(
-        with_seats(job, seats), "placed", f"Got {count(len(seats), 'learner')} on {nodes_text(seats)}.{told}"
+        with_seats(job, seats), "placed", f"Placed {count(len(seats), 'learner')} on {nodes_text(seats)}.{told}"
     )
 
 
@@ -38,7 +38,7 @@ def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: fl
     told: list[Story] = []
     if not job.is_told:
         job = replace(job, is_told=True)
-        told.append(Story("waits", f"Waits: {clause(reason)}."))
+        told.append(Story("waits", f"Waiting: {clause(reason)}."))
     if job.said is None and expected is not None:
         job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
         told.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
@@ -50,12 +50,14 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
 
     `notice_s`: seconds that a spot job has for its checkpoint.
     """
-    assert job.goal is Goal.RUN, f"{job.id} leaves already"
+    assert job.goal is Goal.RUN, f"{job.id} is already being stopped"
     within = "" if notice_s is None else f" within {duration(notice_s)}"
     job = with_goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
     job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(reason)}.", now_s)
     return with_story(
-        job, "preempted", f"Makes room: {reason}. Checkpoint{within}, then back to the queue with its place."
+        job,
+        "preempted",
+        f"Preempted: {reason}. It writes a checkpoint{within}, then returns to its place in the queue.",
     )
 
 
@@ -74,5 +76,5 @@ def resized(
     is_move = by == "pool" and len(seats) == before
     job = replace(job, resize=change, moved_s=now_s if is_move else job.moved_s, guardian_starts=0)
     changes = f"Scaling {before} → {len(seats)}" if len(seats) != before else "Moving"
-    text = f"{changes}, by {by}."
+    text = f"{changes}, {attribution(by)}."
     return with_story(with_seats(job, seats), "scaling", f"{why} {text}" if why else text)

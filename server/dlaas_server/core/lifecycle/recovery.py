@@ -17,8 +17,8 @@ __all__ = ["StoredJob", "number_of", "recovered"]
 _UNKNOWN_END = Failure(
     cause=Cause.UNKNOWN,
     code="record_lost",
-    what="The job had ended, and the pool's record of how was lost",
-    advice="See its log; `jupyter dlaas retry JOB` runs it again.",
+    what="The job has ended, but the pool's record of its result was lost",
+    advice="See its log, or run it again with `jupyter dlaas retry JOB`.",
 )
 
 

@@ -33,16 +33,16 @@ def _scale(job: Job, learners: int, by: str) -> Told:
     low, high = job.spec.learners_min, job.spec.learners_max
     if not low <= learners <= high:
         bounds = f"exactly {count(low, 'learner')}" if low == high else f"{low} to {high} learners"
-        raise Refused(f"Stayed at {job.wish}. {job.id} takes {bounds}.")
+        raise Refused(f"Stayed at {job.wish}. {job.id} accepts {bounds}.")
     if learners == job.wish and job.elastic is not Elastic.AUTO:
         return job, ()
     if job.elastic is Elastic.OFF and job.state is not State.QUEUED:
-        why = job.alone or f"{job.id} was submitted with --elastic off: its size never changes."
+        why = job.alone or f"{job.id} was submitted with --elastic off, so its size cannot change."
         raise NotAllowed(f"Stayed at {job.wish}. {why}")
-    manual = " From now on its size is yours to choose (--elastic manual)." if job.elastic is Elastic.AUTO else ""
+    manual = " Its size now changes only on request (--elastic manual)." if job.elastic is Elastic.AUTO else ""
     elastic = Elastic.MANUAL if manual else job.elastic
     job = replace(job, wish=learners, wish_by="you", elastic=elastic)
-    return with_story(job, "wish", f"{actor(job, by)} wished for {count(learners, 'learner')}.{manual}")
+    return with_story(job, "wish", f"{actor(job, by)} requested {count(learners, 'learner')}.{manual}")
 
 
 def _halt(job: Job, by: str, now_s: float) -> Told:
@@ -53,21 +53,23 @@ def _halt(job: Job, by: str, now_s: float) -> Told:
     after = step(job.state, Event.HALT)
     job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
     if job.is_closed:
-        return with_story(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it waited.")
-    what = "no checkpoint can be written, so it starts over when resumed" if job.starts_over else "checkpoint"
+        return with_story(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it was in the queue.")
+    what = "It cannot write a checkpoint, so it starts over when resumed."
+    if not job.starts_over:
+        what = "The job writes a checkpoint and releases its devices."
     job = interruptions.began(with_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {agent(job, by)}.", now_s)
-    return with_story(job, "halt", f"{actor(job, by)} asked for a halt: {what}, then the devices are given back.")
+    return with_story(job, "halt", f"{actor(job, by)} requested a halt. {what}")
 
 
 def _resume(job: Job, by: str, now_s: float) -> Told:
     if job.intent is Intent.RUN and not job.state.is_final:
         return job, ()
     if job.intent is Intent.CANCEL:
-        raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it when it has ended")
+        raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it after it has ended")
     after = step(job.state, Event.RESUME)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
     job = time_limit.renewed(replace(job, is_told=False, said=None, in_queue_s=now_s))
-    return with_story(job, "resume", f"{actor(job, by)} resumed it: back to the queue.")
+    return with_story(job, "resume", f"{actor(job, by)} resumed the job; it returns to the queue.")
 
 
 def _cancel(job: Job, by: str, now_s: float) -> Told:
@@ -77,12 +79,12 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     job = replace(job, intent=Intent.CANCEL, state=after, cancelled_by=by)
     if job.is_closed:
         return with_story(replace(job, ended_s=now_s), "cancel", f"Cancelled by {agent(job, by)}.")
-    return with_story(with_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled it.")
+    return with_story(with_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled the job.")
 
 
 def _keep(job: Job, by: str, now_s: float) -> Told:
     step(job.state, Event.CHECKPOINT)
     if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
-        raise NotAllowed(f"{job.id} is leaving its devices: no checkpoint is taken on request any more")
+        raise NotAllowed(f"{job.id} is releasing its devices; no further checkpoint can be requested")
     job = replace(job, checkpoints_asked=job.checkpoints_asked + 1, awaits_checkpoint=True, revision=job.revision + 1)
-    return with_story(job, "checkpoint", f"{actor(job, by)} asked for a checkpoint: it is taken at the next step.")
+    return with_story(job, "checkpoint", f"{actor(job, by)} requested a checkpoint; it is written at the next step.")

@@ -62,8 +62,8 @@ def over(job: Job, now_s: float) -> Job:
     if found is None:
         return job
     learners = len(job.gang)
-    trains = f"{count(learners, 'learner')} {'trains' if learners == 1 else 'train'} again"
-    text = f"{found.text} {trains} from step {job.step:,}, after {duration(now_s - found.at_s)}."
+    resumed = f"Training resumed with {count(learners, 'learner')} from step {job.step:,}"
+    text = f"{found.text} {resumed}, after {duration(now_s - found.at_s)}."
     held_s = now_s if found.held_s is None else found.held_s
     return _with(job, replace(found, to_s=now_s, held_s=held_s, after=learners, text=text))
 
@@ -83,7 +83,7 @@ def replaced(job: Job, change: Resize) -> Job:
     is_loss = last is not None and last.by == LOST and last.after == change.before
     if last is None or not is_loss or change.by != "pool" or change.after <= change.before:
         return job
-    text = f"{last.text} Replaced: {count(change.after, 'learner')} train since step {change.step:,}."
+    text = f"{last.text} Replaced: {count(change.after, 'learner')} from step {change.step:,} on."
     return _with(job, replace(last, after=change.after, text=text))
 
 
@@ -96,10 +96,10 @@ def work_lost(job: Job) -> str:
     """Return a sentence on the work lost by a job that left its seats, and the step at which it continues."""
     at = job.checkpoint_step
     if at is None:
-        return "It had no checkpoint: it starts afresh."
+        return "It had no checkpoint and starts over."
     steps = job.step - at
-    said = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
-    return f"{said} lost: it goes on from step {at:,}."
+    lost = f"{count(steps, 'step')} {'was' if steps == 1 else 'were'}" if steps > 0 else "Nothing was"
+    return f"{lost} lost: it continues from step {at:,}."
 
 
 def since_s(job: Job) -> float | None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dlaas_server.core.model.job import Job
 
-__all__ = ["actor", "agent", "clause", "count", "duration", "ordinal", "unit_of"]
+__all__ = ["actor", "agent", "attribution", "clause", "count", "duration", "ordinal", "unit_of"]
+
+_ORIGINATORS: Final = {
+    "auto": "the autoscaler",
+    "drain": "a drain",
+    "pool": "the pool",
+    "program": "the program",
+    "schedule": "the job's schedule",
+}
 
 
 def agent(job: Job, user: str) -> str:
@@ -15,6 +25,11 @@ def agent(job: Job, user: str) -> str:
 def actor(job: Job, user: str) -> str:
     """Return `agent` for the beginning of a sentence."""
     return "You" if user == job.owner else user
+
+
+def attribution(by: str) -> str:
+    """Return the originator of a change of size as text: `by you`, `by the autoscaler`."""
+    return f"by {_ORIGINATORS.get(by, by)}"
 
 
 def unit_of(job: Job) -> str:

@@ -33,18 +33,18 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     total, asked = len(kinds), least * shape.gpus
     if asked > total:
         if not total:
-            return f"asks for {count(asked, unit)}; the pool has none. Use --gpus 0"
+            return f"requests {count(asked, unit)}, but the pool has none. Use --gpus 0"
         return (
-            f"asks for {count(asked, unit)}; the pool has {total}. "
-            f"Ask for at most {total} (--gpus 1:{total} takes what is free)"
+            f"requests {count(asked, unit)}, but the pool has only {total}. "
+            f"Request at most {total} (--gpus 1:{total} uses what is free)"
         )
     if shape.gpu_kind is not None and shape.gpus:
         reason = _kind_is_short(capacity, kinds, shape, asked, unit)
         if reason is not None:
             return reason
     return (
-        f"asks for {count(least, 'learner')} of {said(shape, unit)}; no node of the pool has that much. "
-        "Ask for less per learner, or for fewer learners"
+        f"requests {count(least, 'learner')} of {said(shape, unit)}, but the nodes of the pool are too small. "
+        "Request less per learner, or fewer learners"
     )
 
 
@@ -54,11 +54,11 @@ def _kind_is_short(capacity: FreeCapacity, kinds: Sequence[str], shape: Shape, a
     of_kind = sum(is_kind(one, kind) for one in kinds)
     if not of_kind:
         has = ", ".join(f"{name} ({kinds.count(name)})" for name in sorted(set(kinds)))
-        return f"asks for the kind '{kind}'; the pool has {has}. Name one of these, or leave the kind out"
+        return f"requests the kind '{kind}', but the pool has {has}. Choose one of these, or omit the kind"
     if asked > of_kind:
         return (
-            f"asks for {count(asked, unit)} of the kind '{kind}'; the pool has {of_kind} and {len(kinds) - of_kind} of "
-            f"other kinds. Ask for at most {of_kind}, or leave the kind out"
+            f"requests {count(asked, unit)} of the kind '{kind}', but the pool has {of_kind} and "
+            f"{len(kinds) - of_kind} of other kinds. Request at most {of_kind}, or omit the kind"
         )
     return None
 

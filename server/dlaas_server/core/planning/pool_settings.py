@@ -82,7 +82,7 @@ class Settings:
     def with_queue(self, name: str, share: Share) -> Settings:
         """Return the settings with this queue added or its share replaced. Raises Refused above QUEUES_MOST."""
         if name not in self.queues and len(self.queues) >= QUEUES_MOST:
-            raise Refused(f"queue: there are {QUEUES_MOST} queues already; set the share of one of them")
+            raise Refused(f"queue: the pool has the maximum of {QUEUES_MOST} queues; change or remove one of them")
         return replace(self, queues={**self.queues, name: share})
 
     def without_queue(self, name: str) -> Settings:
@@ -154,7 +154,7 @@ def is_entitled(job: Job, held: Mapping[str, int], shares: Mapping[str, Share]) 
 def check_queue(name: str, policy: Policy) -> None:
     """Raise Refused, with the message for the user, if there is no such queue."""
     if name not in queues_of(policy):
-        raise Refused(f"{_no_queue(name, policy)}. Choose one of them, or have it made: jupyter dlaas queue set {name}")
+        raise Refused(f"{_no_queue(name, policy)}. Choose one of them, or create it: jupyter dlaas queue set {name}")
 
 
 def _no_queue(name: str, policy: Policy) -> str:
@@ -165,9 +165,9 @@ def _no_queue(name: str, policy: Policy) -> str:
 def check_removable(name: str, configured: Policy, settings: Settings, jobs: Iterable[Job]) -> None:
     """Raise NotFound or NotAllowed, with the message for the user, if the queue cannot be removed."""
     if name == DEFAULT_QUEUE:
-        raise NotAllowed(f"the queue {DEFAULT_QUEUE} is always there; it cannot be removed")
+        raise NotAllowed(f"the queue {DEFAULT_QUEUE} cannot be removed")
     if name in configured.shares:
-        raise NotAllowed(f"the queue {name} is made by the pool's config.toml; take it out there")
+        raise NotAllowed(f"the queue {name} is defined in the pool's config.toml; remove it there")
     if name not in settings.queues:
         raise NotFound(_no_queue(name, policy_in_force(configured, settings)))
     there = sorted((job for job in jobs if job.spec.queue == name and not job.state.is_final), key=lambda j: j.number)
@@ -175,7 +175,7 @@ def check_removable(name: str, configured: Policy, settings: Settings, jobs: Ite
         shown = ", ".join(job.id for job in there[:3]) + (", …" if len(there) > 3 else "")
         has = "has" if len(there) == 1 else "have"
         raise NotAllowed(
-            f"the queue {name} is in use: {count(len(there), 'job')} of it {has} not ended ({shown}). "
+            f"the queue {name} is in use: {count(len(there), 'job')} in it {has} not ended ({shown}). "
             "Wait for them, or cancel them"
         )
 

@@ -48,7 +48,7 @@ class Suspect:
         """Reason shown for not placing learners there."""
         if self.is_cordoned:
             return (
-                f"failed {count(len(self.at_s), 'time')} in an hour: {self.what}; to use it again: uncordon {self.node}"
+                f"failed {count(len(self.at_s), 'time')} in an hour: {self.what}; uncordon {self.node} to use it again"
             )
         return f"suspect after a failure: {self.what}"
 

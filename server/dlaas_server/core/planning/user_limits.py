@@ -25,14 +25,14 @@ class UserLimits:
         waiting = sum(1 for job in jobs if job.owner == user and job.waits)
         if waiting >= self.queued:
             raise NotAllowed(
-                f"you have {waiting} jobs waiting, and this pool takes {self.queued} per user; "
-                "cancel some, or submit again when some have started"
+                f"you have {waiting} waiting jobs; this pool allows {self.queued} per user. "
+                "Cancel some, or submit again when some have started"
             )
 
     def check_priority(self, priority: int) -> None:
         """Raise NotAllowed if the priority is above the limit."""
         if self.priority is not None and priority > self.priority:
             raise NotAllowed(
-                f"priority: {priority} is above {self.priority}, the highest that this pool gives to its users; "
-                "ask an administrator of the pool to raise the job's priority"
+                f"priority: {priority} exceeds {self.priority}, the maximum for users of this pool. "
+                "Ask a pool administrator to raise the job's priority"
             )

@@ -20,18 +20,19 @@ from jupyter_dlaas.wire.protocol import Refused
 
 __all__ = ["SPOT", "check_feasible", "lent_out", "shortfall", "waits_with_reasons"]
 
-SPOT: Final = "As a spot job it takes only what ordinary jobs leave idle."
+SPOT: Final = "A spot job uses only devices that ordinary jobs leave idle."
 
 
 def lent_out(job: Job, more: Sequence[Seat]) -> str:
     held, each = len(job.gang), max(job.spec.gpus_per_learner, 1)
-    return f"{held} of {held + len(more)}; waits for {count(len(more) * each, unit_of(job))} that spot jobs give back."
+    lent = count(len(more) * each, unit_of(job))
+    return f"{held} of {held + len(more)}; waiting for {lent} to be reclaimed from spot jobs."
 
 
 def shortfall(job: Job, has: int, *, is_crowded: bool) -> str:
     unit = unit_of(job)
     missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
-    why = "waiting jobs come first" if is_crowded else f"waits for {count(missing, unit)}"
+    why = "waiting jobs have precedence" if is_crowded else f"waiting for {count(missing, unit)}"
     return f"{has} of {job.wish}; {why}."
 
 
@@ -52,7 +53,7 @@ def waits_with_reasons(
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
         if job.not_before_s > now_s:
-            reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
+            reason = f"Retrying in {job.not_before_s - now_s:.0f} s, after the loss of a learner."
         else:
             own = job.id if job.id == kept.promised else ""
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
@@ -74,7 +75,7 @@ def _short_of(shape: Shape, least: int, unit: str, in_service: FreeCapacity) -> 
     once = " at once" if least > 1 else ""
     if shape.gpus and has < least * shape.gpus:
         return f"{count(least * shape.gpus, unit)}{once}; the pool has {has} in service"
-    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on what is in service"
+    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on the devices in service"
 
 
 def _needs(shape: Shape, least: int, unit: str, own: str, capacity: FreeCapacity, kept: HeldDevices) -> str:
@@ -91,7 +92,7 @@ def _needs(shape: Shape, least: int, unit: str, own: str, capacity: FreeCapacity
     once = " at once" if least > 1 else ""
     if has >= least * shape.gpus:
         return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"
-    return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free now"
+    return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free"
 
 
 def _there(fits: int) -> str:
@@ -105,7 +106,7 @@ def _holders(pool: Pool) -> str:
     if not largest:
         return ""
     said = " and ".join(f"{job} holds {held}" for held, job in largest)
-    return f" {said}{'' if len(holders) <= 2 else f', {len(holders) - 2} more jobs run'}."
+    return f" {said}{'' if len(holders) <= 2 else f'; {len(holders) - 2} more jobs are running'}."
 
 
 def check_feasible(job: Job, nodes: Sequence[Node]) -> None:

@@ -22,9 +22,9 @@ from jupyter_dlaas.wire.journal import Goal
 __all__ = ["why_it_waits"]
 
 NAMED_MOST: Final = 5
-CANNOT_SAVE: Final = "wrote no checkpoint to go on from, so it is not preempted"
-SAVES: Final = "has no checkpoint yet: it is asked for one, and then makes room"
-NO_BOUND: Final = "while they leave it no room, nobody can say by when it starts"
+CANNOT_SAVE: Final = "has no checkpoint, so it is not preempted"
+SAVES: Final = "has to write its first checkpoint before it is preempted"
+NO_BOUND: Final = "so its wait has no upper bound"
 
 
 def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *, is_foretold: bool = True) -> list[str]:
@@ -37,10 +37,10 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *,
     if own is None or not job.waits:
         return []
     preempts = "" if policy.preempts else ", without preemption"
-    order = f"the pool's order is {policy.order}{preempts}, its priority {job.priority}"
+    order = f"the pool's order is {policy.order}{preempts}; its priority is {job.priority}"
     if job.spec.spot:
-        order += ". It is a spot job: it goes behind all others, and gives its devices back when one of them needs them"
-    out = [f"It is {ordinal(own.place)} of {own.of} in line; {order}."]
+        order += ". It is a spot job: it starts after all others, and its devices are reclaimed when others need them"
+    out = [f"It is {ordinal(own.place)} of {own.of} in the queue; {order}."]
     ahead = [w.job for w in line if w.place < own.place]
     if ahead:
         out.append(f"Ahead of it: {_some(ahead)}.")
@@ -66,14 +66,14 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
         if other.id == job.id or not held:
             continue
         its_s = left_s(pool.known.get(other.id))
-        ends = "nobody knows until when" if its_s == inf else f"until in about {duration(its_s)}"
+        ends = " for an unknown time" if its_s == inf else f" for about {duration(its_s)} more"
         if other.goal is not Goal.RUN:
-            its_s, ends = other.notice_s, "and is leaving"
+            its_s, ends = other.notice_s, " and is releasing them"
         elif its_s < inf and has_overrun(pool.known[other.id]):
-            ends += ", if it runs twice as long as expected"
+            ends += ", assuming that it runs twice as long as expected"
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
         spot = ", spot" if other.spec.spot else ""
-        text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}, {ends}"
+        text = f"{other.id} ({other.owner}{spot}) holds {count(held, unit)} on {nodes}{ends}"
         is_unsaved = is_settled(other) and other.checkpoint_step is None
         if policy.preempts and other.priority < job.priority and is_unsaved and not other.spec.spot:
             text += f"; its priority is lower, but it {CANNOT_SAVE if other.is_plain else SAVES}"
@@ -81,7 +81,7 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
     found.sort()
     more = len(found) - NAMED_MOST
     out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
-    return out + ([f"{count(more, 'more job')} hold devices."] if more > 0 else [])
+    return out + ([f"{count(more, 'more job')} {'holds' if more == 1 else 'hold'} devices."] if more > 0 else [])
 
 
 def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
@@ -95,7 +95,7 @@ def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
     if free_of(pool.nodes, stays).room(shape, least) >= least:
         return []
     names = _some([one.id for one in sorted(stays, key=lambda one: one.number)])
-    return [f"Its expected start counts on devices being taken back for it from {names}."]
+    return [f"Its start estimate assumes that devices are reclaimed for it from {names}."]
 
 
 def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
@@ -104,8 +104,8 @@ def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
     unknown = [name for name in before if _is_unknown(pool.known.get(name))]
     if not unknown:
         return []
-    tells = "--epochs at submit tells it, and what has ended teaches it"
-    return [f"When it starts cannot be told: nobody knows how long {_some(unknown)} will run ({tells})."]
+    advice = "Set --epochs at submit; completed jobs also improve the estimate"
+    return [f"No start estimate: the run time of {_some(unknown)} is unknown. {advice}."]
 
 
 def _is_unknown(known: Known | None) -> bool:
@@ -119,10 +119,10 @@ def _anywhere(job: Job, policy: Policy) -> list[str]:
     if learners == 1 or relaxed(usual, profile) is usual:
         return []
     if profile.communication is not None:
-        why = f"over several nodes they waited {profile.communication:.0%} of a step for each other"
+        why = f"across nodes, they spent only {profile.communication:.0%} of a step on communication"
     else:
-        why = f"what they exchange is even, its largest tensor is {profile.skew or 0.0:.0%} of it"
-    return [f"Its learners may sit on any nodes: {why}."]
+        why = f"their tensors are of even size, the largest has {profile.skew or 0.0:.0%} of the total"
+    return [f"Its learners may be placed on any nodes: {why}."]
 
 
 def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
@@ -134,10 +134,9 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
     ]
     out = []
     if any(other.priority > job.priority for other in rivals):
-        until = f"until it has waited {duration(_forgotten_s(job, pool, policy))}; then it goes before them once"
-        out.append(
-            f"Jobs of a higher priority {f'always go first: {NO_BOUND}' if job.spec.spot else f'go first {until}'}."
-        )
+        until = f"until it has waited {duration(_forgotten_s(job, pool, policy))}; then it takes precedence once"
+        first = f"always come first, {NO_BOUND}" if job.spec.spot else f"come first {until}"
+        out.append(f"Jobs with a higher priority {first}.")
     shares = queues_of(policy)
     owners = {other.spec.queue for other in rivals if shares.get(other.spec.queue, Share()).guaranteed}
     if (
@@ -146,7 +145,7 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
         and not is_entitled(job, held_by_queue(pool), shares)
         and owners - {job.spec.queue}
     ):
-        out.append(f"It would borrow: jobs that take what is guaranteed to their queue always go first: {NO_BOUND}.")
+        out.append(f"It would borrow devices. Jobs that use their queue's guarantee always come first, {NO_BOUND}.")
     return out
 
 
@@ -162,5 +161,5 @@ def _share(job: Job, pool: Pool, policy: Policy) -> str:
     held = held_by_queue(pool).get(name, 0)
     share = queues_of(policy).get(name, Share())
     if not share.guaranteed:
-        return f"Its queue {name} holds {held}, and is guaranteed nothing (weight {share.weight:g})."
-    return f"Its queue {name} holds {held} of the {count(share.guaranteed, unit_of(job))} that it is guaranteed."
+        return f"Its queue {name} holds {count(held, unit_of(job))} and has no guarantee (weight {share.weight:g})."
+    return f"Its queue {name} holds {held} of its {share.guaranteed} guaranteed {unit_of(job)}s."

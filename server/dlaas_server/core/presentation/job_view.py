@@ -212,7 +212,7 @@ def _by(job: Job, who: str | None) -> str:
 
 def _reason(job: Job, wait: Wait | None) -> str:
     if _shown_state(job) is State.QUEUED:
-        made_room = "" if job.preempted is None else f"It made room: {job.preempted}. {work_lost(job)}"
+        made_room = "" if job.preempted is None else f"Preempted: {job.preempted}. {work_lost(job)}"
         return " ".join(part for part in ("" if wait is None else wait.reason, made_room) if part)
     if wait is not None:
         return wait.reason
@@ -224,28 +224,28 @@ def _reason(job: Job, wait: Wait | None) -> str:
     if job.state is State.HALTED and job.checkpoint_step is None and job.live_generation:
         return "There is no checkpoint: it starts over when resumed."
     if job.goal is Goal.HALT and job.intent is Intent.RUN and not job.is_closed:
-        why = f"Makes room: {job.preempted}. " if job.preempted is not None else ""
-        return f"{why}Goes back to the queue as soon as the halt is done."
+        why = f"Preempted: {job.preempted}. " if job.preempted is not None else ""
+        return f"{why}Returns to the queue when its learners have stopped."
     if job.resize is not None and job.resize.why and not job.state.is_final:
         return job.resize.why
     if job.state is not State.PROCESSING:
         return ""
-    return job.awaited or _trains_apart(job) or (_degraded(job) if _is_degraded(job) else "")
+    return job.awaited or _trains_independently(job) or (_degraded(job) if _is_degraded(job) else "")
 
 
 def _degraded(job: Job) -> str:
     why = _sentence(job.failure.what) if job.failure is not None else "Learners were lost."
-    goes = "goes" if len(job.gang) == 1 else "go"
-    return f"{why} {count(len(job.gang), 'learner')} {goes} on."
+    continues = "continues" if len(job.gang) == 1 else "continue"
+    return f"{why} {count(len(job.gang), 'learner')} {continues}."
 
 
-def _trains_apart(job: Job) -> str:
+def _trains_independently(job: Job) -> str:
     """Return why its several learners share nothing; "" if they do."""
     is_in_parts = job.elastic is Elastic.OFF and job.wish_by == "program"
     return job.alone if job.alone is not None and len(job.gang) > 1 and not is_in_parts else ""
 
 
-STARTS_OVER: Final = "Its loop writes no checkpoint: when it is resumed, it starts over."
+STARTS_OVER: Final = "Its training loop writes no checkpoints, so it starts over when resumed."
 
 
 def _sentence(text: str) -> str:
@@ -268,7 +268,7 @@ def actions(job: Job) -> tuple[Action, ...]:
         busy = "it is being cancelled" if job.intent is Intent.CANCEL else None
         out.append(Action(id=ActionId.CANCEL, label="Cancel", enabled=busy is None, why_not=busy))
     if job.state.is_final or job.needs_decision:
-        label = "Run again" if job.state is State.COMPLETED else "Retry as it was"
+        label = "Run again" if job.state is State.COMPLETED else "Retry unchanged"
         out.append(Action(id=ActionId.RETRY, label=label))
     return tuple(out)
 
@@ -276,9 +276,9 @@ def actions(job: Job) -> tuple[Action, ...]:
 def _scale_action(job: Job) -> Action:
     why = None
     if job.spec.learners_min == job.spec.learners_max:
-        why = f"it takes exactly {count(job.spec.learners_min, 'learner')}"
+        why = f"it runs with exactly {count(job.spec.learners_min, 'learner')}"
     elif job.elastic is Elastic.OFF and job.state is not State.QUEUED:
-        why = "its learners hold parts of the model" if job.alone else "it was submitted with --elastic off"
+        why = "each learner holds a part of the model" if job.alone else "it was submitted with --elastic off"
     elif job.intent is Intent.CANCEL:
         why = "it is being cancelled"
     return Action(id=ActionId.SCALE, label="Scale", enabled=why is None, why_not=why)
@@ -294,7 +294,7 @@ def _learners(job: Job) -> tuple[LearnerView, ...]:
             rank=m.rank,
             node=m.seat.node,
             devices=m.seat.devices,
-            state="Leaving" if m.generation < job.generation else _LEARNER_WORDS[m.state],
+            state="Stopping" if m.generation < job.generation else _LEARNER_WORDS[m.state],
         )
         for m in sorted(job.members, key=lambda m: m.member)
     )

@@ -91,20 +91,20 @@ def _leave(job: Job, drained: set[str], capacity: FreeCapacity, usual: Layout, n
 
     if not job.is_live and job.checkpoint_step is None:
         until = "ends" if job.state is State.STORING else "has one, or ends"
-        return so(Way.STAY, (), f"{job.id} has no checkpoint yet: it stays until it {until}")
+        return so(Way.STAY, (), f"{job.id} has no checkpoint yet; it stays until it {until}")
     least = job.spec.learners_min if _may_shrink(job) else before
     if len(kept) >= max(least, 1):
-        return so(Way.SHRINK, kept, f"{job.id} shrinks from {before} to {count(len(kept), 'learner')} and goes on")
+        return so(Way.SHRINK, kept, f"{job.id} shrinks from {before} to {count(len(kept), 'learner')} and continues")
     seats = _elsewhere(capacity, shape_of(job, usual), before - len(kept), least - len(kept))
     if not seats:
-        needs = count((least - len(kept)) * max(job.spec.gpus_per_learner, 1), unit_of(job))
-        text = f"{job.id} is preempted, since {needs} more would have to be free elsewhere: checkpoint, then back to "
-        return so(Way.PREEMPT, (), f"{text}the queue with its place")
+        needs = count((least - len(kept)) * max(job.spec.gpus_per_learner, 1), f"more {unit_of(job)}")
+        text = f"{job.id} is preempted, because {needs} would have to be free on other nodes. "
+        return so(Way.PREEMPT, (), f"{text}It writes a checkpoint, then returns to its place in the queue")
     to = ", ".join(sorted({seat.node for seat in seats}))
     if job.is_live and not kept:  # no member stays to pass on the state: restart from a checkpoint
-        return so(Way.MOVE, (), f"{job.id} moves to {to}: checkpoint, then it goes on there")
+        return so(Way.MOVE, (), f"{job.id} moves to {to}: it writes a checkpoint and continues there")
     size = "" if len(kept) + len(seats) == before else f" with {len(kept) + len(seats)} of {before}"
-    text = f"{job.id} moves {count(len(seats), 'learner')} to {to} and goes on{size}"
+    text = f"{job.id} moves {count(len(seats), 'learner')} to {to} and continues{size}"
     return so(Way.MOVE, kept + seats, text)
 
 

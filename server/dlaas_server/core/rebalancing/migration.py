@@ -69,7 +69,7 @@ def gathered(pool: Pool, capacity: FreeCapacity, may_move: Callable[[Job], bool]
             capacity.claim(one.shape, move.joins)
             where = LEVEL_NAMES[move.level]
             on = f" ({move.node})" if move.node else ""
-            said = f"Its {count(len(job.gang), 'learner')} can sit {where}{on} now, and train faster there."
+            said = f"Its {count(len(job.gang), 'learner')} fit {where}{on} now and train faster there."
             yield Moved(job.id, move.seats, said)
 
 
@@ -88,7 +88,7 @@ def relieved(pool: Pool, capacity: FreeCapacity, may_move: Callable[[Job], bool]
         fresh = None if one is None else beside(capacity, one.shape, 1, staying)
         if fresh is not None:
             said = f"Learner {late.member} on {late.seat.node} runs at {job.slow.speed:.0%} of the others' speed"
-            yield Moved(job.id, staying + fresh, f"{said}: another takes its place.")
+            yield Moved(job.id, staying + fresh, f"{said}; it is replaced by another learner.")
 
 
 def made_room(
@@ -120,7 +120,9 @@ def made_room(
         if move is not None and request.id in starts_then(_after(pool, move)):
             fits = "it fits" if request.learners == 1 else f"its {request.learners} learners fit"
             return Moved(
-                move.job, move.seats, f"Makes room on {move.node} for {request.id}, which waits: {fits} there then."
+                move.job,
+                move.seats,
+                f"Makes room on {move.node} for the waiting job {request.id}; {fits} there afterwards.",
             )
     return None
 
