@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from dlaas_server.rest.routes import describe
 from jupyter_dlaas.cli import engine_control
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import SocketDoor
+from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.http import Client, new_key
 from jupyter_dlaas.runtime.system.process import marked
 from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
@@ -85,7 +85,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     folder = tmp_path_factory.mktemp("fuzz") / "pool"
     folder.mkdir()
     (folder / "config.toml").write_text("[pool]\ncpu_slots = 8\n")
-    client = Client(at=[SocketDoor(folder)])
+    client = Client(at=[SocketEndpoint(folder)])
     print(f"\nFUZZ_SEED={SEED}")
     ready = "print('ready', flush=True)\n"
     runs = submit(client, "runs", f"import signal\n{ready}signal.pause()\n")
