@@ -371,19 +371,19 @@ def _seed_bits(generator: Any, seed: int) -> None:
 
 
 _PYTHON: Final = Generator(
-    lambda one: one.getstate(), lambda one, state: one.setstate(state), lambda one, n: one.seed(n)
+    lambda rng: rng.getstate(), lambda rng, state: rng.setstate(state), lambda rng, n: rng.seed(n)
 )
-_BITS: Final = Generator(lambda one: one.state, _put_bits, _seed_bits)
+_BITS: Final = Generator(lambda rng: rng.state, _put_bits, _seed_bits)
 _NUMPY: Final = Generator(
-    lambda one: one.bit_generator.state,
-    lambda one, state: _put_bits(one.bit_generator, state),
-    lambda one, n: _seed_bits(one.bit_generator, n),
+    lambda rng: rng.bit_generator.state,
+    lambda rng, state: _put_bits(rng.bit_generator, state),
+    lambda rng, n: _seed_bits(rng.bit_generator, n),
 )
 _LEGACY: Final = Generator(
-    lambda one: one.get_state(), lambda one, state: one.set_state(state), lambda one, n: one.seed(n % 2**32)
+    lambda rng: rng.get_state(), lambda rng, state: rng.set_state(state), lambda rng, n: rng.seed(n % 2**32)
 )
 _TORCH: Final = Generator(
-    lambda one: one.get_state(), lambda one, state: one.set_state(state), lambda one, n: one.manual_seed(n)
+    lambda rng: rng.get_state(), lambda rng, state: rng.set_state(state), lambda rng, n: rng.manual_seed(n)
 )
 
 
