@@ -57,7 +57,7 @@ def test_a_result_that_cannot_be_written_is_told_with_its_reason_and_the_way_out
     kernel.run("%%train own -o net\nnet = Net()\nnet.itself = weakref.ref(net)")
 
     kernel.listen(lambda: displays_of(kernel, "net: not returned: a Net cannot be stored (TypeError:"))
-    (said,) = displays_of(kernel, "net: not brought back")
+    (said,) = displays_of(kernel, "net: not returned")
     assert said.endswith("its weights can be: net_state = net.state_dict() in the cell, and -o net_state.")
 
 
@@ -392,7 +392,7 @@ def test_the_verbs_of_dlaas(kernel: Kernel, pool: Pool) -> None:
     assert "pool " in said("pool")
     assert "No jobs are waiting." in said("queue")
     node = json.loads(said("pool --json"))["nodes"][0]["name"]
-    assert "To do it: %dlaas drain" in said(f"drain {node} --dry-run")
+    assert "To drain the node: %dlaas drain" in said(f"drain {node} --dry-run")
     assert "cordoned by" in said(f"cordon {node}")
     assert "cordoned by" not in said(f"uncordon {node}")
     assert re.search(r"^side +0 +2 +0 +0$", said("queue set side --weight 2"), re.MULTILINE)
