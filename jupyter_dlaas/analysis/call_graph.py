@@ -61,12 +61,12 @@ class Scope:
         """Return the names of the positional parameters, including `self`."""
         if isinstance(self.node, ast.Module):
             return []
-        return [one.arg for one in (*self.node.args.posonlyargs, *self.node.args.args)]
+        return [posonlyarg.arg for posonlyarg in (*self.node.args.posonlyargs, *self.node.args.args)]
 
     @property
     def all_parameters(self) -> set[str]:
         """Return all parameters, including keyword-only ones."""
-        named = [] if isinstance(self.node, ast.Module) else [one.arg for one in self.node.args.kwonlyargs]
+        named = [] if isinstance(self.node, ast.Module) else [kwonlyarg.arg for kwonlyarg in self.node.args.kwonlyargs]
         return {*self.parameters, *named}
 
     def nodes(self) -> Iterator[ast.AST]:
@@ -95,7 +95,9 @@ class Scope:
             elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
                 pairs = [(node.target, node.value)]
             elif isinstance(node, ast.With | ast.AsyncWith):
-                pairs = [(one.optional_vars, one.context_expr) for one in node.items if one.optional_vars is not None]
+                pairs = [
+                    (item.optional_vars, item.context_expr) for item in node.items if item.optional_vars is not None
+                ]
             else:
                 continue
             for target, value in pairs:
@@ -154,7 +156,7 @@ class Notebook:
         methods: set[ast.AST] = set()
         for node in ast.walk(sheet.tree):
             if isinstance(node, ast.ClassDef):
-                own = [one for one in node.body if isinstance(one, FUNCTIONS)]
+                own = [statement for statement in node.body if isinstance(statement, FUNCTIONS)]
                 methods.update(own)
                 self.classes[node.name] = {one.name: Scope(sheet, one, node.name) for one in own}
                 self.bases[node.name] = [last_name(base) for base in node.bases]
@@ -278,7 +280,7 @@ def argument(call: ast.Call, scope: Scope, text: str) -> ast.expr | None:
     name = root_of(text)
     rest = text[len(name) :]
     names = scope.parameters
-    given: ast.expr | None = next((one.value for one in call.keywords if one.arg == name), None)
+    given: ast.expr | None = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
     if given is None and name in names:
         place = names.index(name)
         if scope.owner and isinstance(call.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):

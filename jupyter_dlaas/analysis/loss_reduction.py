@@ -77,7 +77,7 @@ class _Reader:
         made = self._notebook.value_of(text, scope, way)
         values = scope.values(text)[-1:] or ([] if made is None else [made])
         added = [one.value for one in _augmented(scope, text, ast.Add, ast.Sub)]
-        found = _together({self.kind(one, scope, way, depth + 1) for one in [*values, *added]})
+        found = _together({self.kind(value, scope, way, depth + 1) for value in [*values, *added]})
         divided = any(self._counts_samples(one.value, scope, way) for one in _augmented(scope, text, ast.Div))
         return Kind.MEAN if divided and found is Kind.SUM else found
 
@@ -88,7 +88,9 @@ class _Reader:
         is_method = isinstance(call.func, ast.Attribute)
         values = call.args[1:] if is_method and _is_module(call.func) else call.args
         if name == "sum" and is_method:
-            return Kind.UNKNOWN if values or any(one.arg in ("dim", "axis") for one in call.keywords) else Kind.SUM
+            return (
+                Kind.UNKNOWN if values or any(keyword.arg in ("dim", "axis") for keyword in call.keywords) else Kind.SUM
+            )
         if name in ("mean", "nanmean"):
             return Kind.MEAN
         if name == "scale" and call.args:
@@ -98,7 +100,7 @@ class _Reader:
             return self.kind(call.func.value, scope, way, depth + 1)
         own = self._function(call, scope)
         if own is not None:
-            returned = [one.value for one in own.nodes() if isinstance(one, ast.Return) and one.value is not None]
+            returned = [node.value for node in own.nodes() if isinstance(node, ast.Return) and node.value is not None]
             here = (*way, Frame(scope, (), call))
             first = [one.elts[0] if isinstance(one, ast.Tuple) and one.elts else one for one in returned]
             return _together({self.kind(one, own, here, depth + 1) for one in first})
@@ -128,13 +130,13 @@ class _Reader:
 
 def _reduction(call: ast.Call) -> Kind | None:
     """Return the reduction given by `reduction=` of a loss function or of its object."""
-    for one in call.keywords:
-        if not isinstance(one.value, ast.Constant):
+    for keyword in call.keywords:
+        if not isinstance(keyword.value, ast.Constant):
             continue
-        if one.arg == "reduction":
-            return {"sum": Kind.SUM, "none": Kind.UNKNOWN}.get(str(one.value.value), Kind.MEAN)
-        if one.arg == "size_average":
-            return Kind.SUM if one.value.value is False else Kind.MEAN
+        if keyword.arg == "reduction":
+            return {"sum": Kind.SUM, "none": Kind.UNKNOWN}.get(str(keyword.value.value), Kind.MEAN)
+        if keyword.arg == "size_average":
+            return Kind.SUM if keyword.value.value is False else Kind.MEAN
     return None
 
 

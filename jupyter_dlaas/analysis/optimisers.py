@@ -40,7 +40,7 @@ def optimised_names(
             case ast.Call(args=[given, *_], func=function) if OPTIMISERS.search(verb_of(function)):
                 found |= objects_in(given)
             case ast.Call(func=function, args=args, keywords=keywords):
-                passed = frozenset[str]().union(*map(objects_in, [*args, *(one.value for one in keywords)]))
+                passed = frozenset[str]().union(*map(objects_in, [*args, *(keyword.value for keyword in keywords)]))
                 verb = verb_of(function)
                 is_around = verb[:1].isupper() and not passed.isdisjoint(optimisers) and not NO_WRAPPERS.search(verb)
                 if verb in kinds or is_around:

@@ -145,7 +145,7 @@ class Trainings:
         if call.function is not None:
             own = self.behaviours.get(call.function, Behaviour())
             others = [self.behaviours[name] for name in sorted(uses) if name in self.behaviours]
-            found = set(own.given_for(call, own.trained_params)).union(*(one.trained for one in [own, *others]))
+            found = set(own.given_for(call, own.trained_params)).union(*(other.trained for other in [own, *others]))
             found = found or set(reach(call.args, self.objects) & self.optimised)
             found = found or set(call.args & binds)
             return self._with_parts(found or set(own.touched_args(call)) - self.data or set(call.args) - self.data)

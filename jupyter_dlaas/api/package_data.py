@@ -161,7 +161,7 @@ def _level(node: ast.expr, names: Mapping[str, int]) -> int | None:
 
 
 def _dots(parts: Sequence[ast.expr]) -> int:
-    texts = [one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
     texts += ["/".join([".."] * (isinstance(one, ast.Attribute) and one.attr == "pardir")) for one in parts]
     return sum(PurePosixPath(text).parts.count("..") for text in texts)
 
@@ -177,7 +177,7 @@ def _identifiers(text: str) -> set[str]:
             case ast.Name(id=word) | ast.Attribute(attr=word):
                 found.add(word)
             case ast.Import(names=names) | ast.ImportFrom(names=names):
-                found |= {part for one in names for part in one.name.split(".")}
+                found |= {part for name in names for part in name.name.split(".")}
                 found |= set((getattr(node, "module", None) or "").split("."))
             case _:
                 continue

@@ -84,7 +84,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     modules = _own_modules(traced, solved, facts)
     prelude = [i for i in sorted(solved.slice.kept) if i < goal]
     lines = sorted(solved.slice.lines, key=lambda g: (g.index, g.names))
-    placed = [*lines, *(_restoring(traced, one.index, one.cell) for one in random.restores)]
+    placed = [*lines, *(_restoring(traced, restore.index, restore.cell) for restore in random.restores)]
     placed += [_new_numbers(traced, goal)] if random.uses_new_numbers else []
     text, refs = render(
         [traced.steps[i] for i in prelude],

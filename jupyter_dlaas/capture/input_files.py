@@ -89,10 +89,10 @@ def _may_be_written(path: str, trace: Trace, found: Slice, before: int) -> bool:
     nodes = [trace.steps[index].statement.node for index in found.kept if index < before]
     calls = [one for node in nodes if node is not None for one in ast.walk(node) if isinstance(one, ast.Call)]
     return any(
-        isinstance(one, ast.Constant) and one.value == path
+        isinstance(arg, ast.Constant) and arg.value == path
         for call in calls
         if verb_of(call.func) not in _READERS | _PATHS
-        for one in call.args
+        for arg in call.args
     )
 
 
@@ -140,7 +140,7 @@ def _modified_s(path: Path) -> float | None:
         if path.is_dir():
             with os.scandir(path) as entries:
                 folders = [one for one, _ in zip(entries, range(_FOLDERS_MAX), strict=False) if one.is_dir()]
-            times += [one.stat().st_mtime for one in folders]
+            times += [folder.stat().st_mtime for folder in folders]
     except (OSError, ValueError):
         return None
     return max(times)
@@ -153,7 +153,7 @@ def _paths_in(tree: ast.AST, names: Mapping[str, NameFact], *, is_certain: bool 
             return
         if not isinstance(node, ast.Call) or verb_of(node.func) not in _READERS or _writes(node):
             continue
-        options = [one.value for one in node.keywords if one.arg in _PATH_OPTIONS]
+        options = [keyword.value for keyword in node.keywords if keyword.arg in _PATH_OPTIONS]
         given = [*node.args[:1], *options]
         if isinstance(node.func, ast.Attribute) and node.func.attr in _OF_PATHS:
             given.append(node.func.value)
@@ -165,9 +165,10 @@ def _paths_in(tree: ast.AST, names: Mapping[str, NameFact], *, is_certain: bool 
 
 def _writes(call: ast.Call) -> bool:
     """Return whether a call writes a file: `open(path, "w")`."""
-    modes = [*call.args[1:2], *(one.value for one in call.keywords if one.arg == "mode")]
+    modes = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
     return verb_of(call.func) == "open" and any(
-        isinstance(one, ast.Constant) and isinstance(one.value, str) and set(one.value) & set("wax") for one in modes
+        isinstance(mode, ast.Constant) and isinstance(mode.value, str) and set(mode.value) & set("wax")
+        for mode in modes
     )
 
 
@@ -182,7 +183,7 @@ def _path(node: ast.expr, names: Mapping[str, NameFact]) -> str:
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             parts = [_path(left, names), _path(right, names)]
         case ast.Call(func=function, args=args) if args and verb_of(function) in _PATHS:
-            parts = [_path(one, names) for one in args]
+            parts = [_path(arg, names) for arg in args]
         case _:
             return ""
     return str(Path(*parts)) if all(parts) else ""

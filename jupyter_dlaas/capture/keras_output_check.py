@@ -41,7 +41,9 @@ def check_keras_outputs(trace: Trace, training: TrainingCell) -> tuple[Problem, 
         others = {other: one for other, (_, one) in made.items()}
         if _has(kind, "get_config", classes) or not _is_lost(kind, call, others, classes):
             continue
-        names = [one.id for one in _arguments(call) if isinstance(one, ast.Name) and one.id in others]
+        names = [
+            argument.id for argument in _arguments(call) if isinstance(argument, ast.Name) and argument.id in others
+        ]
         parts = [one for one in names if _may_be_model(others[one])]
         also = f", or its models: -o {','.join(parts)}" if parts else ""
         text = (
@@ -66,9 +68,9 @@ def _keras_names(step: Step) -> Iterator[str]:
     if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _KERAS:
         yield from (one.asname or one.name for one in node.names)
     elif isinstance(node, ast.Import):
-        for one in node.names:
-            if one.name.partition(".")[0] in _KERAS:
-                yield one.asname or one.name.partition(".")[0]
+        for name in node.names:
+            if name.name.partition(".")[0] in _KERAS:
+                yield name.asname or name.name.partition(".")[0]
 
 
 def _is_keras(kind: ast.ClassDef, classes: dict[str, ast.ClassDef], imported: set[str], depth: int = 0) -> bool:
@@ -82,7 +84,10 @@ def _is_keras(kind: ast.ClassDef, classes: dict[str, ast.ClassDef], imported: se
 
 
 def _method(kind: ast.ClassDef, name: str, classes: dict[str, ast.ClassDef]) -> ast.FunctionDef | None:
-    found = next((one for one in kind.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+    found = next(
+        (statement for statement in kind.body if isinstance(statement, ast.FunctionDef) and statement.name == name),
+        None,
+    )
     bases = [one.id for one in kind.bases if isinstance(one, ast.Name) and one.id in classes and one.id != kind.name]
     return found or next((one for base in bases if (one := _method(classes[base], name, classes))), None)
 
@@ -96,13 +101,14 @@ def _is_lost(kind: ast.ClassDef, call: ast.Call, made: dict[str, ast.Call], clas
     if init is None:
         return False
     return init.args.kwarg is None or any(
-        isinstance(one, ast.Call) or (isinstance(one, ast.Name) and one.id in made and _may_be_model(made[one.id]))
-        for one in _arguments(call)
+        isinstance(argument, ast.Call)
+        or (isinstance(argument, ast.Name) and argument.id in made and _may_be_model(made[argument.id]))
+        for argument in _arguments(call)
     )
 
 
 def _arguments(call: ast.Call) -> Sequence[ast.expr]:
-    return [*call.args, *(one.value for one in call.keywords)]
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _may_be_model(call: ast.Call) -> bool:

@@ -20,7 +20,7 @@ def check_losses(cells: Sequence[ExecutedCell], training: TrainingCell, learners
     if notebook is None:
         return ()
     prepared = [way for way in notebook.calls(frozenset({"prepare"})) if _is_run(way, notebook)]
-    if not prepared or any(one.arg == "loss" for way in prepared for one in way[-1].call.keywords):
+    if not prepared or any(keyword.arg == "loss" for way in prepared for keyword in way[-1].call.keywords):
         return ()
     ends = notebook.calls(frozenset({"backward"}))
     kind = kind_of(notebook, ends)

@@ -360,5 +360,6 @@ def _has(call: ast.Call, *options: str) -> bool:
 
 def _is_false(call: ast.Call, option: str) -> bool:
     return any(
-        one.arg == option and isinstance(one.value, ast.Constant) and not one.value.value for one in call.keywords
+        keyword.arg == option and isinstance(keyword.value, ast.Constant) and not keyword.value.value
+        for keyword in call.keywords
     )

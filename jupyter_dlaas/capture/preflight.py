@@ -364,7 +364,7 @@ def _bad_pushes(training: TrainingCell, facts: KernelFacts | None) -> Iterator[P
     if total > PUSH_BYTES_MAX:
         names = ", ".join(dict.fromkeys(training.push))
         text = (
-            f"--push {names}: {size_text(total)} exceed the maximum of {size_text(PUSH_BYTES_MAX)}. "
+            f"--push {names}: {size_text(total)} exceeds the maximum of {size_text(PUSH_BYTES_MAX)}. "
             "Save the value to a file and load it in the training cell."
         )
         yield Problem("push_too_big", text, label, line, tuple(training.push))

@@ -318,7 +318,7 @@ class _Solver:
         failed = self._failed_before(name)
         if failed is not None:
             text = (
-                f"{where} reads `{name}`, but {failed} did not define it because its cell raised an error first. "
+                f"{where} reads `{name}`, but {failed} did not define it because the cell raised an error first. "
                 "Fix that cell and run it again."
             )
             return Problem("undefined_name", text, cell, line, (name,))

@@ -361,7 +361,10 @@ class Client:
 
     def without_start(self) -> Client:
         """Return a client of the same endpoints that starts no engine, for callers that can do without one."""
-        kept = [replace(one, may_start=False) if isinstance(one, SocketEndpoint) else one for one in self._endpoints]
+        kept = [
+            replace(endpoint, may_start=False) if isinstance(endpoint, SocketEndpoint) else endpoint
+            for endpoint in self._endpoints
+        ]
         return Client(at=kept)
 
 

@@ -220,7 +220,7 @@ def _rows(bundle: Bundle, width: int) -> list[tuple[str, str]]:
             rows.append((name, f"{blocks(values)} {first} → {last}"))
     if view.resizes:
         each = max(1, view.gpus_per_learner)
-        sizes = [view.resizes[0].before, *(one.after for one in view.resizes)]
+        sizes = [view.resizes[0].before, *(resize.after for resize in view.resizes)]
         rows.append((f"{view.unit}s", " → ".join(str(n * each) for n in sizes[-12:])))
     if view.speedup:
         rows.append(("Speed", _escaped(view.speedup, width)))

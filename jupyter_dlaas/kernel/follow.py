@@ -496,4 +496,4 @@ def _why_not_stored(client: Client, job: str, name: str) -> str:
 def _has_pool(job: Job) -> bool:
     """Return whether the pool's directory still exists; no engine is started for a pool that was removed."""
     endpoints = job.follow().client.endpoints
-    return all(not isinstance(one, SocketEndpoint) or one.directory.is_dir() for one in endpoints)
+    return all(not isinstance(endpoint, SocketEndpoint) or endpoint.directory.is_dir() for endpoint in endpoints)

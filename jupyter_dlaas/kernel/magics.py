@@ -284,8 +284,8 @@ def _completions(parser: Any) -> Any:
     """Return a completer of the options of `%%train`."""
 
     def complete(_shell: Any, event: Any) -> list[str]:
-        options = [one for one in parser._option_string_actions if one.startswith("--")]
-        return [one for one in options if one.startswith(event.symbol)] if event.symbol.startswith("-") else []
+        options = [action for action in parser._option_string_actions if action.startswith("--")]
+        return [option for option in options if option.startswith(event.symbol)] if event.symbol.startswith("-") else []
 
     return complete
 

@@ -59,7 +59,11 @@ def is_edited(module: object, path: Path) -> bool:
 
 def _body(code: types.CodeType) -> tuple[object, ...]:
     """Return the top-level statements of a module."""
-    return code.co_code, code.co_names, [repr(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
+    return (
+        code.co_code,
+        code.co_names,
+        [repr(const) for const in code.co_consts if not isinstance(const, types.CodeType)],
+    )
 
 
 def _compiled(path: Path) -> tuple[int, types.CodeType | None] | None:
@@ -94,8 +98,8 @@ def _functions(space: Mapping[str, Any], file: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for value in list(space.values()):
         parts = [value, *(vars(value).values() if isinstance(value, type) else ())]
-        for one in parts:
-            function: Any = None if isinstance(one, type) else getattr(one, "__func__", getattr(one, "fget", one))
+        for part in parts:
+            function: Any = None if isinstance(part, type) else getattr(part, "__func__", getattr(part, "fget", part))
             while isinstance(getattr(function, "__wrapped__", None), types.FunctionType):
                 function = function.__wrapped__
             if isinstance(function, types.FunctionType) and function.__code__.co_filename == file:

@@ -139,7 +139,9 @@ def _ready(made: Capture) -> Capture:
 def _binds(text: str) -> set[str]:
     """Return the names that a program binds at its top level."""
     symbols = symtable.symtable(text, "train.py", "exec").get_symbols()
-    return {one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()}
+    return {
+        symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+    }
 
 
 def _options(
@@ -197,7 +199,7 @@ def _modules(made: Capture) -> dict[str, Path]:
 
 def notes_of(made: Capture, suggestion: Suggestion, line: TrainLine) -> tuple[Note, ...]:
     """Return the notes for the card: fewer learners, warnings, suggested changes, omitted statements with reasons."""
-    notes = [Note(code=one.code[:60], text=_cut(one.message)) for one in made.warnings]
+    notes = [Note(code=warning.code[:60], text=_cut(warning.message)) for warning in made.warnings]
     if _starts_alone(made, line):
         notes.insert(0, single_learner.note(line.learners_max))
     elif line.learners_max > 1 and advice_text.trains_alone(made.text):

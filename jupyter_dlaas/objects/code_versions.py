@@ -50,7 +50,7 @@ def code_of(value: Any, *, has_values: bool = False) -> Any:
 
 
 def _plain(code: types.CodeType) -> Any:
-    consts = [_plain(one) if isinstance(one, types.CodeType) else _text(one) for one in code.co_consts]
+    consts = [_plain(const) if isinstance(const, types.CodeType) else _text(const) for const in code.co_consts]
     return code.co_code, consts, code.co_names, code.co_varnames, code.co_freevars
 
 
@@ -67,10 +67,10 @@ def functions_in(code: types.CodeType) -> dict[str, Any]:
     found: dict[str, Any] = {}
     todo = [code]
     while todo:
-        for one in todo.pop().co_consts:
-            if isinstance(one, types.CodeType):
-                found[one.co_qualname] = _plain(one)
-                todo.append(one)
+        for const in todo.pop().co_consts:
+            if isinstance(const, types.CodeType):
+                found[const.co_qualname] = _plain(const)
+                todo.append(const)
     return found
 
 
@@ -132,7 +132,7 @@ def digests(module: types.ModuleType) -> dict[str, str]:
 
 def _digest(value: Any) -> str:
     kinds = value.__mro__ if isinstance(value, type) else (value,)
-    codes = [(one.__qualname__, code_of(one)) for one in kinds if _is_own(one)]
+    codes = [(kind.__qualname__, code_of(kind)) for kind in kinds if _is_own(kind)]
     return hashlib.sha256(repr(codes).encode(errors="replace")).hexdigest()[:16]
 
 
@@ -142,7 +142,9 @@ def _is_own(value: Any) -> bool:
 
 def table() -> dict[str, Any]:
     """Return the versions of the user's modules in this process, for comparison in another one."""
-    own = [one for one in list(sys.modules.values()) if type(one) is types.ModuleType and is_own_module(one)]
+    own = [
+        module for module in list(sys.modules.values()) if type(module) is types.ModuleType and is_own_module(module)
+    ]
     return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[:_MODULES_MAX]}}
 
 

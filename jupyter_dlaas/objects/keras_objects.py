@@ -45,7 +45,7 @@ def _is(value: Any, part: str, name: str) -> bool:
 
 def _values_of(variables: Sequence[Any]) -> list[Any]:
     numpy: Any = sys.modules["numpy"]
-    return [numpy.array(one) for one in variables]
+    return [numpy.array(variable) for variable in variables]
 
 
 def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
@@ -222,7 +222,7 @@ def fits(old: Any, new: Any, models: Sequence[Any]) -> bool:
     """Return whether `load_state` can load one into the other."""
     if _is(new, "optimizers", "Optimizer") and not old.built and new.built:
         return _model_of(new, models) is not None
-    return [tuple(one.shape) for one in old.variables] == [tuple(one.shape) for one in new.variables]
+    return [tuple(variable.shape) for variable in old.variables] == [tuple(one.shape) for one in new.variables]
 
 
 def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
@@ -236,5 +236,5 @@ def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
 def _model_of(optimizer: Any, models: Sequence[Any]) -> Any:
     """Return the model of an optimiser, by the shapes of the variables that it trains."""
     shapes = [tuple(one.shape) for one in _trained_by(optimizer)]
-    found = (one for one in models if [tuple(part.shape) for part in one.trainable_variables] == shapes)
+    found = (model for model in models if [tuple(part.shape) for part in model.trainable_variables] == shapes)
     return next(found, None)

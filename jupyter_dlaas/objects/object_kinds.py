@@ -52,10 +52,10 @@ class Changes:
     """Changes of an object's items: new values, and removed items."""
 
     values: dict[Any, Any] = field(default_factory=dict)
-    removed: list[Any] = field(default_factory=list)
+    gone: list[Any] = field(default_factory=list)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return stored.changes, (self.values, self.removed)
+        return stored.changes, (self.values, self.gone)
 
 
 class Skipped:
@@ -95,13 +95,13 @@ class Items(Aspect):
         if has_same_keys and all(map(operator.is_, base.values(), now.values())):
             return False
         changes = changed_items(base, now)
-        return bool(changes.values or changes.removed)
+        return bool(changes.values or changes.gone)
 
     def carry(self, value: Any, base: dict[Any, Any], now: dict[Any, Any]) -> Changes:
         return changed_items(base, now)
 
     def put(self, value: Any, carried: Changes) -> None:
-        for key in carried.removed:
+        for key in carried.gone:
             self.delete(value, key)
         for key, item in carried.values.items():
             if not isinstance(item, Skipped):
@@ -122,7 +122,7 @@ def changed_items(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> Changes:
 
 def put_items(space: dict[str, Any], changes: Changes) -> None:
     """Apply changes to a namespace."""
-    for key in changes.removed:
+    for key in changes.gone:
         space.pop(key, None)
     space.update({key: item for key, item in changes.values.items() if not isinstance(item, Skipped)})
 
@@ -371,19 +371,19 @@ def _seed_bits(generator: Any, seed: int) -> None:
 
 
 _PYTHON: Final = Generator(
-    lambda one: one.getstate(), lambda one, state: one.setstate(state), lambda one, n: one.seed(n)
+    lambda rng: rng.getstate(), lambda rng, state: rng.setstate(state), lambda rng, n: rng.seed(n)
 )
-_BITS: Final = Generator(lambda one: one.state, _put_bits, _seed_bits)
+_BITS: Final = Generator(lambda rng: rng.state, _put_bits, _seed_bits)
 _NUMPY: Final = Generator(
-    lambda one: one.bit_generator.state,
-    lambda one, state: _put_bits(one.bit_generator, state),
-    lambda one, n: _seed_bits(one.bit_generator, n),
+    lambda rng: rng.bit_generator.state,
+    lambda rng, state: _put_bits(rng.bit_generator, state),
+    lambda rng, n: _seed_bits(rng.bit_generator, n),
 )
 _LEGACY: Final = Generator(
-    lambda one: one.get_state(), lambda one, state: one.set_state(state), lambda one, n: one.seed(n % 2**32)
+    lambda rng: rng.get_state(), lambda rng, state: rng.set_state(state), lambda rng, n: rng.seed(n % 2**32)
 )
 _TORCH: Final = Generator(
-    lambda one: one.get_state(), lambda one, state: one.set_state(state), lambda one, n: one.manual_seed(n)
+    lambda rng: rng.get_state(), lambda rng, state: rng.set_state(state), lambda rng, n: rng.manual_seed(n)
 )
 
 

@@ -86,7 +86,7 @@ def are_values(values: Any) -> bool:
     kinds = set(map(type, values))
     if kinds <= _VALUES:
         return True
-    return kinds == {tuple} and all(set(map(type, one)) <= _VALUES for one in values)
+    return kinds == {tuple} and all(set(map(type, value)) <= _VALUES for value in values)
 
 
 def is_same(old: Any, new: Any) -> bool:

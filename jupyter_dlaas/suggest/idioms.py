@@ -67,7 +67,7 @@ def is_phases(loop: ast.AST) -> bool:
     return (
         isinstance(loop, ast.For)
         and isinstance(loop.iter, ast.List | ast.Tuple)
-        and all(isinstance(one, ast.Constant) and isinstance(one.value, str | bool) for one in loop.iter.elts)
+        and all(isinstance(elt, ast.Constant) and isinstance(elt.value, str | bool) for elt in loop.iter.elts)
     )
 
 
@@ -86,7 +86,7 @@ def kind_of(made: ast.expr | None, text: str, call: ast.Call) -> str:
     if name:
         takes_parameters = made is not None and "param" in ast.unparse(made)
         return "optimizer" if takes_parameters or "optim" in shown or OPTIMIZER_NAMES.search(text) else ""
-    if call.args and not all(isinstance(one, ast.Name) and "closure" in one.id for one in call.args):
+    if call.args and not all(isinstance(arg, ast.Name) and "closure" in arg.id for arg in call.args):
         return ""  # `env.step(action)`
     return "" if NOT_OPTIMIZERS.search(text) else "optimizer"
 

@@ -133,14 +133,14 @@ class _Writer:
         taken = names_used(notebook.sheets)
         self.run = next(name for name in ("run", "job_run", "dlaas_run", "dlaas_job_run") if name not in taken)
         self.outer_sheet = found.scope.sheet
-        scopes = {id(one.way[-1].scope.node) for one in found.batches if not one.why_not} | {id(found.scope.node)}
+        scopes = {id(batch.way[-1].scope.node) for batch in found.batches if not batch.why_not} | {id(found.scope.node)}
         self.loss = kind_of(notebook, found.ends)
         self.is_global = len(scopes) > 1 or found.scope.is_module
 
     def suggestion(self) -> Suggestion:
         """Return the suggestion. Raises NoLoop."""
         found = self.found
-        shared = [one for one in found.batches if not one.why_not]
+        shared = [batch for batch in found.batches if not batch.why_not]
         if found.epochs is None and not shared:
             raise NoLoop(found.batches[0].why_not)
         self._begin()
@@ -247,7 +247,7 @@ class _Writer:
         while bar is not None and bar.args and bar.args[0] is not counted:
             bar = bar.args[0] if isinstance(bar.args[0], ast.Call) else None
         is_tqdm = bar is not None and "tqdm" in ast.unparse(bar.func)
-        if bar is not None and is_tqdm and not any(one.arg == "total" for one in bar.keywords):
+        if bar is not None and is_tqdm and not any(keyword.arg == "total" for keyword in bar.keywords):
             self._total(edits, bar, count)
         if start != "0":
             self._offset(edits, loop, start)
@@ -255,7 +255,7 @@ class _Writer:
     def _counts(self, counted: ast.Call, loop: ast.For) -> tuple[str, str]:
         """Return the first number and the count of a counted loop."""
         args = counted.args
-        texts = [self._text(one) for one in args]
+        texts = [self._text(arg) for arg in args]
         if any(isinstance(one, ast.Starred) for one in args) or (len(args) == 3 and texts[2] != "1"):
             shown = self._text(counted)
             raise NoLoop(
@@ -295,7 +295,7 @@ class _Writer:
     def _bar_of(self, counted: ast.Call, epochs: str, count: str, scope: Scope) -> str:
         """Return the loop's iterable with the progress bar of `trange(n, desc="…")` kept, if `tqdm` has a name here."""
         name = ast.unparse(counted.func)
-        options = [f"{one.arg}={self._text(one.value)}" for one in counted.keywords if one.arg]
+        options = [f"{keyword.arg}={self._text(keyword.value)}" for keyword in counted.keywords if keyword.arg]
         if isinstance(counted.func, ast.Attribute):
             bar = f"{ast.unparse(counted.func.value)}.tqdm"
         elif "tqdm" in names_used(self.notebook.sheets):
@@ -323,7 +323,7 @@ class _Writer:
         lines = lines_of(edits.sheet.clean.source)
         at = first.lineno
         decorators = getattr(first, "decorator_list", [])
-        at = min([at, *(one.lineno for one in decorators)])
+        at = min([at, *(decorator.lineno for decorator in decorators)])
         indent = lines[first.lineno - 1][: len(lines[first.lineno - 1]) - len(lines[first.lineno - 1].lstrip())]
         while at - 1 > loop.iter.end_lineno and lines[at - 2].startswith(f"{indent}#"):
             at -= 1
@@ -349,7 +349,7 @@ class _Writer:
                 logged = ", ".join(f"{name}={value}" for name, value in names.items())
                 self._after(found.scope, after, f"{self.run}.log({logged})")
                 return
-        shared = [one for one in found.batches if not one.why_not]
+        shared = [batch for batch in found.batches if not batch.why_not]
         one = shared[0] if shared else None
         loop, scope = (one.loop, one.way[-1].scope) if one is not None else (found.epochs, found.scope)
         assert loop is not None, "a training has a loop"
@@ -372,7 +372,7 @@ class _Writer:
         found: dict[str, str] = {}
         after: ast.stmt | None = None
         sums: dict[str, str] = {}
-        inner = {id(one.loop) for one in self.found.batches}
+        inner = {id(batch.loop) for batch in self.found.batches}
         has_batches = bool(self.found.batches) and any(id(node) in inner for node in loop.body)
         seen_loop = not has_batches
         lists = _lists(self.found.scope)
@@ -385,11 +385,11 @@ class _Writer:
             if not isinstance(node, ast.Assign) or not seen_loop:
                 continue
             for target in node.targets:
-                for one in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(one, ast.Name) and METRICS.search(one.id) and one.id not in lists:
-                        if COLLECTION_NAMES.search(one.id) or not self._is_number(node.value, one, target):
+                for elt in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(elt, ast.Name) and METRICS.search(elt.id) and elt.id not in lists:
+                        if COLLECTION_NAMES.search(elt.id) or not self._is_number(node.value, elt, target):
                             continue
-                        found[one.id] = one.id
+                        found[elt.id] = elt.id
                         after = node
         if not found and sums:
             for name, text in self._means(loop, sums):
@@ -411,7 +411,7 @@ class _Writer:
 
     def _means(self, loop: ast.For, sums: dict[str, str]) -> Iterator[tuple[str, str]]:
         """Yield sums over the batches as the loop itself divides them: `running_loss / len(loader)`."""
-        inner = [one.loop for one in self.found.batches]
+        inner = [batch.loop for batch in self.found.batches]
         for node in loop.body:
             if any(node is one for one in inner):
                 continue
@@ -433,8 +433,8 @@ class _Writer:
     def _save(self) -> None:
         """Restrict files that each learner would write to the main learner."""
         found = self.found
-        frames = [found.scope, *(one.way[-1].scope for one in found.batches if not one.why_not)]
-        scopes = {id(one.node): one for one in frames}
+        frames = [found.scope, *(batch.way[-1].scope for batch in found.batches if not batch.why_not)]
+        scopes = {id(frame.node): frame for frame in frames}
         if self.is_global:
             scopes[id(self.notebook.training.tree)] = Scope(self.notebook.training, self.notebook.training.tree)
         for scope in scopes.values():
@@ -454,9 +454,9 @@ class _Writer:
 
     def _add_hints(self, shared: Sequence[Batches]) -> None:
         found = self.found
-        for one in found.batches:
-            if one.why_not:
-                self.hints.append(one.why_not)
+        for batch in found.batches:
+            if batch.why_not:
+                self.hints.append(batch.why_not)
         if not found.batches:
             self.hints.append(
                 "There are no batches to divide: the job resumes at the epoch, and each learner computes the same. "

@@ -157,7 +157,7 @@ class _Finder:
         scope, way = end[number].scope, end[:number]
         models, optimizers, schedulers, scalers = self._objects(number, outer, key)
         batches = tuple(self._all_batches(number, outer))
-        is_single = any(one.loop is outer for one in batches)
+        is_single = any(batch.loop is outer for batch in batches)
         if not isinstance(outer, ast.For):
             raise NoLoop(
                 f"{place(end[number], outer)}: a `{'while' if isinstance(outer, ast.While) else 'async for'}` loop "
@@ -242,7 +242,7 @@ class _Finder:
         if range_in(node) is not None or isinstance(node, ast.Constant):
             return False
         if isinstance(node, ast.List | ast.Tuple):
-            return not all(isinstance(one, ast.Constant) for one in node.elts)
+            return not all(isinstance(elt, ast.Constant) for elt in node.elts)
         return not (isinstance(node, ast.Call) and last_name(node.func) in ("count", "arange", "linspace", "reversed"))
 
     def _why_not(self, data: ast.expr, way: Call, loop: ast.For) -> str:
@@ -353,7 +353,7 @@ class _Finder:
                     f"{place(way[-1])}: `{shown}` is created in each call of `{getattr(scope.node, 'name', '')}`. "
                     "Create it once, above the loop, and pass it on."
                 )
-        if root_of(text) in {one for frame in way[number + 1 :] for one in frame.scope.all_parameters}:
+        if root_of(text) in {parameter for frame in way[number + 1 :] for parameter in frame.scope.all_parameters}:
             raise NoLoop(
                 f"{place(way[number])}: the argument for `{text}` of this call was not found. Pass it by keyword, "
                 "then retry."
@@ -395,8 +395,8 @@ class _Finder:
         if found is None or not isinstance(found[1], ast.Call):
             return
         home, value_of = found[0], found[1]
-        for one in whose_parameters(value_of, home):
-            text = self._in_scope(one, home, scope, way)
+        for parameter in whose_parameters(value_of, home):
+            text = self._in_scope(parameter, home, scope, way)
             if text is not None:
                 yield text
 
@@ -551,7 +551,7 @@ def _condition(end: Call, at: int, loop: ast.For) -> ast.expr | None:
     for node in around[around.index(loop) + 1 :]:
         if isinstance(node, ast.If) and not _calls(node.test):
             reads = {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
-            in_body = any(_holds(one, end[at].call) for one in node.body)
+            in_body = any(_holds(statement, end[at].call) for statement in node.body)
             if reads and not reads & bound and in_body:
                 return node.test
     return None

@@ -265,7 +265,7 @@ class _Pairs:
                 return self._back(before, _OTHERWISE_BUILT)
             self.old_of[id(new_part[key])], self._new_of[id(old_part[key])] = old_part[key], new_part[key]
         self._order.append((old, new))
-        self._loaded.update(id(one) for one in new.parameters())
+        self._loaded.update(id(parameter) for parameter in new.parameters())
         for key in old_part:
             self._add_all(_common(_own_fields(old_part[key]), _own_fields(new_part[key])), 1)
         return ""
@@ -339,7 +339,7 @@ def _is_value(value: Any, depth: int = 0) -> bool:
         parts = FIELDS.items(value).values()
     else:
         return False
-    return all(_is_value(one, depth + 1) for one in parts)
+    return all(_is_value(part, depth + 1) for part in parts)
 
 
 def _device_of(value: Any, depth: int = 0) -> Any:
@@ -349,7 +349,7 @@ def _device_of(value: Any, depth: int = 0) -> Any:
     if depth == _DEPTH_MAX or not isinstance(value, list | tuple | dict):
         return None
     parts = value.values() if isinstance(value, dict) else value
-    return next((device for one in parts if (device := _device_of(one, depth + 1)) is not None), None)
+    return next((device for part in parts if (device := _device_of(part, depth + 1)) is not None), None)
 
 
 def _moved(value: Any, device: Any) -> Any:
@@ -437,8 +437,8 @@ def _has_state(value: Any) -> bool:
 
 
 def _keras_fits(old: Any, new: Any) -> bool:
-    kinds = [[type(one) for one in model.layers] for model in (old, new)]
-    shapes = [[tuple(one.shape) for one in model.weights] for model in (old, new)]
+    kinds = [[type(layer) for layer in model.layers] for model in (old, new)]
+    shapes = [[tuple(weight.shape) for weight in model.weights] for model in (old, new)]
     return kinds[0] == kinds[1] and shapes[0] == shapes[1]
 
 

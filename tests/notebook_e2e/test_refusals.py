@@ -173,7 +173,7 @@ def test_pushing_more_than_a_gigabyte(shell: InteractiveShell) -> None:
     run(shell, "import numpy as np\nhuge = np.broadcast_to(np.int8(0), (2**31,))")
 
     assert refusal(shell, "%%train --push huge\nprint(huge)") == one_thing(
-        "--push huge: 2.1 GB exceed the maximum of 1.1 GB. Save the value to a file and load it in the training cell."
+        "--push huge: 2.1 GB exceeds the maximum of 1.1 GB. Save the value to a file and load it in the training cell."
     )
 
 

@@ -98,7 +98,7 @@ def test_of_a_cell_that_raised_the_statements_before_the_error_did_run(load: Cal
     number = 2 if load is load_first else 1
     assert said == (
         f"cell [{COUNT}], line 2, reads `c`, but cell [{number}], line 6, did not define it because "
-        "its cell raised an error first. Fix that cell and run it again."
+        "the cell raised an error first. Fix that cell and run it again."
     )
 
 

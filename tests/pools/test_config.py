@@ -48,8 +48,8 @@ def test_the_file_is_read_into_a_record(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[pool]\ncpu_slots = 0", "pool.cpu_slots: 0 must be from 1 to 4096"),
-        ("[pool]\ncpu_slot = 8", "pool.cpu_slot: no such field; there are name, devices"),
-        ('[pool]\ndevices = "tpus"', "pool.devices: 'tpus' is none of auto, gpus, cpus"),
+        ("[pool]\ncpu_slot = 8", "pool.cpu_slot: unknown field; the fields are name, devices"),
+        ('[pool]\ndevices = "tpus"', "pool.devices: 'tpus' is not valid; use one of auto, gpus, cpus"),
         ("[pool\n", "is no TOML"),
         ("[[nodes]]\ncpus = 1", "nodes[0].name: is missing"),
         ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', "nodes[1].name: there are two nodes 'a'"),
@@ -108,7 +108,7 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
     ("text", "says"),
     [
         ('[pool]\norder = "random"\n', "pool.order: 'random' is no order of a pool"),
-        ('[pool]\nplacement = "far"\n', "pool.placement: 'far' is none of pack, spread, tetris, fgd, topology"),
+        ('[pool]\nplacement = "far"\n', "pool.placement: 'far' is not valid; use one of pack, spread, tetris, fgd, topology"),
         ("[pool]\nspot_price = 2\n", "pool.spot_price: 2"),
         ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "there are two queues 'a'"),
     ],
