@@ -17,11 +17,37 @@ const naming = wireNames => [
   { selector: 'interface', format: ['PascalCase'], custom: { regex: '^I[A-Z]', match: true } },
   {
     selector: 'objectLiteralProperty',
-    format: ['camelCase', 'PascalCase', 'UPPER_CASE', ...(wireNames ? ['snake_case'] : [])]
+    format: ['camelCase', 'PascalCase', 'UPPER_CASE', ...(wireNames ? ['snake_case'] : [])],
+    leadingUnderscore: 'allowSingleOrDouble'
   },
   ...(wireNames ? [{ selector: 'typeProperty', format: ['camelCase', 'snake_case'] }] : []),
   { selector: ['objectLiteralProperty', 'typeProperty'], modifiers: ['requiresQuotes'], format: null }
 ];
+
+// properties that hold text for users, beside those that the rule knows
+const TEXT_PROPERTIES = [
+  'alt',
+  'aria-description',
+  'aria-label',
+  'aria-valuetext',
+  'caption',
+  'category',
+  'cause',
+  'confirmLabel',
+  'detail',
+  'gist',
+  'innerText',
+  'label',
+  'lead',
+  'placeholder',
+  'text',
+  'textContent',
+  'title',
+  'tooltip'
+];
+// no-untranslated-string does not look into templates with expressions
+const TEMPLATE_WITH_WORDS = 'TemplateElement[value.raw=/\\p{L}{2}/u]';
+const UNTRANSLATED = 'Translate the text with trans.__() and its placeholders %1, %2.';
 
 export default defineConfig([
   globalIgnores(['node_modules', 'lib', '**/*.d.ts', 'style/index.js']),
@@ -74,12 +100,34 @@ export default defineConfig([
     }
   },
   {
-    files: ['src/views/**/*.{ts,tsx}'],
+    files: ['src/**/*.{ts,tsx}'],
+    ignores: ['**/*.spec.{ts,tsx}'],
     rules: {
-      'no-restricted-globals': ['error', 'fetch', 'WebSocket'],
-      // states, reasons and advice come from the server in English: a card that is half translated helps nobody
-      'jupyter/no-untranslated-string': 'off'
+      'jupyter/no-untranslated-string': ['error', { checkProperties: TEXT_PROPERTIES }],
+      'no-restricted-syntax': [
+        'error',
+        {
+          selector: `JSXElement > JSXExpressionContainer > TemplateLiteral > ${TEMPLATE_WITH_WORDS}`,
+          message: UNTRANSLATED
+        },
+        {
+          selector: `JSXAttribute[name.name=/^(title|label|name|gist|text|placeholder|alt|aria-\\w*(label|text|description))$/] ${TEMPLATE_WITH_WORDS}`,
+          message: UNTRANSLATED
+        }
+      ]
     }
+  },
+  {
+    files: ['test/**/*.{ts,tsx}', '**/*.spec.{ts,tsx}'],
+    rules: { 'jupyter/no-untranslated-string': 'off' }
+  },
+  {
+    files: ['src/views/**/*.{ts,tsx}'],
+    rules: { 'no-restricted-globals': ['error', 'fetch', 'WebSocket'] }
+  },
+  {
+    files: ['scripts/**/*.mjs'],
+    languageOptions: { globals: { ...globals.node } }
   },
   prettier
 ]);

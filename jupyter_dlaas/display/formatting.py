@@ -1,6 +1,7 @@
 """Numbers formatted for a terminal: durations, ranges, times, sizes. Standard library only.
 
-The page formats the same numbers with typographic spaces and dashes; here they are ASCII, for grep.
+The page writes the same numbers (`tests/golden/formats.json`). Ranges have a plain hyphen here, so that they can be
+grepped.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ __all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration in at most two units: "0.3 s", "41 s", "3 min 20 s", "2 h 05 min", "3 d 4 h"; "-": unknown."""
+    """Format a duration: "38 ms", "0.3 s", "41 s", "3 min 20 s", "2 h 05 min", "3 d 4 h": at most two units; "-" for unknown."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "-"
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
+    if 0 < seconds < 0.0995:
+        return f"{_half_up(seconds * 1000)} ms"
     if seconds < 9.95:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    whole = round(seconds)
+        return f"{_half_up(seconds * 10) / 10:g} s"
+    whole = _half_up(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s" if whole % 60 else f"{whole // 60} min"
+        return f"{whole // 60} min" + (f" {whole % 60:02d} s" if whole % 60 else "")
     if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+        minutes = whole % 3600 // 60
+        return f"{whole // 3600} h" + (f" {minutes:02d} min" if minutes else "")
+    hours = whole % 86_400 // 3600
+    return f"{whole // 86_400} d" + (f" {hours} h" if hours else "")
+
+
+def _half_up(value: float) -> int:
+    """Round as JavaScript does, so that the page shows the same number."""
+    return math.floor(value + 0.5)
 
 
 def clock(at_s: float) -> str:
@@ -54,7 +62,7 @@ def percent(fraction: float | None) -> str:
     """Format a percentage: "24%"; "-" if unknown. Shows 100% only at the end."""
     if fraction is None:
         return "-"
-    return "100%" if fraction >= 1 else f"{min(99, int(fraction * 100))}%"
+    return "100%" if fraction >= 1 else f"{min(99, math.floor(fraction * 100 + 1e-9))}%"
 
 
 def bar(fraction: float, width: int = 20) -> str:
@@ -64,16 +72,20 @@ def bar(fraction: float, width: int = 20) -> str:
 
 
 def number(value: float) -> str:
-    """Format three significant digits ("0.412", "84.1"), integers with commas ("11,730"), "NaN" and "∞"."""
-    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
+    """Format an int with commas ("11,730"), a float with three significant digits ("0.412", "84.1"), "NaN" or "∞"."""
+    if isinstance(value, int):
+        return f"{value:,}"
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e7:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent):+d}"
     if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if abs(value) < 0.001:
-        return f"{value:.2e}"
-    return f"{value:.3g}" if abs(value) >= 1 else f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+        return f"{_half_up(value):,}"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def place(epoch: int, epochs: int | None, step: int) -> str:

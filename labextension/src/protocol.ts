@@ -347,6 +347,12 @@ export type ClientMessage =
   | { type: 'ack'; bytes: number }
   | { type: 'ping' };
 
+/** One event of a job's story. */
+export interface IStoryEvent {
+  at_s: number;
+  text: string;
+}
+
 /** A notebook's cell as the server takes it for *Train this notebook*. */
 export interface ICellSource {
   source: string;
@@ -361,8 +367,8 @@ export interface INotebookSubmit {
   spec: { [field: string]: string | number | boolean | null };
 }
 
-/** Something that is wrong with a cell, or to be known. */
-export interface ISaidOfCell {
+/** An error, warning or note about a cell. */
+export interface ICellMessage {
   code: string;
   cell: number;
   id: string | null;
@@ -370,7 +376,7 @@ export interface ISaidOfCell {
   text: string;
 }
 
-/** A cell that trains, and what it would take along. Cells are counted from 1. */
+/** A training cell and what it would take along. Cells are counted from 1. */
 export interface ICheckedCell {
   cell: number;
   id: string | null;
@@ -378,14 +384,14 @@ export interface ICheckedCell {
   kept: number;
   kept_cells: number[];
   left_out: number;
-  errors: ISaidOfCell[];
-  warnings: ISaidOfCell[];
+  errors: ICellMessage[];
+  warnings: ICellMessage[];
   type: string;
 }
 
 export interface INotebookChecked {
   cells: ICheckedCell[];
-  notes: ISaidOfCell[];
+  notes: ICellMessage[];
   error: string | null;
 }
 

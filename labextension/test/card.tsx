@@ -1,4 +1,4 @@
-import { render, screen } from '@testing-library/react';
+import { screen } from '@testing-library/react';
 import * as React from 'react';
 import { vi } from 'vitest';
 
@@ -7,6 +7,7 @@ import type { IJobView } from '../src/protocol';
 import { type IJobCardProps, JobCard } from '../src/views/card/JobCard';
 import type { ICardHandlers } from '../src/views/handlers';
 import * as golden from './golden';
+import { render } from './render';
 
 export const NOW_S = 1_773_497_801;
 

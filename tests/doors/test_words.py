@@ -147,7 +147,7 @@ def test_figures() -> None:
         *("0.3 s", "38 ms", "5 s", "41 s", "1 min", "3 min 20 s", "2 h 05 min", "3 d 4 h", "-")
     ]
     assert [formatting.number(one) for one in (0.412, 0.0412, 11730, 84.1, 1234.5, 0.00001, float("nan"))] == [
-        *("0.412", "0.0412", "11,730", "84.1", "1,234", "1.00e-05", "NaN")
+        *("0.412", "0.0412", "11,730", "84.1", "1,235", "1.00e-5", "NaN")
     ]
     assert [formatting.bytes_text(44_800_000), formatting.bytes_text(8 * 2**30, binary=True)] == ["44.8 MB", "8.0 GiB"]
     assert [formatting.bar(one, 4) for one in (0, 0.5, 0.99, 1)] == ["░░░░", "██░░", "███░", "████"]

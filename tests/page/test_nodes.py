@@ -119,7 +119,7 @@ def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tm
 
     choose(panel, "n1", "ArrowDown", "Enter")
     dialog = page.page.get_by_role("dialog", name="Drain n1")
-    expect(dialog).to_contain_text("Cordon only keeps new jobs away; running ones stay.")
+    expect(dialog).to_contain_text("Cordoning only keeps new jobs away; running jobs stay.")
     page.shot(tmp_path / "cordon.png")
     dialog.get_by_role("button", name="Cordon only").click()
     expect(panel.get_by_role("status")).to_contain_text("n1 is cordoned by")
@@ -145,7 +145,7 @@ def test_of_hundreds_of_jobs_who_runs_and_who_is_first_in_line_is_listed(lab: Op
     expect(listed.first).to_contain_text(holder)
     expect(listed).to_have_count(100)
     expect(listed.last).to_contain_text(waiting[98])
-    expect(panel.get_by_text("270 more wait behind them.")).to_be_visible()
+    expect(panel.get_by_text("270 more jobs are queued.")).to_be_visible()
     expect(panel.get_by_text("jupyter dlaas jobs --limit 1000")).to_be_visible()
     page.shot(tmp_path / "crowd-light.png")
 

@@ -182,7 +182,7 @@ def told_of(lab: Lab, job: str) -> list[str]:
 
 def says(text: str, resize: Resize) -> bool:
     """From, to, by whom, at which step, and how long the pause was."""
-    found = re.fullmatch(r"(\d) → (\d), (\w+), at [\d:]+, step ([\d,]+), ([\d.]+) (ms|s) of pause", text)
+    found = re.fullmatch(r"(\d) → (\d), (\w+), at [\d:]+, step ([\d,]+), paused for ([\d.]+) (ms|s)", text)
     assert found is not None, text
     before, after, by, step, pause, unit = found.groups()
     pause_s = float(pause) / (1000 if unit == "ms" else 1)

@@ -117,6 +117,6 @@ def test_a_notebook_is_trained_as_a_spot_job_where_the_box_for_it_is_ticked(lab:
 
     dialog.get_by_text("cheaper, may be taken back").click()
     expect(box).to_be_checked()
-    expect(dialog).to_contain_text("When others need it, it writes a checkpoint within 30 s and goes on later.")
+    expect(dialog).to_contain_text("When others need them, it writes a checkpoint within 30 s and goes on later.")
     dialog.get_by_role("button", name="Train", exact=True).click()
     until(lambda: [view.spot for view in site.client.jobs() if view.name == "lent"] == [True], "it is a spot job")

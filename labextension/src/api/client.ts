@@ -1,3 +1,4 @@
+import type { TranslationBundle } from '../language';
 import type {
   ICellSource,
   IChange,
@@ -7,19 +8,20 @@ import type {
   INotebookChecked,
   INotebookSubmit,
   IPoolView,
+  IStoryEvent,
   ServerMessage,
   Verb
 } from '../protocol';
 
-/** What this layer needs of Jupyter; the plugin makes it of the server settings, tests make a fake one. */
+/** What this layer needs of Jupyter: made from the server settings, or a fake one in tests. */
 export interface IServer {
-  /** Address of our routes, ending in `dlaas/`. */
+  /** URL of the routes of dlaas_server, ending in `dlaas/`. */
   readonly url: string;
   request(url: string, init: RequestInit): Promise<Response>;
   socket(path: string): WebSocket;
 }
 
-/** An answer that is not a success. `code` is stable, the message is for people. */
+/** An error response. `code` is stable; the message is for people. */
 export class ApiError extends Error {
   constructor(
     readonly code: string,
@@ -31,7 +33,7 @@ export class ApiError extends Error {
   }
 }
 
-async function failure(response: Response): Promise<ApiError> {
+async function errorOf(response: Response, trans: TranslationBundle): Promise<ApiError> {
   try {
     const body = (await response.json()) as {
       error?: { code?: string; message?: string };
@@ -42,9 +44,13 @@ async function failure(response: Response): Promise<ApiError> {
       return new ApiError(body.error?.code ?? 'http', message, response.status);
     }
   } catch {
-    // not ours: a proxy's page, or nothing at all
+    // a proxy's page, or an empty body
   }
-  return new ApiError('http', `The server answered ${response.status}.`, response.status);
+  return new ApiError(
+    'http',
+    trans.__('The server answered with status %1.', response.status),
+    response.status
+  );
 }
 
 function randomKey(): string {
@@ -63,9 +69,12 @@ export interface INotebookRequest {
   spot: boolean;
 }
 
-/** The REST half of the API. Every request of the page goes through here. */
+/** The REST API. Every request of the page goes through here. */
 export class Client {
-  constructor(private readonly server: IServer) {}
+  constructor(
+    private readonly server: IServer,
+    private readonly trans: TranslationBundle
+  ) {}
 
   pool(): Promise<IPoolView> {
     return this.json('GET', 'pool');
@@ -79,12 +88,12 @@ export class Client {
     return this.json('POST', `nodes/${encodeURIComponent(node)}/uncordon`, {});
   }
 
-  /** What a drain of the node would do. Nothing changes. */
+  /** Return what draining the node would do. */
   previewDrain(node: string): Promise<IDrainView> {
     return this.json('GET', `nodes/${encodeURIComponent(node)}/drain`);
   }
 
-  /** Empty the node, if that would still do what its preview says; else refused with `not_allowed`. */
+  /** Drain the node by the plan of its preview; refused with `not_allowed` if that no longer holds. */
   drain(node: string, plan: string): Promise<IDrainView> {
     return this.json('POST', `nodes/${encodeURIComponent(node)}/drain`, { plan });
   }
@@ -115,9 +124,8 @@ export class Client {
     return (await this.json<{ sentences: string[] }>('GET', `jobs/${encodeURIComponent(id)}/why`)).sentences;
   }
 
-  async story(id: string): Promise<{ atS: number; text: string }[]> {
-    type Answer = { events: { atS: number; text: string }[] };
-    return (await this.json<Answer>('GET', `jobs/${encodeURIComponent(id)}/story`)).events;
+  async story(id: string): Promise<IStoryEvent[]> {
+    return (await this.json<{ events: IStoryEvent[] }>('GET', `jobs/${encodeURIComponent(id)}/story`)).events;
   }
 
   async source(id: string): Promise<string> {
@@ -128,17 +136,17 @@ export class Client {
     return (await this.send('GET', `jobs/${encodeURIComponent(id)}/report`)).text();
   }
 
-  /** Files that the job kept for the page to draw. */
+  /** Return the pictures among the job's files. */
   async pictures(id: string): Promise<{ name: string; load(): Promise<Blob | null> }[]> {
     type Answer = { artifacts: { path: string }[] };
     const base = `jobs/${encodeURIComponent(id)}/artifacts`;
     const { artifacts } = await this.json<Answer>('GET', base);
     return artifacts.flatMap(({ path }) => {
-      const found = /^output\/(.+\.(png|jpg|svg))$/.exec(path);
-      if (!found) {
+      const match = /^output\/(.+\.(png|jpg|svg))$/.exec(path);
+      if (!match) {
         return [];
       }
-      const type = { png: 'image/png', jpg: 'image/jpeg', svg: 'image/svg+xml' }[found[2]];
+      const type = { png: 'image/png', jpg: 'image/jpeg', svg: 'image/svg+xml' }[match[2]];
       const load = async (): Promise<Blob | null> => {
         try {
           const answer = await this.send(
@@ -147,10 +155,10 @@ export class Client {
           );
           return new Blob([await answer.arrayBuffer()], { type });
         } catch {
-          return null; // deleted meanwhile, or the server is away: the next look may find it
+          return null; // deleted meanwhile, or the server does not answer: a later request may succeed
         }
       };
-      return [{ name: found[1], load }];
+      return [{ name: match[1], load }];
     });
   }
 
@@ -170,12 +178,12 @@ export class Client {
     return this.json('POST', 'notebook', { ...body, key: randomKey() });
   }
 
-  /** What each training cell would take along, and what is missing. Nothing runs. */
+  /** Check what each training cell would take along, and what is missing. Nothing runs. */
   checkNotebook(path: string, cells: readonly ICellSource[]): Promise<INotebookChecked> {
     return this.json('POST', 'notebook/check', { path, cells });
   }
 
-  /** The stream's messages by long poll, for places where no WebSocket gets through. */
+  /** Return the stream's messages by long poll, where no WebSocket connection is possible. */
   async poll(id: string, cursor: ICursor, waitS: number, signal: AbortSignal): Promise<ServerMessage[]> {
     const logs = Object.entries(cursor.logs)
       .map(([member, offset]) => `${member}:${offset}`)
@@ -203,10 +211,10 @@ export class Client {
       if (signal?.aborted) {
         throw error;
       }
-      throw new ApiError('network', 'The Jupyter server does not answer.', 0);
+      throw new ApiError('network', this.trans.__('The Jupyter server does not answer.'), 0);
     }
     if (!response.ok) {
-      throw await failure(response);
+      throw await errorOf(response, this.trans);
     }
     return response;
   }

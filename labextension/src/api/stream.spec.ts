@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import * as golden from '../../test/golden';
+import { trans } from '../../test/language';
 import type { ClientMessage, ICursor, ServerMessage } from '../protocol';
 import { Client, type IServer } from './client';
 import { Stream } from './stream';
@@ -72,7 +73,7 @@ describe('the stream', () => {
   beforeEach(() => {
     vi.useFakeTimers();
     server = new FakeServer();
-    stream = new Stream(server, new Client(server), () => Date.now() / 1000);
+    stream = new Stream(server, new Client(server, trans), () => Date.now() / 1000);
     cursor = { row: 0, metrics: 0, logs: {} };
     heard = [];
     stream.message.connect((_, message) => void heard.push(message));
@@ -240,17 +241,26 @@ describe('the client', () => {
       body: { error: { code: 'refused', message: 'the pool has 8 GPUs' } }
     });
 
-    await expect(new Client(server).changeSize('a-1', { learners: 9 })).rejects.toMatchObject({
+    await expect(new Client(server, trans).changeSize('a-1', { learners: 9 })).rejects.toMatchObject({
       code: 'refused',
       message: 'the pool has 8 GPUs',
       status: 422
     });
   });
 
+  it('reads the events of a story', async () => {
+    const server = new FakeServer();
+    const events = [{ row: 1, at_s: 1000, kind: 'submitted', text: 'Submitted.' }];
+    server.answer = () => ({ status: 200, body: { events } });
+    const [event] = await new Client(server, trans).story('resnet-48');
+
+    expect([event.at_s, event.text]).toEqual([1000, 'Submitted.']);
+  });
+
   it('asks under the base URL', async () => {
     const server = new FakeServer();
     server.answer = () => ({ status: 200, body: golden.job('processing') });
-    await new Client(server).job('resnet-48');
+    await new Client(server, trans).job('resnet-48');
 
     expect(server.asked).toEqual(['/base/dlaas/jobs/resnet-48']);
   });

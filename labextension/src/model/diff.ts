@@ -5,12 +5,12 @@ export interface IDiffRow {
   text: string;
 }
 
-/** One cell of the notebook before and after. */
+/** The changes of one cell of the notebook. */
 export interface ICellDiff {
-  /** As the page names it: "cell [7]". */
+  /** Name of the cell: "cell [7]". */
   label: string;
   rows: IDiffRow[];
-  /** The whole new cell, or null where the note holds only what changes. */
+  /** The new cell, or null if the note holds only its changes. */
   after: string | null;
 }
 
@@ -22,7 +22,7 @@ const KINDS: { [sign: string]: IDiffRow['kind'] } = {
   '@': 'gap'
 };
 
-/** The diff in a note of `suggest`, or null for any other note. Reads text only. */
+/** Return the diff in a note of `suggest`, or null for any other note. */
 export function cellDiff(note: INote): ICellDiff | null {
   const [before, after, ...lines] = note.text.split('\n');
   const isWhole = note.code === 'suggest';
@@ -50,7 +50,7 @@ export function cellDiff(note: INote): ICellDiff | null {
   };
 }
 
-/** What changes, with two lines around; the rest is a gap. */
+/** Return the changed rows with two rows around each; the rest is a gap. */
 function nearChanges(all: readonly IDiffRow[]): IDiffRow[] {
   const changed = all.flatMap((row, i) => (row.kind === 'new' || row.kind === 'old' ? [i] : []));
   const shown = all.map((row, i) => row.kind !== 'gap' && changed.some(at => Math.abs(at - i) <= CONTEXT));

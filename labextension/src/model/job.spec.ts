@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, it, vi } from 'vitest';
 import * as golden from '../../test/golden';
 import type { IConnection } from '../api/stream';
 import type { IChange, IJobView, JobMessage } from '../protocol';
-import { type IJobDoor, JobModel } from './job';
+import { type IJobBackend, JobModel } from './job';
 import { NO_WISH } from './wish';
 
 const CONNECTION: IConnection = {
@@ -13,7 +13,7 @@ const CONNECTION: IConnection = {
   stale: false
 };
 
-class Door implements IJobDoor {
+class Door implements IJobBackend {
   readonly connection = CONNECTION;
   readonly asked: IChange[] = [];
   readonly resubscribed: string[] = [];

@@ -26,30 +26,30 @@ export interface ILogState {
   lastS: number | null;
 }
 
-/** Everything a view needs of one job; never changed, only replaced. */
+/** Everything a view needs of one job; replaced, never changed. */
 export interface IJobState {
   view: IJobView;
   progress: IProgress | null;
   curves: ReadonlyMap<string, readonly Point[]>;
-  /** Where a curve came from, where that is known: run, callback, tensorboard, log. */
+  /** Sources of curves, as far as they are known: run, callback, tensorboard, log. */
   sources: ReadonlyMap<string, string>;
   log: ILogState;
   wish: IWishState;
   connection: IConnection;
-  /** True once the server itself has told about the job; before that the notebook's own copy is shown. */
+  /** True once the server has sent the job; before that the copy in the notebook is shown. */
   live: boolean;
   /** The record was removed from the pool. */
   gone: boolean;
-  /** What the last action of this page came to, where it did not work. */
+  /** Error of the last action of this page. */
   problem: string;
 }
 
-/** What a job needs of its surroundings. */
-export interface IJobDoor {
+/** What a job needs of the server. */
+export interface IJobBackend {
   readonly connection: IConnection;
   changeSize(id: string, change: IChange): Promise<IJobView>;
   act(id: string, verb: Verb): Promise<IJobView>;
-  /** Ask for the stream anew from the cursor: a frame is missing. */
+  /** Subscribe again from the cursor: a frame is missing. */
   resubscribe(id: string): void;
 }
 
@@ -60,12 +60,12 @@ export class JobModel {
   constructor(
     readonly id: string,
     view: IJobView,
-    private readonly door: IJobDoor,
+    private readonly backend: IJobBackend,
     private readonly nowS: () => number = () => Date.now() / 1000
   ) {
     this.current = view;
     this.wish = new Wish(
-      async change => this.takeView(await this.door.changeSize(this.id, change)),
+      async change => this.takeView(await this.backend.changeSize(this.id, change)),
       () => this.emit()
     );
   }
@@ -74,7 +74,7 @@ export class JobModel {
     return this.change;
   }
 
-  /** Emitted once, when a job that this page saw unfinished has ended. */
+  /** Emitted once, when a job that this page saw running ends. */
   get ended(): ISignal<this, IJobView> {
     return this.end;
   }
@@ -103,7 +103,7 @@ export class JobModel {
         sources: this.metrics.sources,
         log: logCopy && this.copy ? copiedLog(this.copy) : this.logState(),
         wish: this.wish.state,
-        connection: this.door.connection,
+        connection: this.backend.connection,
         live: this.live,
         gone: this.gone,
         problem: this.problem
@@ -112,7 +112,7 @@ export class JobModel {
     return this.shown;
   }
 
-  /** The notebook's own copy, shown until the server has told more. */
+  /** Show the copy in the notebook until the server sends the job. */
   offerCopy(bundle: IBundle): void {
     this.copy = bundle;
     if (!this.live) {
@@ -155,7 +155,7 @@ export class JobModel {
     }
   }
 
-  /** Another engine holds the pool now: its rows need not follow those of the one before. */
+  /** Accept any row next: another engine serves the pool, and its rows need not follow the former one's. */
   newEngine(): void {
     this.anyRow = true;
   }
@@ -169,7 +169,7 @@ export class JobModel {
     this.wish.set({ learners: Math.min(max, Math.max(min, learners)) });
   }
 
-  /** Who chooses the size from now on: the reader, or how fast the job is at each size. */
+  /** Let the user choose the size from now on, or the speed at each size. */
   setElastic(elastic: 'manual' | 'auto'): void {
     this.wish.set({ elastic });
   }
@@ -177,7 +177,7 @@ export class JobModel {
   async act(verb: Verb): Promise<IJobView | null> {
     this.problem = '';
     try {
-      const view = await this.door.act(this.id, verb);
+      const view = await this.backend.act(this.id, verb);
       if (view.id === this.id) {
         this.takeView(view);
       }
@@ -221,12 +221,12 @@ export class JobModel {
 
   private taken(result: 'new' | 'old' | 'gap'): void {
     if (result === 'new') {
-      this.askedS = 0;
+      this.resubscribedS = 0;
       this.emit();
-    } else if (result === 'gap' && this.nowS() - this.askedS > RESUBSCRIBE_PATIENCE_S) {
+    } else if (result === 'gap' && this.nowS() - this.resubscribedS > RESUBSCRIBE_PATIENCE_S) {
       // frames of the old subscription may still be under way: ask once, then wait for the answer
-      this.askedS = this.nowS();
-      this.door.resubscribe(this.id);
+      this.resubscribedS = this.nowS();
+      this.backend.resubscribe(this.id);
     }
   }
 
@@ -246,7 +246,7 @@ export class JobModel {
   private gone = false;
   private anyRow = false;
   private problem = '';
-  private askedS = 0;
+  private resubscribedS = 0;
   private copy: IBundle | null = null;
   private shown: IJobState | null = null;
   private readonly log = new Log();
@@ -257,7 +257,7 @@ export class JobModel {
   private readonly interruption = new Signal<this, IJobView>(this);
 }
 
-/** A message that is late by more than this is none: the clock of the pool's machine was set back. */
+/** A message that seems later than this is new: the clock of the pool's machine was set back. */
 const LATE_S = 60;
 
 function isNewer(progress: IProgress, known: IProgress | null): boolean {
@@ -293,7 +293,7 @@ function copiedLog(bundle: IBundle): ILogState {
   };
 }
 
-/** A job as the notebook's copy tells it, for a card that may not or cannot ask the server. */
+/** Return the state of a job's copy in the notebook, for a card that may not or cannot contact the server. */
 export function stateOfCopy(bundle: IBundle, connection: IConnection): IJobState {
   return {
     view: bundle.job,

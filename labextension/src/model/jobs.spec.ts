@@ -17,10 +17,10 @@ describe('a list of more jobs than are shown', () => {
     const queued = [5, 4, 3].map(place => ({ view: { ...waiting, id: `vit-${50 + place}`, place } }));
     const ended = [9, 8].map(n => ({ view: { ...failed, id: `old-${n}` } }));
     const all = [...queued, { view: running }, ...ended];
-    const ids = (most: number): string[] => firstOf(all, most).map(one => one.view.id);
+    const ids = (limit: number): string[] => firstOf(all, limit).map(job => job.view.id);
 
     expect(ids(3)).toEqual([running.id, 'vit-53', 'vit-54']);
     expect(ids(5)).toEqual([running.id, 'vit-53', 'vit-54', 'vit-55', 'old-9']);
-    expect(ids(6)).toEqual(all.map(one => one.view.id));
+    expect(ids(6)).toEqual(all.map(job => job.view.id));
   });
 });

@@ -14,20 +14,20 @@ import {
   type Verb,
   type Want
 } from '../protocol';
-import { type IJobDoor, JobModel } from './job';
+import { type IJobBackend, JobModel } from './job';
 
 interface IFollowed {
   cards: number;
   rows: number;
-  /** Nothing more is to come of an ended job: it is still shown, but no longer asked for. */
-  rests: boolean;
+  /** An ended job that has gone quiet: still shown, but no longer subscribed to. */
+  settled: boolean;
 }
 
-const REST_AFTER_MS = 2500;
+const SETTLED_AFTER_MS = 2500;
 
-/** All, or if there are more than so many: those under way, then the first in line, then who comes first here. */
-export function firstOf<T extends { view: IJobView }>(all: readonly T[], most: number): readonly T[] {
-  if (all.length <= most) {
+/** Return at most `limit` jobs: those under way first, then the queue in its order, then the others in their order. */
+export function firstOf<T extends { view: IJobView }>(all: readonly T[], limit: number): readonly T[] {
+  if (all.length <= limit) {
     return all;
   }
   const rank = ({ view }: T): number => {
@@ -36,11 +36,11 @@ export function firstOf<T extends { view: IJobView }>(all: readonly T[], most: n
     }
     return isFinal(view.state) || view.state === 'HALTED' ? Number.MAX_VALUE : 0;
   };
-  return [...all].sort((a, b) => rank(a) - rank(b)).slice(0, most);
+  return [...all].sort((a, b) => rank(a) - rank(b)).slice(0, limit);
 }
 
-/** All jobs that this page knows, each once, whoever shows it. */
-export class Jobs implements IJobDoor {
+/** All jobs that this page knows, each once, however many views show it. */
+export class Jobs implements IJobBackend {
   constructor(
     readonly client: Client,
     private readonly stream: Stream
@@ -63,7 +63,7 @@ export class Jobs implements IJobDoor {
     return this.interruption;
   }
 
-  /** An ended job has said its last: nothing came of it for a while. */
+  /** An ended job has sent nothing for a while: its last state is known. */
   get settled(): ISignal<this, JobModel> {
     return this.settle;
   }
@@ -76,22 +76,22 @@ export class Jobs implements IJobDoor {
     return this.currentPool;
   }
 
-  /** Name of the pool that answers here; empty until it said so. */
+  /** Name of the pool of this server; empty while it is not known. */
   get poolName(): string {
     return this.helloPool;
   }
 
-  /** Who reads this page. */
+  /** Name of the user of this page. */
   get user(): string {
     return this.helloUser || (this.currentPool?.user ?? '');
   }
 
-  /** The reader may cordon and drain nodes. */
+  /** The user may cordon and drain nodes. */
   get isAdmin(): boolean {
     return this.helloAdmin;
   }
 
-  /** Jobs that the pool told about, newest first. */
+  /** Jobs that the pool listed, newest first. */
   get list(): readonly JobModel[] {
     return [...this.listed]
       .map(id => this.models.get(id))
@@ -100,8 +100,8 @@ export class Jobs implements IJobDoor {
   }
 
   /** So many of them; see `first_of`. */
-  first(most: number): readonly JobModel[] {
-    return firstOf(this.list, most);
+  first(limit: number): readonly JobModel[] {
+    return firstOf(this.list, limit);
   }
 
   get(id: string): JobModel | undefined {
@@ -132,7 +132,7 @@ export class Jobs implements IJobDoor {
     return this.follow(id, 'rows');
   }
 
-  /** Hear of all jobs and the pool until disposed. */
+  /** Follow all jobs and the pool until disposed. */
   watchPool(): IDisposable {
     this.poolWatchers += 1;
     this.stream.watchPool(true);
@@ -156,17 +156,17 @@ export class Jobs implements IJobDoor {
     return view;
   }
 
-  /** Keep new learners from a node; what runs there stays. */
+  /** Keep new learners away from a node; running ones stay. */
   async cordon(node: string): Promise<void> {
     this.takePool(await this.client.cordon(node));
   }
 
-  /** Let learners come to a node again; ends a drain. */
+  /** Let a node take learners again; ends a drain. */
   async uncordon(node: string): Promise<void> {
     this.takePool(await this.client.uncordon(node));
   }
 
-  /** List a job that the server has just told of. */
+  /** Add a job that the server has just returned. */
   add(view: IJobView): void {
     this.listed.add(view.id);
     this.ensure(view).take({ type: 'job', job: view });
@@ -177,7 +177,7 @@ export class Jobs implements IJobDoor {
     const want = this.wanted(id);
     const entry = this.followed.get(id);
     if (want && entry) {
-      entry.rests = false;
+      entry.settled = false;
       this.stream.subscribe(id, {
         want,
         cursor: () => this.ensureId(id).cursor()
@@ -186,7 +186,7 @@ export class Jobs implements IJobDoor {
   }
 
   dispose(): void {
-    for (const timer of this.resting.values()) {
+    for (const timer of this.settleTimers.values()) {
       window.clearTimeout(timer);
     }
     for (const model of this.models.values()) {
@@ -197,11 +197,11 @@ export class Jobs implements IJobDoor {
   }
 
   private follow(id: string, kind: 'cards' | 'rows'): IDisposable {
-    const entry = this.followed.get(id) ?? { cards: 0, rows: 0, rests: false };
+    const entry = this.followed.get(id) ?? { cards: 0, rows: 0, settled: false };
     this.followed.set(id, entry);
     const before = this.wanted(id)?.length;
     entry[kind] += 1;
-    if (this.wanted(id)?.length !== before || entry.rests) {
+    if (this.wanted(id)?.length !== before || entry.settled) {
       this.resubscribe(id);
     }
     return new DisposableDelegate(() => {
@@ -209,11 +209,11 @@ export class Jobs implements IJobDoor {
       entry[kind] -= 1;
       const want = this.wanted(id);
       if (!want) {
-        window.clearTimeout(this.resting.get(id));
-        this.resting.delete(id);
+        window.clearTimeout(this.settleTimers.get(id));
+        this.settleTimers.delete(id);
         this.followed.delete(id);
         this.stream.unsubscribe(id);
-      } else if (want.length !== had && !entry.rests) {
+      } else if (want.length !== had && !entry.settled) {
         this.resubscribe(id);
       }
     });
@@ -227,21 +227,21 @@ export class Jobs implements IJobDoor {
     return entry.cards > 0 ? ['view', 'log', 'metrics'] : ['view'];
   }
 
-  /** An ended job that has gone quiet is no longer asked for, so that a page full of old cards keeps nobody awake. */
-  private letRest(id: string): void {
+  /** Unsubscribe from an ended job that has gone quiet, so that a page of old cards keeps no engine running. */
+  private settleWhenQuiet(id: string): void {
     const entry = this.followed.get(id);
     const model = this.models.get(id);
-    if (!entry || entry.rests || !model?.isLive || !isFinal(model.view.state)) {
+    if (!entry || entry.settled || !model?.isLive || !isFinal(model.view.state)) {
       return;
     }
-    window.clearTimeout(this.resting.get(id));
-    const rest = (): void => {
-      this.resting.delete(id);
-      entry.rests = true;
+    window.clearTimeout(this.settleTimers.get(id));
+    const settle = (): void => {
+      this.settleTimers.delete(id);
+      entry.settled = true;
       this.stream.unsubscribe(id);
       this.settle.emit(model);
     };
-    this.resting.set(id, window.setTimeout(rest, REST_AFTER_MS));
+    this.settleTimers.set(id, window.setTimeout(settle, SETTLED_AFTER_MS));
   }
 
   private ensure(view: IJobView): JobModel {
@@ -281,7 +281,7 @@ export class Jobs implements IJobDoor {
       case 'job':
         this.listed.add(message.job.id);
         this.ensure(message.job).take(message);
-        this.letRest(message.job.id);
+        this.settleWhenQuiet(message.job.id);
         this.change.emit();
         return;
       case 'gone':
@@ -298,7 +298,7 @@ export class Jobs implements IJobDoor {
         return;
       default:
         this.models.get(message.job)?.take(message);
-        this.letRest(message.job);
+        this.settleWhenQuiet(message.job);
     }
   }
 
@@ -334,7 +334,7 @@ export class Jobs implements IJobDoor {
 
   private models = new Map<string, JobModel>();
   private followed = new Map<string, IFollowed>();
-  private resting = new Map<string, number>();
+  private settleTimers = new Map<string, number>();
   private listed = new Set<string>();
   private currentPool: IPoolView | null = null;
   private poolWatchers = 0;

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 
 import * as golden from '../../test/golden';
+import { language } from '../../test/language';
 import { asBundle, type Point } from '../protocol';
 import { stateOfCopy } from './job';
 import { blocks, bundleOf, htmlOf, textOf } from './snapshot';
@@ -32,7 +33,7 @@ describe('what the notebook keeps of an ended job', () => {
   });
 
   it('is a plain table elsewhere: no style, class, script or link, and text stays text', () => {
-    const html = htmlOf({
+    const html = htmlOf(language, {
       ...golden.bundle(),
       log: ['<script>alert(1)</script>']
     });
@@ -54,8 +55,8 @@ describe('what the notebook keeps of an ended job', () => {
     const read = asBundle(JSON.parse(JSON.stringify(bundleOf(state, 'lab'))))!;
 
     expect(stateOfCopy(read, CONNECTION).curves.get('loss')).toEqual(loss);
-    expect(htmlOf(read)).toContain('▁××× 1 → -∞');
-    expect(htmlOf(read)).toContain('loss became NaN at step 1.');
+    expect(htmlOf(language, read)).toContain('▁××× 1 → -∞');
+    expect(htmlOf(language, read)).toContain('loss became NaN at step 1.');
   });
 
   it('is one line of text', () => {

@@ -1,25 +1,32 @@
+import type { ILanguage } from '../language';
 import { asNumber, asWireNumber, type IBundle, type IJobView, isReport, type Point } from '../protocol';
 import { withoutEscapes } from './ansi';
 import type { IJobState } from './job';
 import { thin } from './metrics';
+import { shownSize } from './size';
 
-const POINTS_MOST = 200;
-const LINES_MOST = 20;
+const POINTS_MAX = 200;
+const LINES_MAX = 20;
+const LINE_CHARS_MAX = 400;
+const HTML_LINES_MAX = 10;
+const CURVES_MAX = 6;
+const SIZES_MAX = 12;
+const CELL_CHARS_MAX = 600;
 const BLOCKS = '▁▂▃▄▅▆▇█';
-const BLOCKS_WIDE = 30;
+const BLOCKS_WIDTH = 30;
 
-/** A job as the notebook keeps it: what the card needs when there is no server. */
+/** Return a job as the notebook stores it: what the card needs without a server. */
 export function bundleOf(state: IJobState, pool: string): IBundle {
   const curves: IBundle['curves'] = {};
   for (const [name, points] of state.curves) {
     let kept: Point[] = points.slice();
-    while (kept.length > POINTS_MOST) {
+    while (kept.length > POINTS_MAX) {
       kept = thin(kept);
     }
     curves[name] = kept.map(([step, t, value]) => [step, t, asWireNumber(value)]);
   }
   const job: IJobView = { ...state.view, progress: state.progress };
-  const log = state.log.rows.slice(-LINES_MOST).map(row => withoutEscapes(row.text).slice(0, 400));
+  const log = state.log.rows.slice(-LINES_MAX).map(row => withoutEscapes(row.text).slice(0, LINE_CHARS_MAX));
   return { schema: 1, pool, job, curves, log };
 }
 
@@ -30,71 +37,77 @@ function number(value: number): string {
   return Number.isInteger(value) ? String(value) : value.toPrecision(3);
 }
 
-/** A curve in block characters, with its first and last value; "×" stands where a value is NaN or infinite. */
+/** Return a curve in block characters with its first and last value; "×" stands for NaN and infinities. */
 export function blocks(points: readonly Point[]): string {
   const values = points.map(p => p[2]);
   const finite = values.filter(Number.isFinite);
-  const width = Math.min(BLOCKS_WIDE, values.length);
+  const width = Math.min(BLOCKS_WIDTH, values.length);
   const low = Math.min(...finite);
   const span = Math.max(...finite) - low || 1;
-  let drawn = '';
+  let blockText = '';
   for (let i = 0; i < width; i++) {
     const value = values[Math.round((i * (values.length - 1)) / Math.max(1, width - 1))];
     const level = Math.min(7, Math.floor(((value - low) / span) * 8));
-    drawn += Number.isFinite(value) ? BLOCKS[level] : '×';
+    blockText += Number.isFinite(value) ? BLOCKS[level] : '×';
   }
-  return `${drawn} ${number(values[0])} → ${number(values[values.length - 1])}`;
+  return `${blockText} ${number(values[0])} → ${number(values[values.length - 1])}`;
 }
 
-/** One line, for readers of text. */
+/** Return one line of text. */
 export function textOf(bundle: IBundle): string {
   const { job } = bundle;
   return [`${job.id}: ${job.state_label.toLowerCase()}`, job.status_line].filter(Boolean).join(' · ');
 }
 
 function element(name: string, ...children: (HTMLElement | string)[]): HTMLElement {
-  const made = document.createElement(name);
-  made.append(...children);
-  return made;
+  const node = document.createElement(name);
+  node.append(...children);
+  return node;
 }
 
-/** A plain table without style, class, script, link or image, for readers that have none of ours. */
-export function htmlOf(bundle: IBundle): string {
+/** Return the rows of the table: curves, sizes, failure, results, and reports. */
+function tableRows({ trans, format }: ILanguage, bundle: IBundle): [string, string][] {
   const { job } = bundle;
   const rows: [string, string][] = [];
-  for (const [name, points] of Object.entries(bundle.curves).slice(0, 6)) {
+  for (const [name, points] of Object.entries(bundle.curves).slice(0, CURVES_MAX)) {
     rows.push([name, blocks(points.map(([step, t, value]) => [step, t, asNumber(value)]))]);
   }
   if (job.resizes.length) {
-    const k = Math.max(1, job.gpus_per_learner);
-    const sizes = [job.resizes[0].before, ...job.resizes.map(r => r.after)].map(n => n * k);
-    rows.push([`${job.unit}s`, sizes.slice(-12).join(' → ')]);
+    const sizes = [job.resizes[0].before, ...job.resizes.map(resize => resize.after)];
+    const shown = sizes.slice(-SIZES_MAX).map(learners => shownSize(job, learners));
+    rows.push([format.unit(job.unit, 2), shown.join(' → ')]);
   }
   if (job.failure) {
-    const { where } = job.failure;
-    rows.push(['What', job.failure.what]);
+    const { what, where, advice } = job.failure;
+    rows.push([trans.__('What'), what]);
     if (where) {
-      rows.push(['Where', `${where.label}, line ${where.line}`]);
+      rows.push([trans.__('Where'), trans.__('%1, line %2', where.label, where.line)]);
     }
-    rows.push(['What to do', job.failure.advice]);
+    rows.push([trans.__('What to do'), advice]);
   }
   if (job.results.length) {
-    rows.push(['Results', job.results.join(', ')]);
+    rows.push([trans.__('Results'), job.results.join(', ')]);
   }
   for (const note of job.notes.filter(isReport)) {
-    rows.push(['Report', note.text]);
+    rows.push([trans.__('Report'), note.text]);
   }
-  const said = [` · ${job.state_label.toLowerCase()}`, job.status_line].filter(Boolean).join(' · ');
-  const box = element('div', element('p', element('b', job.id), said));
+  return rows;
+}
+
+/** Return a plain table without style, class, script, link or image, for readers without this extension. */
+export function htmlOf(language: ILanguage, bundle: IBundle): string {
+  const { job } = bundle;
+  const state = [` · ${job.state_label.toLowerCase()}`, job.status_line].filter(Boolean).join(' · ');
+  const box = element('div', element('p', element('b', job.id), state));
+  const rows = tableRows(language, bundle).map(([name, value]) =>
+    element('tr', element('th', name), element('td', value.slice(0, CELL_CHARS_MAX)))
+  );
   if (rows.length) {
-    const cells = rows.map(([name, value]) =>
-      element('tr', element('th', name), element('td', value.slice(0, 600)))
-    );
-    box.append(element('table', element('tbody', ...cells)));
+    box.append(element('table', element('tbody', ...rows)));
   }
-  const lines = bundle.log.slice(-10);
+  const lines = bundle.log.slice(-HTML_LINES_MAX);
   if (lines.length) {
-    const summary = `Last ${lines.length} log ${lines.length === 1 ? 'line' : 'lines'}`;
+    const summary = language.trans._n('Last %1 log line', 'Last %1 log lines', lines.length);
     box.append(element('details', element('summary', summary), element('pre', lines.join('\n'))));
   }
   return box.outerHTML;

@@ -1,13 +1,15 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
+import { ITranslator } from '@jupyterlab/translation';
 
 import { Client, type IServer } from '../api/client';
 import { Stream } from '../api/stream';
 import { Jobs } from '../model/jobs';
 import { IJobs } from '../tokens';
+import { languageFor } from './language';
 
-/** Our routes, under the base URL of this Jupyter server, with its authentication. */
+/** The routes of dlaas_server, below the base URL of this Jupyter server, with its authentication. */
 class JupyterServer implements IServer {
   constructor(private readonly settings: ServerConnection.ISettings) {
     this.url = URLExt.join(settings.baseUrl, 'dlaas') + '/';
@@ -33,9 +35,10 @@ export const api: JupyterFrontEndPlugin<IJobs> = {
   description: 'Provides the training jobs of this page and the one connection they come through.',
   autoStart: true,
   provides: IJobs,
-  activate: (app: JupyterFrontEnd): IJobs => {
+  optional: [ITranslator],
+  activate: (app: JupyterFrontEnd, translator: ITranslator | null): IJobs => {
     const server = new JupyterServer(app.serviceManager.serverSettings);
-    const client = new Client(server);
+    const client = new Client(server, languageFor(translator).trans);
     const stream = new Stream(server, client);
     return new Jobs(client, stream);
   }

@@ -2,16 +2,18 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { Dialog, ICommandPalette, Notification, showDialog } from '@jupyterlab/apputils';
 import type { ICodeCellModel } from '@jupyterlab/cells';
 import { INotebookTracker } from '@jupyterlab/notebook';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator } from '@jupyterlab/translation';
 
 import type { JobModel } from '../model/job';
 import { asBundle, MIME_TYPE, type Verb } from '../protocol';
 import { IJobs } from '../tokens';
+import { CONFIRMED_MS, showError } from './errors';
+import { languageFor } from './language';
 import { CommandIDs } from './names';
 import { ICardServices } from './services';
 import { textWidget } from './text';
 
-/** The job whose card stands in the active cell's output: the last one, if there are several. */
+/** Return the job whose card stands in the active cell's output: the last one, if there are several. */
 function jobOfActiveCell(tracker: INotebookTracker | null): string | null {
   const model = tracker?.activeCell?.model;
   if (model?.type !== 'code') {
@@ -41,14 +43,16 @@ export const commands: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     translator: ITranslator | null
   ): void => {
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const { trans } = languageFor(translator);
     const describedBy = {
       args: {
         type: 'object' as const,
         properties: {
           id: {
             type: 'string' as const,
-            description: 'The job, such as resnet-48; else that of the active cell'
+            description: trans.__(
+              'Name of the job, such as resnet-48; without it, the job of the active cell'
+            )
           }
         }
       }
@@ -67,24 +71,24 @@ export const commands: JupyterFrontEndPlugin<void> = {
         model.scale((model.state.wish.learners ?? model.view.size.wish) + by);
       }
     };
-    /** Tells whether it was taken. */
+    /** Return whether the server accepted the action. */
     const act = (verb: Verb) => async (args: { readonly [key: string]: unknown }) => {
       const model = modelOf(args);
       const view = await model?.act(verb);
       if (model?.state.problem) {
-        Notification.error(model.state.problem, { autoClose: 8000 });
+        showError(model.state.problem);
       }
       return Boolean(view);
     };
 
     app.commands.addCommand(CommandIDs.scaleUp, {
-      label: trans.__('Give the Job One Learner More'),
+      label: trans.__('Add a Learner to the Job'),
       describedBy,
       isEnabled: args => can(modelOf(args), 'scale'),
       execute: scale(1)
     });
     app.commands.addCommand(CommandIDs.scaleDown, {
-      label: trans.__('Take One Learner from the Job'),
+      label: trans.__('Remove a Learner from the Job'),
       describedBy,
       isEnabled: args => can(modelOf(args), 'scale'),
       execute: scale(-1)
@@ -95,11 +99,11 @@ export const commands: JupyterFrontEndPlugin<void> = {
       isEnabled: args => can(modelOf(args), 'halt'),
       execute: async args => {
         const model = modelOf(args);
-        const lost = model?.view.actions.find(a => a.id === 'halt')?.confirm;
-        if (lost) {
+        const warning = model?.view.actions.find(a => a.id === 'halt')?.confirm;
+        if (warning) {
           const answer = await showDialog({
             title: trans.__('Halt %1?', model?.id ?? ''),
-            body: lost,
+            body: warning,
             buttons: [
               Dialog.cancelButton({ label: trans.__('Keep') }),
               Dialog.warnButton({ label: trans.__('Halt job') })
@@ -126,7 +130,7 @@ export const commands: JupyterFrontEndPlugin<void> = {
         const model = modelOf(args);
         const answer = await showDialog({
           title: trans.__('Cancel %1?', model?.id ?? ''),
-          body: trans.__('It ends now and cannot be resumed.'),
+          body: trans.__('The job ends now and cannot be resumed.'),
           buttons: [
             Dialog.cancelButton({ label: trans.__('Keep') }),
             Dialog.warnButton({ label: trans.__('Cancel job') })
@@ -145,15 +149,15 @@ export const commands: JupyterFrontEndPlugin<void> = {
         const id = modelOf(args)?.id ?? '';
         if (await act('checkpoint')(args)) {
           const text = trans.__(
-            '%1 writes a checkpoint at its next step; its story says when it is there.',
+            '%1 writes a checkpoint at its next step; its story reports when it is complete.',
             id
           );
-          Notification.info(text, { autoClose: 4000 });
+          Notification.info(text, { autoClose: CONFIRMED_MS });
         }
       }
     });
     app.commands.addCommand(CommandIDs.why, {
-      label: trans.__('Why?'),
+      label: trans.__('Explain the State of the Job'),
       describedBy,
       isEnabled: args => modelOf(args) !== undefined,
       execute: async args => {
@@ -164,12 +168,12 @@ export const commands: JupyterFrontEndPlugin<void> = {
         try {
           const sentences = await jobs.client.why(model.id);
           await showDialog({
-            title: `${model.id}: ${model.view.state_label}`,
+            title: trans.__('%1: %2', model.id, model.view.state_label),
             body: textWidget(sentences.join('\n')),
             buttons: [Dialog.okButton({ label: trans.__('Close') })]
           });
         } catch (error) {
-          Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 8000 });
+          showError(error);
         }
       }
     });

@@ -1,7 +1,7 @@
 import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import { Menu } from '@lumino/widgets';
 
-/** Open a menu of commands below what was pressed. Focus goes back there when it closes. */
+/** Open a menu of commands below its button. The button gets the focus back when the menu closes. */
 export function openMenu(
   commands: Menu.IOptions['commands'],
   ids: readonly string[],

@@ -1,4 +1,4 @@
-/** Names of our commands: in the palette, in menus, and free to be given keys. */
+/** Ids of the commands; users may assign keys to them. */
 export const CommandIDs = {
   openPanel: 'dlaas:open-panel',
   openJob: 'dlaas:open-job',

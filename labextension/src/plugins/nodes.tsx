@@ -1,31 +1,35 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { Dialog, Notification, ReactWidget } from '@jupyterlab/apputils';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Dialog, ReactWidget } from '@jupyterlab/apputils';
+import { ITranslator } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { ApiError } from '../api/client';
+import { LanguageContext } from '../language';
 import type { IDrainView } from '../protocol';
 import { IJobs } from '../tokens';
 import { DrainPreview } from '../views/dialogs/DrainPreview';
+import { showError } from './errors';
+import { languageFor } from './language';
 import { CommandIDs } from './names';
 
 type Answer = 'drain' | 'cordon' | 'nothing';
 
 export const nodes: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dlaas:nodes',
-  description: 'Lets those who run the pool cordon and drain its nodes.',
+  description: 'Adds commands with which administrators cordon and drain nodes.',
   autoStart: true,
   requires: [IJobs],
   optional: [ITranslator],
   activate: (app: JupyterFrontEnd, jobs: IJobs, translator: ITranslator | null): void => {
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const language = languageFor(translator);
+    const { trans } = language;
 
     const owner = (job: string): string | null => {
-      const found = jobs.get(job)?.view.owner;
-      return found === undefined ? null : found === jobs.user ? trans.__('you') : found;
+      const name = jobs.get(job)?.view.owner;
+      return name === undefined ? null : name === jobs.user ? trans.__('you') : name;
     };
     const isCordoned = (node: string): boolean =>
-      Boolean(jobs.pool?.nodes.find(one => one.name === node)?.cordoned);
+      Boolean(jobs.pool?.nodes.find(other => other.name === node)?.cordoned);
 
     const ask = async (view: IDrainView, isNew: boolean): Promise<Answer> => {
       const cordon = Dialog.createButton({
@@ -35,7 +39,11 @@ export const nodes: JupyterFrontEndPlugin<void> = {
       });
       const dialog = new Dialog({
         title: trans.__('Drain %1?', view.node),
-        body: ReactWidget.create(<DrainPreview view={view} owner={owner} isNew={isNew} />),
+        body: ReactWidget.create(
+          <LanguageContext.Provider value={language}>
+            <DrainPreview view={view} owner={owner} isNew={isNew} />
+          </LanguageContext.Provider>
+        ),
         buttons: [
           Dialog.cancelButton({ label: trans.__('Not now') }),
           ...(isCordoned(view.node) ? [] : [cordon]),
@@ -47,7 +55,7 @@ export const nodes: JupyterFrontEndPlugin<void> = {
       return button.actions.includes('cordon') ? 'cordon' : button.accept ? 'drain' : 'nothing';
     };
 
-    /** Shows what it would do, and does just that: if the pool changed meanwhile, it is shown anew. */
+    /** Show what draining would do, and do just that; if the pool changed meanwhile, ask again. */
     const drain = async (node: string): Promise<void> => {
       for (let isNew = false; ; isNew = true) {
         const view = await jobs.client.previewDrain(node);
@@ -81,7 +89,7 @@ export const nodes: JupyterFrontEndPlugin<void> = {
         describedBy: {
           args: {
             type: 'object',
-            properties: { node: { type: 'string', description: 'The node, such as gpu-c' } }
+            properties: { node: { type: 'string', description: trans.__('Name of the node, such as gpu-c') } }
           }
         },
         isVisible: args => isVisible(nodeOf(args)),
@@ -89,7 +97,7 @@ export const nodes: JupyterFrontEndPlugin<void> = {
           try {
             await act(nodeOf(args));
           } catch (error) {
-            Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 8000 });
+            showError(error);
           }
         }
       });

@@ -1,20 +1,21 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Notification } from '@jupyterlab/apputils';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator } from '@jupyterlab/translation';
 
 import type { IJobView } from '../protocol';
 import { IJobs } from '../tokens';
-import * as format from '../views/format';
+import { NOTIFIED_MS } from './errors';
+import { languageFor } from './language';
 import { ICardServices } from './services';
 import { readSettings } from './settings';
 
-/** True when a card of the job is on screen: what one can see needs no notification. */
-function onScreen(id: string): boolean {
+/** Return whether a card of the job is on screen: then the user needs no notification. */
+function isOnScreen(id: string): boolean {
   if (document.hidden) {
     return false;
   }
-  return [...document.querySelectorAll(`.jp-dlaas-card[aria-label="Job ${CSS.escape(id)}"]`)].some(card => {
+  return [...document.querySelectorAll(`.jp-dlaas-card[data-job="${CSS.escape(id)}"]`)].some(card => {
     const { top, bottom, width } = card.getBoundingClientRect();
     return width > 0 && bottom > 0 && top < window.innerHeight;
   });
@@ -22,7 +23,7 @@ function onScreen(id: string): boolean {
 
 export const notifications: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dlaas:notifications',
-  description: 'Tells when a training job has completed, failed, been preempted or lost a learner.',
+  description: 'Notifies the user when a training job completes, fails, is preempted or loses a learner.',
   autoStart: true,
   requires: [IJobs],
   optional: [ICardServices, ISettingRegistry, ITranslator],
@@ -33,14 +34,13 @@ export const notifications: JupyterFrontEndPlugin<void> = {
     registry: ISettingRegistry | null,
     translator: ITranslator | null
   ): Promise<void> => {
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
-    let wanted = true;
+    const { trans, format } = languageFor(translator);
+    let enabled = true;
     await readSettings(registry, settings => {
-      wanted = settings.notifications;
+      enabled = settings.notifications;
     });
-    const failed = (view: IJobView): void => {
+    const notifyFailure = (view: IJobView): void => {
       const { failure } = view;
-      const where = failure?.where ? `${failure.where.label}, line ${failure.where.line}: ` : '';
       const actions: Notification.IAction[] = [
         {
           label: trans.__('Copy report'),
@@ -53,31 +53,39 @@ export const notifications: JupyterFrontEndPlugin<void> = {
           callback: () => void services.goToCell?.(view)
         });
       }
-      Notification.error(
-        trans.__('%1 failed: %2. %3', view.id, failure?.cause ?? 'unknown', where + (failure?.what ?? '')),
-        { autoClose: false, actions }
-      );
+      const cause = failure?.cause ?? trans.__('unknown cause');
+      const what = failure?.what ?? '';
+      const text = failure?.where
+        ? trans.__(
+            '%1 failed (%2). %3, line %4: %5',
+            view.id,
+            cause,
+            failure.where.label,
+            failure.where.line,
+            what
+          )
+        : trans.__('%1 failed (%2). %3', view.id, cause, what);
+      Notification.error(text, { autoClose: false, actions });
+    };
+    const notifyCompletion = (view: IJobView): void => {
+      const duration = view.ended_s === null ? '' : format.duration(view.ended_s - view.submitted_s);
+      const detail = [duration, view.status_line].filter(Boolean).join(', ');
+      Notification.success(trans.__('%1 completed. %2', view.id, detail), { autoClose: NOTIFIED_MS });
     };
     jobs.interrupted.connect((_, view) => {
       const last = view.interruptions?.at(-1);
-      if (wanted && last && !onScreen(view.id)) {
-        Notification.warning(`${view.id}: ${last.text}`, { autoClose: 8000 });
+      if (enabled && last && !isOnScreen(view.id)) {
+        Notification.warning(trans.__('%1: %2', view.id, last.text), { autoClose: NOTIFIED_MS });
       }
     });
     jobs.ended.connect((_, view) => {
-      if (!wanted || onScreen(view.id)) {
+      if (!enabled || isOnScreen(view.id)) {
         return;
       }
       if (view.state === 'FAILED') {
-        failed(view);
+        notifyFailure(view);
       } else if (view.state === 'COMPLETED') {
-        const took = view.ended_s === null ? '' : format.duration(view.ended_s - view.submitted_s);
-        Notification.success(
-          trans.__('%1 completed. %2', view.id, [took, view.status_line].filter(Boolean).join(', ')),
-          {
-            autoClose: 8000
-          }
-        );
+        notifyCompletion(view);
       }
     });
   }

@@ -1,12 +1,13 @@
 import { ILayoutRestorer, type JupyterFrontEnd, type JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette, MainAreaWidget, ReactWidget } from '@jupyterlab/apputils';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
 import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 
+import { type ILanguage, LanguageContext } from '../language';
 import type { JobModel } from '../model/job';
 import type { Jobs } from '../model/jobs';
 import { isFinal } from '../protocol';
@@ -17,13 +18,14 @@ import { useChanges, useNow, useSeen } from '../views/hooks';
 import { EXAMPLE } from '../views/panel/example';
 import { Panel } from '../views/panel/Panel';
 import type { IPanelHandlers } from '../views/panel/props';
-import { cardHandlers } from './cardhandlers';
+import { cardHandlers } from './cardHandlers';
 import { trainingIcon } from './icon';
+import { languageFor } from './language';
 import { openMenu } from './menu';
 import { CommandIDs } from './names';
 import { ICardServices } from './services';
 
-const ROWS_MOST = 100;
+const ROWS_MAX = 100;
 
 function LivePanel(props: {
   jobs: Jobs;
@@ -35,14 +37,14 @@ function LivePanel(props: {
   const seen = useSeen(box);
   useChanges(props.changes, seen);
   const nowS = useNow(seen);
-  const rows = jobs.first(ROWS_MOST).map(model => ({ id: model.id, state: model.state }));
+  const rows = jobs.first(ROWS_MAX).map(model => ({ id: model.id, state: model.state }));
   const { connection } = jobs;
   return (
     <div ref={box} className="jp-dlaas-panelbox">
       <Panel
         pool={jobs.pool}
         rows={rows}
-        areMore={jobs.list.length > rows.length || (jobs.pool?.queue.length ?? 0) > rows.length}
+        hasMore={jobs.list.length > rows.length || (jobs.pool?.queue.length ?? 0) > rows.length}
         user={jobs.user}
         isAdmin={jobs.isAdmin}
         absent={connection.kind === 'absent'}
@@ -54,11 +56,12 @@ function LivePanel(props: {
   );
 }
 
-/** The panel hears of the pool while it is shown, and of the progress of the jobs that it lists. */
+/** The side panel. While it is shown, it follows the pool and the progress of the jobs that it lists. */
 class TrainingPanel extends ReactWidget {
   constructor(
     private readonly jobs: Jobs,
-    private readonly handlers: IPanelHandlers
+    private readonly handlers: IPanelHandlers,
+    private readonly language: ILanguage
   ) {
     super();
     this.id = 'jupyter-dlaas-panel';
@@ -87,14 +90,18 @@ class TrainingPanel extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    return <LivePanel jobs={this.jobs} changes={this.changes} handlers={this.handlers} />;
+    return (
+      <LanguageContext.Provider value={this.language}>
+        <LivePanel jobs={this.jobs} changes={this.changes} handlers={this.handlers} />
+      </LanguageContext.Provider>
+    );
   }
 
   private jobsChanged(): void {
     if (!this.watch) {
       return;
     }
-    const shown = this.jobs.first(ROWS_MOST);
+    const shown = this.jobs.first(ROWS_MAX);
     const open = new Set(shown.filter(m => !isFinal(m.view.state)).map(m => m.id));
     for (const [id, followed] of this.rows) {
       if (!open.has(id)) {
@@ -112,14 +119,14 @@ class TrainingPanel extends ReactWidget {
 
   private follow(model: JobModel): IDisposable {
     const followed = this.jobs.followRow(model.id);
-    const tell = (): void => this.changes.emit();
-    model.changed.connect(tell);
+    const emitChange = (): void => this.changes.emit();
+    model.changed.connect(emitChange);
     return {
       get isDisposed() {
         return followed.isDisposed;
       },
       dispose: () => {
-        model.changed.disconnect(tell);
+        model.changed.disconnect(emitChange);
         followed.dispose();
       }
     };
@@ -143,7 +150,8 @@ class TrainingPanel extends ReactWidget {
 class JobTab extends ReactWidget {
   constructor(
     private readonly handle: IDisposable & { model: JobModel },
-    private readonly card: ICardHandlers
+    private readonly card: ICardHandlers,
+    private readonly language: ILanguage
   ) {
     super();
     this.addClass('jp-dlaas-jobtab');
@@ -157,11 +165,15 @@ class JobTab extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    return <LiveCard model={this.handle.model} handlers={this.card} />;
+    return (
+      <LanguageContext.Provider value={this.language}>
+        <LiveCard model={this.handle.model} handlers={this.card} />
+      </LanguageContext.Provider>
+    );
   }
 }
 
-/** Put the first example below the active cell of the current notebook. It is not run. */
+/** Insert the example below the active cell of the current notebook, without running it. */
 async function insertExample(app: JupyterFrontEnd, tracker: INotebookTracker): Promise<void> {
   if (!tracker.currentWidget) {
     await app.commands.execute('notebook:create-new', { activate: true });
@@ -180,7 +192,7 @@ async function insertExample(app: JupyterFrontEnd, tracker: INotebookTracker): P
 
 export const panel: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dlaas:panel',
-  description: 'Adds the training panel: the pool, my jobs and the queue.',
+  description: 'Adds the training panel: the pool, the jobs of the user, and the queue.',
   autoStart: true,
   requires: [IJobs, ICardServices],
   optional: [INotebookTracker, ILayoutRestorer, ICommandPalette, ITranslator],
@@ -193,7 +205,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     translator: ITranslator | null
   ): void => {
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const language = languageFor(translator);
+    const { trans } = language;
     const { commands, shell } = app;
     const tabs = new Map<string, MainAreaWidget<JobTab>>();
 
@@ -201,7 +214,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
       const { id } = model;
       const handle = jobs.openView(model.view);
       const card = cardHandlers(id, jobs, services, () => Promise.resolve(handle.model));
-      const tab = new MainAreaWidget({ content: new JobTab(handle, card) });
+      const tab = new MainAreaWidget({ content: new JobTab(handle, card, language) });
       tab.id = `jupyter-dlaas-job-${id}`;
       tab.title.label = id;
       tab.title.icon = trainingIcon;
@@ -247,9 +260,9 @@ export const panel: JupyterFrontEndPlugin<void> = {
         : undefined
     };
 
-    const widget = new TrainingPanel(jobs, handlers);
+    const widget = new TrainingPanel(jobs, handlers, language);
     widget.title.caption = trans.__('Training');
-    shell.add(widget, 'left', { rank: 650, type: 'Training' });
+    shell.add(widget, 'left', { rank: 650, type: trans.__('Training') });
     restorer?.add(widget, widget.id);
 
     commands.addCommand(CommandIDs.openPanel, {
@@ -264,7 +277,7 @@ export const panel: JupyterFrontEndPlugin<void> = {
         args: {
           type: 'object',
           properties: {
-            id: { type: 'string', description: 'The job, such as resnet-48' }
+            id: { type: 'string', description: trans.__('Name of the job, such as resnet-48') }
           }
         }
       },

@@ -1,12 +1,14 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { ITranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import * as React from 'react';
 import { createRoot, type Root } from 'react-dom/client';
 
+import { type ILanguage, LanguageContext } from '../language';
 import { type JobModel, stateOfCopy } from '../model/job';
 import type { Jobs } from '../model/jobs';
 import { asBundle, type IBundle, MIME_TYPE } from '../protocol';
@@ -14,19 +16,19 @@ import { IJobs } from '../tokens';
 import { JobCard } from '../views/card/JobCard';
 import { LiveCard } from '../views/card/LiveCard';
 import type { ICardHandlers } from '../views/handlers';
-import { cardHandlers } from './cardhandlers';
+import { cardHandlers } from './cardHandlers';
+import { languageFor } from './language';
 import { ICardServices } from './services';
 
-const UNREAD = 'This training job was saved by a version that this page cannot read.';
-
-/** Jobs that the reader allowed in notebooks that are not trusted; for as long as the page lives. */
+/** Jobs that the user allowed in notebooks that are not trusted; for as long as the page is open. */
 const allowedJobs = new Set<string>();
 
-/** Draws a job's bundle at once and then follows the job. Rendering only reads; text goes into the page as text. */
+/** A cell's output that shows a job: its saved state at once, then the job itself. Text goes into the page as text. */
 class JobRenderer extends Widget implements IRenderMime.IRenderer {
   constructor(
     private readonly jobs: Jobs,
-    private readonly services: ICardServices | null
+    private readonly services: ICardServices | null,
+    private readonly language: ILanguage
   ) {
     super();
     this.addClass('jp-dlaas-output');
@@ -40,8 +42,11 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     if (!bundle) {
       this.follow(null);
       const text = model.data['text/plain'];
-      const said = Array.isArray(text) ? text.join('') : typeof text === 'string' ? text : '';
-      this.root?.render(<pre>{said || UNREAD}</pre>);
+      const plain = Array.isArray(text) ? text.join('') : typeof text === 'string' ? text : '';
+      const { trans } = this.language;
+      this.root?.render(
+        <pre>{plain || trans.__('This job was saved by a version that this page cannot read.')}</pre>
+      );
       return;
     }
     this.bundle = bundle;
@@ -82,12 +87,14 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     if (!this.handle) {
       const state = stateOfCopy(bundle, this.jobs.connection);
       const nowS = Date.now() / 1000;
-      this.root.render(
-        <JobCard state={state} handlers={this.handlers(bundle)} nowS={nowS} allowed={false} />
-      );
-      return;
+      this.render(<JobCard state={state} handlers={this.handlers(bundle)} nowS={nowS} allowed={false} />);
+    } else {
+      this.render(<LiveCard bundle={bundle} model={this.handle.model} handlers={this.handlers(bundle)} />);
     }
-    this.root.render(<LiveCard bundle={bundle} model={this.handle.model} handlers={this.handlers(bundle)} />);
+  }
+
+  private render(card: React.JSX.Element): void {
+    this.root?.render(<LanguageContext.Provider value={this.language}>{card}</LanguageContext.Provider>);
   }
 
   private handlers(bundle: IBundle): ICardHandlers {
@@ -104,7 +111,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     this.draw();
   }
 
-  /** The model, after the reader agreed where the notebook is not trusted. */
+  /** Return the model; ask the user first if the notebook is not trusted. */
   private async permitted(bundle: IBundle): Promise<JobModel | null> {
     if (!this.allowed) {
       if (!this.services || !(await this.services.ask(bundle.job.id))) {
@@ -133,23 +140,25 @@ function stopKeys(event: KeyboardEvent): void {
 
 export const renderer: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dlaas:renderer',
-  description: 'Draws training jobs in cell outputs as live cards.',
+  description: 'Shows training jobs in cell outputs as live cards.',
   autoStart: true,
   requires: [IRenderMimeRegistry, IJobs],
-  optional: [ICardServices],
+  optional: [ICardServices, ITranslator],
   activate: (
     _app: JupyterFrontEnd,
     registry: IRenderMimeRegistry,
     jobs: IJobs,
-    services: ICardServices | null
+    services: ICardServices | null,
+    translator: ITranslator | null
   ): void => {
+    const language = languageFor(translator);
     // ipywidgets registers at -10 and the lower rank wins
     registry.addFactory(
       {
         safe: true,
         mimeTypes: [MIME_TYPE],
         defaultRank: -20,
-        createRenderer: () => new JobRenderer(jobs, services)
+        createRenderer: () => new JobRenderer(jobs, services, language)
       },
       -20
     );

@@ -1,11 +1,12 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { IRunningSessionManagers, type IRunningSessions } from '@jupyterlab/running';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
 import type { JobModel } from '../model/job';
 import { IJobs } from '../tokens';
 import { trainingIcon } from './icon';
+import { languageFor } from './language';
 import { CommandIDs } from './names';
 
 export const running: JupyterFrontEndPlugin<void> = {
@@ -23,14 +24,14 @@ export const running: JupyterFrontEndPlugin<void> = {
     if (!managers) {
       return;
     }
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const { trans } = languageFor(translator);
     const owner = {};
     const changed = new Signal<object, void>(owner);
     let shown = '';
     jobs.changed.connect(() => {
-      const now = jobs.unfinished.map(m => `${m.id} ${m.view.state_label}`).join();
-      if (now !== shown) {
-        shown = now;
+      const current = jobs.unfinished.map(m => `${m.id} ${m.view.state_label}`).join();
+      if (current !== shown) {
+        shown = current;
         changed.emit();
       }
     });

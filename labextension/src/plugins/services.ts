@@ -1,30 +1,33 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
 
 import { type IJobView, isFinal } from '../protocol';
 import { IJobs } from '../tokens';
+import { CONFIRMED_MS, NOTIFIED_MS, showError } from './errors';
+import { languageFor } from './language';
 import { openMenu } from './menu';
 import { CommandIDs } from './names';
 import { textWidget } from './text';
 
-/** What cards and rows need of Lab: the clipboard, menus, dialogs, notebooks. */
+/** What cards and rows need of JupyterLab: the clipboard, menus, dialogs, notebooks. */
 export interface ICardServices {
   copyReport(id: string): Promise<void>;
-  copy(text: string, what: string): void;
+  /** Copy a text; `name` is how the notification calls it. */
+  copy(text: string, name: string): void;
   openMenu(id: string, anchor: HTMLElement): void;
-  /** Ask once whether a card of a notebook that is not trusted may talk to the server. */
+  /** Ask whether the card of a notebook that is not trusted may contact the server. */
   ask(id: string): Promise<boolean>;
-  /** Tell about a job that an action made, such as a retry. */
+  /** Announce a job that an action submitted, such as a retry. */
   showNew(view: IJobView): void;
   goToCell?(view: IJobView): Promise<void>;
 }
 
 export const ICardServices = new Token<ICardServices>(
   'jupyter-dlaas:ICardServices',
-  'What a job card needs of the application around it.'
+  'What job cards need of the application: clipboard, menus, dialogs, notebooks.'
 );
 
 const JOB_MENU = [
@@ -85,18 +88,16 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
     tracker: INotebookTracker | null,
     translator: ITranslator | null
   ): ICardServices => {
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
-
-    const failed = (error: unknown): void => {
-      Notification.error(error instanceof Error ? error.message : String(error), { autoClose: 8000 });
-    };
+    const { trans, format } = languageFor(translator);
 
     const copyReport = async (id: string): Promise<void> => {
       try {
         Clipboard.copyToSystem(await jobs.client.report(id));
-        Notification.success(trans.__('The report of %1 is in the clipboard.', id), { autoClose: 4000 });
+        Notification.success(trans.__('The report of %1 is in the clipboard.', id), {
+          autoClose: CONFIRMED_MS
+        });
       } catch (error) {
-        failed(error);
+        showError(error);
       }
     };
 
@@ -109,22 +110,22 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
           buttons: [Dialog.okButton({ label: trans.__('Close') })]
         });
       } catch (error) {
-        failed(error);
+        showError(error);
       }
     };
 
     const remove = async (id: string): Promise<void> => {
       const answer = await showDialog({
         title: trans.__('Delete the record of %1?', id),
-        body: trans.__('Its log, metrics, checkpoints and results are deleted with it.'),
+        body: trans.__('This also deletes its log, metrics, checkpoints and results.'),
         buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Delete') })]
       });
       if (answer.button.accept) {
-        await jobs.client.remove(id).catch(failed);
+        await jobs.client.remove(id).catch(showError);
       }
     };
 
-    // one set of commands for all menus: the id travels as an argument
+    // one set of commands serves all menus; the job is an argument
     const idOf = (args: { readonly [key: string]: unknown }): string => String(args.id ?? '');
     const described = {
       args: {
@@ -132,7 +133,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
         properties: {
           id: {
             type: 'string' as const,
-            description: 'The job, such as resnet-48'
+            description: trans.__('Name of the job, such as resnet-48')
           }
         }
       }
@@ -150,7 +151,8 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
     app.commands.addCommand(CommandIDs.showSource, {
       label: trans.__('Show train.py'),
       describedBy: described,
-      execute: args => showText(`${idOf(args)}: train.py`, () => jobs.client.source(idOf(args)))
+      execute: args =>
+        showText(trans.__('%1: %2', idOf(args), 'train.py'), () => jobs.client.source(idOf(args)))
     });
     app.commands.addCommand(CommandIDs.story, {
       label: trans.__('Story'),
@@ -158,7 +160,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       execute: args =>
         showText(trans.__('Story of %1', idOf(args)), async () =>
           (await jobs.client.story(idOf(args)))
-            .map(e => `${new Date(e.atS * 1000).toLocaleTimeString()}  ${e.text}`)
+            .map(event => `${format.clockWithSeconds(event.at_s)}  ${event.text}`)
             .join('\n')
         )
     });
@@ -185,16 +187,16 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
 
     return {
       copyReport,
-      copy: (text, what) => {
+      copy: (text, name) => {
         Clipboard.copyToSystem(text);
-        Notification.success(trans.__('%1 is in the clipboard.', what), { autoClose: 4000 });
+        Notification.success(trans.__('%1 is in the clipboard.', name), { autoClose: CONFIRMED_MS });
       },
       openMenu: (id, anchor) => openMenu(app.commands, JOB_MENU, { id }, anchor),
       ask: async id => {
         const answer = await showDialog({
           title: trans.__('This notebook is not trusted'),
           body: trans.__(
-            'Let its card of %1 talk to this server? The card can then change and end that job.',
+            'Allow its card of %1 to contact this server? The card can then change and end that job.',
             id
           ),
           buttons: [Dialog.cancelButton(), Dialog.okButton({ label: trans.__('Allow for this job') })]
@@ -202,9 +204,7 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
         return answer.button.accept;
       },
       showNew: view => {
-        Notification.info(trans.__('%1 was submitted.', view.id), {
-          autoClose: 8000
-        });
+        Notification.info(trans.__('%1 was submitted.', view.id), { autoClose: NOTIFIED_MS });
       },
       goToCell: tracker ? view => goToCell(app, tracker, view) : undefined
     };

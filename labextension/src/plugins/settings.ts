@@ -14,7 +14,7 @@ const DEFAULTS: ISettings = {
   refreshOutputs: true
 };
 
-/** Call with the settings now and whenever they change; with the defaults where there is no registry. */
+/** Call `take` with the settings now and after each change; with the defaults if there is no registry. */
 export async function readSettings(
   registry: ISettingRegistry | null,
   take: (settings: ISettings) => void
@@ -25,10 +25,10 @@ export async function readSettings(
   }
   try {
     const loaded = await registry.load(PLUGIN_ID);
-    const tell = (): void => take({ ...DEFAULTS, ...(loaded.composite as Partial<ISettings>) });
-    loaded.changed.connect(tell);
-    tell();
+    const update = (): void => take({ ...DEFAULTS, ...(loaded.composite as Partial<ISettings>) });
+    loaded.changed.connect(update);
+    update();
   } catch {
-    take(DEFAULTS); // no schema was installed with us: a development build
+    take(DEFAULTS); // a development build without an installed schema
   }
 }

@@ -3,17 +3,20 @@ import type { ICodeCellModel } from '@jupyterlab/cells';
 import type { IOutput } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator } from '@jupyterlab/translation';
 import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
 
+import type { ILanguage } from '../language';
 import type { JobModel } from '../model/job';
 import type { Jobs } from '../model/jobs';
 import { bundleOf, htmlOf, textOf } from '../model/snapshot';
 import { asBundle, isFinal, MIME_TYPE } from '../protocol';
 import { IJobs } from '../tokens';
+import { languageFor } from './language';
 import { readSettings } from './settings';
 
 /** Write a job's last state into every output of the notebook that shows it. */
-function refresh(panel: NotebookPanel, model: JobModel, pool: string): void {
+function refresh(panel: NotebookPanel, model: JobModel, pool: string, language: ILanguage): void {
   const cells = panel.content.model?.cells;
   if (!cells) {
     return;
@@ -39,7 +42,7 @@ function refresh(panel: NotebookPanel, model: JobModel, pool: string): void {
         data: {
           ...output.data,
           [MIME_TYPE]: JSONExt.deepCopy(bundle as unknown as PartialJSONObject),
-          'text/html': htmlOf(bundle),
+          'text/html': htmlOf(language, bundle),
           'text/plain': textOf(bundle)
         }
       } as IOutput);
@@ -52,23 +55,25 @@ export const snapshot: JupyterFrontEndPlugin<void> = {
   description: 'Writes the last state of an ended job into the notebook that shows it.',
   autoStart: true,
   requires: [IJobs],
-  optional: [INotebookTracker, ISettingRegistry],
+  optional: [INotebookTracker, ISettingRegistry, ITranslator],
   activate: async (
     _app: JupyterFrontEnd,
     jobs: IJobs,
     tracker: INotebookTracker | null,
-    registry: ISettingRegistry | null
+    registry: ISettingRegistry | null,
+    translator: ITranslator | null
   ): Promise<void> => {
     if (!tracker) {
       return;
     }
-    let wanted = true;
+    const language = languageFor(translator);
+    let enabled = true;
     await readSettings(registry, settings => {
-      wanted = settings.refreshOutputs;
+      enabled = settings.refreshOutputs;
     });
     jobs.settled.connect((_: Jobs, model: JobModel) => {
-      if (wanted) {
-        tracker.forEach(panel => refresh(panel, model, jobs.poolName));
+      if (enabled) {
+        tracker.forEach(panel => refresh(panel, model, jobs.poolName, language));
       }
     });
   }

@@ -2,13 +2,16 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ReactWidget } from '@jupyterlab/apputils';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 
+import { type ILanguage, LanguageContext } from '../language';
 import type { Jobs } from '../model/jobs';
 import { IJobs } from '../tokens';
 import { useChanges, useNow } from '../views/hooks';
 import { StatusItem } from '../views/panel/StatusItem';
+import { languageFor } from './language';
 import { CommandIDs } from './names';
 import { readSettings } from './settings';
 
@@ -39,7 +42,8 @@ function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () =
 class Status extends ReactWidget {
   constructor(
     private readonly jobs: Jobs,
-    private readonly onOpen: () => void
+    private readonly onOpen: () => void,
+    private readonly language: ILanguage
   ) {
     super();
     jobs.changed.connect(this.jobsChanged, this);
@@ -56,7 +60,11 @@ class Status extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    return <LiveStatus jobs={this.jobs} failed={this.failed} onOpen={this.open} />;
+    return (
+      <LanguageContext.Provider value={this.language}>
+        <LiveStatus jobs={this.jobs} failed={this.failed} onOpen={this.open} />
+      </LanguageContext.Provider>
+    );
   }
 
   private readonly open = (): void => {
@@ -65,7 +73,7 @@ class Status extends ReactWidget {
     this.onOpen();
   };
 
-  /** Hear of the pool while a job of this page is unfinished; a page without jobs wakes nobody. */
+  /** Follow the pool while a job of this page is unfinished; a page without jobs keeps no engine running. */
   private jobsChanged(): void {
     const open = this.jobs.unfinished.length > 0;
     if (open && !this.watch) {
@@ -92,17 +100,22 @@ export const status: JupyterFrontEndPlugin<void> = {
   description: 'Shows running and waiting training jobs in the status bar.',
   autoStart: true,
   requires: [IJobs],
-  optional: [IStatusBar, ISettingRegistry],
+  optional: [IStatusBar, ISettingRegistry, ITranslator],
   activate: async (
     app: JupyterFrontEnd,
     jobs: IJobs,
     bar: IStatusBar | null,
-    registry: ISettingRegistry | null
+    registry: ISettingRegistry | null,
+    translator: ITranslator | null
   ): Promise<void> => {
     if (!bar) {
       return;
     }
-    const item = new Status(jobs, () => void app.commands.execute(CommandIDs.openPanel));
+    const item = new Status(
+      jobs,
+      () => void app.commands.execute(CommandIDs.openPanel),
+      languageFor(translator)
+    );
     let placed: IDisposable | null = null;
     await readSettings(registry, settings => {
       if (settings.statusBar && !placed) {

@@ -1,6 +1,6 @@
 import { Widget } from '@lumino/widgets';
 
-/** A dialog's body that shows a long text as it stands. */
+/** Return a dialog's body that shows a long text verbatim. */
 export function textWidget(text: string): Widget {
   const body = new Widget();
   body.addClass('jp-dlaas');

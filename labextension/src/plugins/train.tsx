@@ -9,18 +9,22 @@ import {
 } from '@jupyterlab/apputils';
 import type { DocumentRegistry } from '@jupyterlab/docregistry';
 import { type INotebookModel, INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ITranslator } from '@jupyterlab/translation';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 
 import type { Client } from '../api/client';
+import { type ILanguage, LanguageContext } from '../language';
+import { cellsToCheck, cellsToSend, initialForm, type ITrainForm } from '../model/trainForm';
 import type { ICellSource, INotebookChecked, IPoolView } from '../protocol';
 import { IJobs } from '../tokens';
-import { cellsToCheck, cellsToSend, firstForm, type ITrainForm, TrainForm } from '../views/dialogs/TrainForm';
+import { TrainForm } from '../views/dialogs/TrainForm';
+import { NOTIFIED_MS, showError } from './errors';
 import { trainingIcon } from './icon';
+import { languageFor } from './language';
 import { CommandIDs } from './names';
 
-/** The code cells of a notebook, with their tags. */
+/** Return the code cells of a notebook, with their tags. */
 function codeCells(panel: NotebookPanel): ICellSource[] {
   const cells = panel.content.model?.cells;
   if (!cells) {
@@ -46,7 +50,8 @@ class FormBody extends ReactWidget implements Dialog.IBodyWidget<ITrainForm> {
     private readonly path: string,
     private readonly cells: readonly ICellSource[],
     private readonly pool: IPoolView | null,
-    private form: ITrainForm
+    private form: ITrainForm,
+    private readonly language: ILanguage
   ) {
     super();
     this.addClass('jp-dlaas-dialog');
@@ -64,24 +69,26 @@ class FormBody extends ReactWidget implements Dialog.IBodyWidget<ITrainForm> {
 
   protected override render(): React.JSX.Element {
     return (
-      <TrainForm
-        cells={this.cells}
-        pool={this.pool}
-        form={this.form}
-        checked={this.checked}
-        onChange={form => {
-          if (form.sent !== this.form.sent) {
-            window.clearTimeout(this.timer);
-            this.timer = window.setTimeout(() => void this.check(), CHECK_AFTER_MS);
-          }
-          this.form = form;
-          this.update();
-        }}
-      />
+      <LanguageContext.Provider value={this.language}>
+        <TrainForm
+          cells={this.cells}
+          pool={this.pool}
+          form={this.form}
+          checked={this.checked}
+          onChange={form => {
+            if (form.sent !== this.form.sent) {
+              window.clearTimeout(this.timer);
+              this.timer = window.setTimeout(() => void this.check(), CHECK_AFTER_MS);
+            }
+            this.form = form;
+            this.update();
+          }}
+        />
+      </LanguageContext.Provider>
     );
   }
 
-  /** Ask what `check` says of the cells that go now. Without an answer the form works as before. */
+  /** Check the cells to send. Without an answer the form works as before. */
   private async check(): Promise<void> {
     const { sent } = this.form;
     const cells = cellsToCheck(this.cells, this.form);
@@ -115,7 +122,7 @@ class TrainButton implements DocumentRegistry.IWidgetExtension<NotebookPanel, IN
 
 export const train: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-dlaas:train',
-  description: 'Adds "Train this notebook": a notebook becomes a training job without a kernel.',
+  description: 'Adds "Train this notebook", which submits a notebook as a job without running its kernel.',
   autoStart: true,
   requires: [IJobs],
   optional: [INotebookTracker, ICommandPalette, ITranslator],
@@ -129,13 +136,14 @@ export const train: JupyterFrontEndPlugin<void> = {
     if (!tracker) {
       return;
     }
-    const trans = (translator ?? nullTranslator).load('jupyter_dlaas');
+    const language = languageFor(translator);
+    const { trans } = language;
 
     const submit = async (panel: NotebookPanel): Promise<void> => {
       const cells = codeCells(panel);
       const path = panel.context.path;
       const pool = jobs.pool ?? (await jobs.client.pool().catch(() => null));
-      const body = new FormBody(jobs.client, path, cells, pool, firstForm(cells, path, pool));
+      const body = new FormBody(jobs.client, path, cells, pool, initialForm(cells, path, pool), language);
       const answer = await showDialog({
         title: trans.__('Train this notebook'),
         body,
@@ -161,11 +169,9 @@ export const train: JupyterFrontEndPlugin<void> = {
         });
         jobs.add(view);
         await app.commands.execute(CommandIDs.openPanel);
-        Notification.info(trans.__('%1 was submitted.', view.id), {
-          autoClose: 8000
-        });
+        Notification.info(trans.__('%1 was submitted.', view.id), { autoClose: NOTIFIED_MS });
       } catch (error) {
-        Notification.error(error instanceof Error ? error.message : String(error), { autoClose: false });
+        showError(error, false);
       }
     };
 

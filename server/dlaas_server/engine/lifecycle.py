@@ -36,12 +36,12 @@ from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view, pool_v
 from dlaas_server.core.scheduling.run_length import width_factor
 from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.engine import recovery
+from dlaas_server.engine.blobs import lay_out
 from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
 from dlaas_server.engine.estimation.start_estimator import Foreteller
 from dlaas_server.engine.hardware import trust_again
-from dlaas_server.engine.job_files import lay_out
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.transaction import Draft

@@ -1,77 +1,33 @@
 import * as React from 'react';
 
+import { type TranslationBundle, useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
 import type { IAction } from '../../protocol';
-import { Button, NOT_CONNECTED } from '../controls/Button';
+import { Button } from '../controls/Button';
 import type { IconName } from '../controls/Icon';
 import { MoreButton } from '../controls/MoreButton';
 import type { ICardHandlers } from '../handlers';
+import { ConfirmButton } from './ConfirmButton';
 
-const ACTION_ICONS: { [id: string]: IconName } = {
+const ICONS: { [id: string]: IconName } = {
   halt: 'halt',
   resume: 'play',
   cancel: 'x',
   retry: 'retry'
 };
 
-function whyNot(action: IAction, stale: boolean): string | null {
-  return stale ? NOT_CONNECTED : action.enabled ? null : (action.why_not ?? '');
-}
+const CONFIRM_MS = 5000;
+/** Time to confirm where there is a sentence to read first. */
+const CONFIRM_LOSS_MS = 15_000;
+/** A job that trained for less than this is cancelled without a question. */
+const CONFIRM_AFTER_S = 60;
 
-const KEEP_MS = 5000;
-/** Longer where there is a sentence to read. */
-const KEEP_LOST_MS = 15000;
-
-/** A button that asks in place: it turns to `yes` and `Keep` for a few seconds. */
-function AskingButton(props: {
-  action: IAction;
-  icon: IconName;
-  yes: string;
-  /** What is lost by it, where that needs to be said. */
-  lost: string | null;
-  keepMs: number;
-  asks: boolean;
-  stale: boolean;
-  onYes: () => void;
-}): React.JSX.Element {
-  const [asking, setAsking] = React.useState(false);
-  const { keepMs } = props;
-  React.useEffect(() => {
-    if (!asking) {
-      return;
-    }
-    const timer = window.setTimeout(() => setAsking(false), keepMs);
-    return () => window.clearTimeout(timer);
-  }, [asking, keepMs]);
-  if (asking && props.asks && props.action.enabled && !props.stale) {
-    return (
-      <>
-        {props.lost !== null && (
-          <span className="jp-dlaas-asking" role="alert">
-            {props.lost}
-          </span>
-        )}
-        <Button
-          icon={props.icon}
-          label={props.yes}
-          onClick={() => {
-            setAsking(false);
-            props.onYes();
-          }}
-        />
-        <Button label="Keep" onClick={() => setAsking(false)} />
-      </>
-    );
+/** Say why an action cannot be taken now, or null if it can. */
+export function whyDisabled(trans: TranslationBundle, action: IAction, stale: boolean): string | null {
+  if (stale) {
+    return trans.__('Not connected: trying again.');
   }
-  return (
-    <Button
-      icon={props.icon}
-      label={props.action.label}
-      folds
-      whyNot={whyNot(props.action, props.stale)}
-      onClick={() => (props.asks ? setAsking(true) : props.onYes())}
-    />
-  );
+  return action.enabled ? null : (action.why_not ?? '');
 }
 
 /** The buttons of a card's head: exactly the actions that the server names. */
@@ -81,53 +37,65 @@ export function Actions(props: {
   nowS: number;
   stale: boolean;
 }): React.JSX.Element {
+  const { trans } = useLanguage();
   const { view } = props.state;
-  const ranLittle = view.started_s === null || props.nowS - view.started_s < 60;
+  const { handlers, stale } = props;
+  const hasTrained = view.started_s !== null && props.nowS - view.started_s >= CONFIRM_AFTER_S;
   const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.state === 'FAILED'));
-  return (
-    <div className="jp-dlaas-actions" role="group" aria-label={`Actions for ${view.id}`}>
-      {shown.map(action =>
-        action.id === 'cancel' ? (
-          <AskingButton
-            key={action.id}
-            action={action}
+
+  const button = (action: IAction): React.JSX.Element | null => {
+    const { id } = action;
+    const whyNot = whyDisabled(trans, action, stale);
+    switch (id) {
+      case 'scale':
+        return null;
+      case 'cancel':
+        return (
+          <ConfirmButton
+            key={id}
             icon="x"
-            yes="Cancel job"
-            lost={null}
-            keepMs={KEEP_MS}
-            asks={!ranLittle}
-            stale={props.stale}
-            onYes={() => props.handlers.act('cancel')}
+            label={action.label}
+            confirmLabel={trans.__('Cancel job')}
+            warning={null}
+            timeoutMs={CONFIRM_MS}
+            confirms={hasTrained}
+            whyNot={whyNot}
+            onConfirm={() => handlers.act('cancel')}
           />
-        ) : action.id === 'halt' ? (
-          <AskingButton
-            key={action.id}
-            action={action}
+        );
+      case 'halt':
+        return (
+          <ConfirmButton
+            key={id}
             icon="halt"
-            yes="Halt job"
-            lost={action.confirm ?? null}
-            keepMs={KEEP_LOST_MS}
-            asks={Boolean(action.confirm)}
-            stale={props.stale}
-            onYes={() => props.handlers.act('halt')}
+            label={action.label}
+            confirmLabel={trans.__('Halt job')}
+            warning={action.confirm ?? null}
+            timeoutMs={CONFIRM_LOSS_MS}
+            confirms={Boolean(action.confirm)}
+            whyNot={whyNot}
+            onConfirm={() => handlers.act('halt')}
           />
-        ) : (
+        );
+      default:
+        return (
           <Button
-            key={action.id}
-            icon={ACTION_ICONS[action.id]}
+            key={id}
+            icon={ICONS[id]}
             label={action.label}
             folds
-            primary={action.id === 'resume'}
-            whyNot={whyNot(action, props.stale)}
-            onClick={() => {
-              if (action.id !== 'scale') {
-                props.handlers.act(action.id);
-              }
-            }}
+            primary={id === 'resume'}
+            whyNot={whyNot}
+            onClick={() => handlers.act(id)}
           />
-        )
-      )}
-      <MoreButton label={`More actions for ${view.id}`} onOpen={props.handlers.openMenu} />
+        );
+    }
+  };
+
+  return (
+    <div className="jp-dlaas-actions" role="group" aria-label={trans.__('Actions for %1', view.id)}>
+      {shown.map(button)}
+      <MoreButton label={trans.__('More actions for %1', view.id)} onOpen={handlers.openMenu} />
     </div>
   );
 }

@@ -1,8 +1,9 @@
-import { cleanup, fireEvent, render, screen, within } from '@testing-library/react';
+import { cleanup, fireEvent, screen, within } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
 import * as golden from '../../../test/golden';
+import { render } from '../../../test/render';
 import { cellDiff } from '../../model/diff';
 import { stateOfCopy } from '../../model/job';
 import type { INote } from '../../protocol';

@@ -1,5 +1,6 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import { cellDiff, type ICellDiff, type IDiffRow } from '../../model/diff';
 import type { INote } from '../../protocol';
 import { Button } from '../controls/Button';
@@ -7,31 +8,34 @@ import { Icon } from '../controls/Icon';
 import { Sentence } from '../controls/Sentence';
 import type { ICardHandlers } from '../handlers';
 
-const SUGGESTED = new Set(['elastic_hint', 'suggest_hint', 'suggest', 'suggest_part']);
+const SUGGESTION_CODES = new Set(['elastic_hint', 'suggest_hint', 'suggest', 'suggest_part']);
 
-/** The notes that stand in the section below, where there is one. */
+/** Return whether `ElasticSuggestion` shows this note. */
 export function isSuggestion(notes: readonly INote[], note: INote): boolean {
-  return SUGGESTED.has(note.code) && notes.some(one => cellDiff(one) !== null);
+  return SUGGESTION_CODES.has(note.code) && notes.some(other => cellDiff(other) !== null);
 }
 
-function Row({ row }: { row: IDiffRow }): React.JSX.Element {
-  if (row.kind === 'gap') {
-    return (
-      <span data-kind="gap" aria-hidden="true">
-        ⋯
-      </span>
-    );
+function DiffRow({ row }: { row: IDiffRow }): React.JSX.Element {
+  switch (row.kind) {
+    case 'gap':
+      return (
+        <span data-kind="gap" aria-hidden="true">
+          ⋯
+        </span>
+      );
+    case 'new':
+      return <ins>{`+ ${row.text}`}</ins>;
+    case 'old':
+      return <del>{`− ${row.text}`}</del>;
+    case 'same':
+      return <span>{`  ${row.text}`}</span>;
   }
-  const text = `${row.kind === 'new' ? '+' : row.kind === 'old' ? '−' : ' '} ${row.text}`;
-  if (row.kind === 'new') {
-    return <ins>{text}</ins>;
-  }
-  return row.kind === 'old' ? <del>{text}</del> : <span>{text}</span>;
 }
 
-function Cell(props: { diff: ICellDiff; onCopy?: (text: string, what: string) => void }): React.JSX.Element {
+function CellDiff(props: { diff: ICellDiff; onCopy: ICardHandlers['copy'] }): React.JSX.Element {
+  const { trans } = useLanguage();
   const { label, rows, after } = props.diff;
-  const onCopy = props.onCopy;
+  const { onCopy } = props;
   return (
     <>
       <div className="jp-dlaas-diffhead">
@@ -39,29 +43,35 @@ function Cell(props: { diff: ICellDiff; onCopy?: (text: string, what: string) =>
         {after !== null && onCopy && (
           <Button
             icon="copy"
-            label="Copy new cell"
-            name={`Copy the new ${label}`}
-            onClick={() => onCopy(after, `The new ${label}`)}
+            label={trans.__('Copy new cell')}
+            name={trans.__('Copy the new %1', label)}
+            onClick={() => onCopy(after, trans.__('The new %1', label))}
           />
         )}
       </div>
-      <pre className="jp-dlaas-diff" tabIndex={0} role="group" aria-label={`What changes in ${label}`}>
+      <pre
+        className="jp-dlaas-diff"
+        tabIndex={0}
+        role="group"
+        aria-label={trans.__('What changes in %1', label)}
+      >
         {rows.map((row, i) => (
-          <Row key={i} row={row} />
+          <DiffRow key={i} row={row} />
         ))}
       </pre>
     </>
   );
 }
 
-/** A plain loop's own cells with the lines put in that let its job grow, shrink and resume. */
-export function MakeElastic(props: {
+/** The rewrite of a plain loop's cells as an elastic loop, as a diff. */
+export function ElasticSuggestion(props: {
   notes: readonly INote[];
   handlers: ICardHandlers;
 }): React.JSX.Element | null {
+  const { trans } = useLanguage();
   const id = React.useId();
   const [open, setOpen] = React.useState(false);
-  const diffs = props.notes.map(cellDiff).filter((one): one is ICellDiff => one !== null);
+  const diffs = props.notes.map(cellDiff).filter(diff => diff !== null);
   if (diffs.length === 0) {
     return null;
   }
@@ -70,16 +80,20 @@ export function MakeElastic(props: {
     <div className="jp-dlaas-fold" data-open={open ? '' : undefined}>
       <button type="button" aria-expanded={open} aria-controls={id} onClick={() => setOpen(!open)}>
         <Icon name="right" />
-        <b>Make it elastic</b>
+        <b>{trans.__('Make it elastic')}</b>
         <span className="jp-dlaas-dim jp-dlaas-grow">
-          {`${added} lines let it grow, shrink and resume at the step`}
+          {trans._n(
+            '%1 more line lets the job grow, shrink, and resume at its last step',
+            '%1 more lines let the job grow, shrink, and resume at its last step',
+            added
+          )}
         </span>
       </button>
       <div id={id} hidden={!open}>
         {open && (
           <>
             {diffs.map((diff, i) => (
-              <Cell key={i} diff={diff} onCopy={props.handlers.copy} />
+              <CellDiff key={i} diff={diff} onCopy={props.handlers.copy} />
             ))}
             {props.notes
               .filter(note => note.code === 'suggest_hint')

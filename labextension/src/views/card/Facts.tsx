@@ -1,91 +1,113 @@
 import * as React from 'react';
 
+import { metricKind } from '../../format';
+import { type ILanguage, useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
-import { type IJobView, isFinal } from '../../protocol';
-import * as format from '../format';
+import { type IJobView, isFinal, type Point } from '../../protocol';
 
 interface IFact {
   label: string;
   value: string;
-  small: string;
+  detail: string;
 }
 
-function resizeFact(view: IJobView): IFact | null {
-  if (view.resizes.length === 0) {
+function checkpointFact({ trans, format }: ILanguage, view: IJobView): IFact | null {
+  if (view.state !== 'HALTED' || typeof view.checkpoint_step !== 'number') {
     return null;
   }
-  const idleS = view.resizes.reduce((sum, r) => sum + (r.idle_s ?? 0), 0);
   return {
-    label: 'Resizes',
-    value: format.count(view.resizes.length),
-    small: idleS > 0 ? `${format.duration(idleS)} of pause in all` : ''
+    label: trans.__('Checkpoint'),
+    value: trans.__('step %1', format.count(view.checkpoint_step)),
+    detail: ''
   };
 }
 
-/** Label over value: what a halted or ended job came to. */
-export function Facts(props: { state: IJobState; nowS: number }): React.JSX.Element | null {
-  const { view, curves } = props.state;
-  const facts: (IFact | null)[] = [];
-  if (view.state === 'HALTED' && typeof view.checkpoint_step === 'number') {
-    facts.push({
-      label: 'Checkpoint',
-      value: `step ${format.count(view.checkpoint_step)}`,
-      small: ''
-    });
+/** Return how long an ended job took, and for what. */
+function durationFact({ trans, format }: ILanguage, view: IJobView): IFact | null {
+  if (!isFinal(view.state) || view.ended_s === null) {
+    return null;
   }
-  if (isFinal(view.state) && view.ended_s !== null) {
-    const queued = view.queued_s ?? null;
-    const trained = view.started_s === null ? null : view.ended_s - view.started_s;
-    const isWhole = queued !== null && view.started_s !== null && !view.interruptions?.length;
-    const deployed = isWhole ? Math.max(0, view.started_s! - view.submitted_s - queued) : null;
-    facts.push({
-      label: 'Took',
-      value: format.duration(view.ended_s - view.submitted_s),
-      small:
-        queued === null || trained === null
-          ? ''
-          : [
-              `queued ${format.duration(queued)}`,
-              deployed === null ? '' : `deployed in ${format.duration(deployed)}`,
-              `ran ${format.duration(trained)}`
-            ]
-              .filter(Boolean)
-              .join(', ')
-    });
+  const parts: string[] = [];
+  if (typeof view.queued_s === 'number' && view.started_s !== null) {
+    parts.push(trans.__('queued %1', format.duration(view.queued_s)));
+    if (!view.interruptions?.length) {
+      const deployedS = Math.max(0, view.started_s - view.submitted_s - view.queued_s);
+      parts.push(trans.__('deployed in %1', format.duration(deployedS)));
+    }
+    parts.push(trans.__('ran %1', format.duration(view.ended_s - view.started_s)));
   }
-  for (const [name, points] of [...curves].slice(0, 3)) {
-    const values = points.map(p => p[2]);
-    const kind = format.metricKind(name, values);
-    const best = kind === 'loss' ? Math.min(...values) : Math.max(...values);
-    facts.push({
-      label: format.metricLabel(name),
-      value: format.metricValue(kind, values[values.length - 1]),
-      small: kind === 'other' ? '' : `best ${format.metricValue(kind, best)}`
-    });
+  return {
+    label: trans.__('Took'),
+    value: format.duration(view.ended_s - view.submitted_s),
+    detail: parts.join(', ')
+  };
+}
+
+function metricFact({ trans, format }: ILanguage, name: string, points: readonly Point[]): IFact {
+  const values = points.map(p => p[2]);
+  const finite = values.filter(Number.isFinite);
+  const kind = metricKind(name, values);
+  const best = kind === 'loss' ? Math.min(...finite) : Math.max(...finite);
+  return {
+    label: format.metricLabel(name),
+    value: format.metricValue(kind, values[values.length - 1]),
+    detail: kind === 'other' || finite.length === 0 ? '' : trans.__('best %1', format.metricValue(kind, best))
+  };
+}
+
+function resizesFact({ trans, format }: ILanguage, view: IJobView): IFact | null {
+  if (view.resizes.length === 0) {
+    return null;
   }
-  facts.push(resizeFact(view));
-  if (view.speedup) {
-    facts.push({ label: 'Speed', value: view.speedup, small: '' });
+  const idleS = view.resizes.reduce((sum, resize) => sum + (resize.idle_s ?? 0), 0);
+  return {
+    label: trans.__('Resizes'),
+    value: format.count(view.resizes.length),
+    detail: idleS > 0 ? trans.__('%1 paused in total', format.duration(idleS)) : ''
+  };
+}
+
+function speedFact({ trans }: ILanguage, view: IJobView): IFact | null {
+  return view.speedup ? { label: trans.__('Speed'), value: view.speedup, detail: '' } : null;
+}
+
+function restartsFact({ trans, format }: ILanguage, view: IJobView): IFact | null {
+  if (view.restarts === 0) {
+    return null;
   }
-  if (view.restarts > 0) {
-    facts.push({
-      label: 'Restarts',
-      value: format.count(view.restarts),
-      small: typeof view.checkpoint_step !== 'number' ? 'from the start' : 'from the last checkpoint'
-    });
-  }
-  const shown = facts.filter((f): f is IFact => f !== null);
-  if (shown.length === 0) {
+  return {
+    label: trans.__('Restarts'),
+    value: format.count(view.restarts),
+    detail:
+      typeof view.checkpoint_step === 'number'
+        ? trans.__('from the last checkpoint')
+        : trans.__('from the beginning')
+  };
+}
+
+/** What a halted or ended job came to: label over value. */
+export function Facts({ state }: { state: IJobState }): React.JSX.Element | null {
+  const language = useLanguage();
+  const { view, curves } = state;
+  const facts = [
+    checkpointFact(language, view),
+    durationFact(language, view),
+    ...[...curves].slice(0, 3).map(([name, points]) => metricFact(language, name, points)),
+    resizesFact(language, view),
+    speedFact(language, view),
+    restartsFact(language, view)
+  ].filter(fact => fact !== null);
+  if (facts.length === 0) {
     return null;
   }
   return (
     <dl className="jp-dlaas-facts">
-      {shown.map(fact => (
+      {facts.map(fact => (
         <div key={fact.label}>
           <dt>{fact.label}</dt>
           <dd>
             {fact.value}
-            {fact.small && <small>{fact.small}</small>}
+            {fact.detail && <small>{fact.detail}</small>}
           </dd>
         </div>
       ))}

@@ -68,7 +68,7 @@ describe('the card', () => {
         .getAllByRole('img')
         .map(i => i.getAttribute('aria-label'))
     ).toEqual(['Loss, 0.437', 'Accuracy, 86.1%', 'GPUs, 4']);
-    expect(within(metrics).getByRole('button', { name: '2 → 4, you' }).title).toContain('38 ms of pause');
+    expect(within(metrics).getByRole('button', { name: '2 → 4, you' }).title).toContain('paused for 38 ms');
   });
 
   it('cancels in two steps', () => {

@@ -1,38 +1,43 @@
 import * as React from 'react';
 
+import { type ILanguage, useLanguage } from '../../language';
 import type { IJobView } from '../../protocol';
 import { Fold } from '../controls/Fold';
 
-function learnersGist(view: IJobView): string {
-  const words = new Map<string, number>();
+/** Count the learners by state: `4 of 4 training`, `3 training · 1 joining`. */
+function learnersGist({ trans }: ILanguage, view: IJobView): string {
+  const counts = new Map<string, number>();
   for (const learner of view.learners) {
-    const word = learner.state.toLowerCase();
-    words.set(word, (words.get(word) ?? 0) + 1);
+    const state = learner.state.toLowerCase();
+    counts.set(state, (counts.get(state) ?? 0) + 1);
   }
-  if (words.size === 1 && words.has('training')) {
-    return `${view.learners.length} of ${view.size.wish} training`;
+  if (counts.size === 1 && counts.has('training')) {
+    return trans.__('%1 of %2 training', view.learners.length, view.size.wish);
   }
-  return [...words].map(([word, n]) => `${n} ${word}`).join(' · ');
+  return [...counts].map(([state, n]) => trans._p('learners', '%1 %2', n, state)).join(' · ');
 }
 
+/** The table of a job's learners, folded. */
 export function Learners({ view }: { view: IJobView }): React.JSX.Element | null {
+  const language = useLanguage();
+  const { trans } = language;
   if (view.learners.length === 0) {
     return null;
   }
   return (
-    <Fold title="Learners" gist={learnersGist(view)}>
+    <Fold title={trans.__('Learners')} gist={learnersGist(language, view)}>
       {() => (
         <table className="jp-dlaas-table">
-          <caption className="jp-dlaas-hidden">Learners</caption>
+          <caption className="jp-dlaas-hidden">{trans.__('Learners')}</caption>
           <thead>
             <tr>
-              <th scope="col">Learner</th>
-              <th scope="col">Node</th>
-              <th scope="col">Device</th>
+              <th scope="col">{trans.__('Learner')}</th>
+              <th scope="col">{trans.__('Node')}</th>
+              <th scope="col">{trans.__('Device')}</th>
               <th scope="col" className="jp-dlaas-num jp-dlaas-wide">
-                Rank
+                {trans.__('Rank')}
               </th>
-              <th scope="col">State</th>
+              <th scope="col">{trans.__('State')}</th>
             </tr>
           </thead>
           <tbody>

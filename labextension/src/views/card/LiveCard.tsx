@@ -6,13 +6,13 @@ import type { ICardHandlers } from '../handlers';
 import { useChanges, useNow, useSeen } from '../hooks';
 import { JobCard } from './JobCard';
 
-/** The same handle may name another job on another server: then the notebook's copy is all there is to show. */
+/** Return the name of the saved state's pool if this server's job of the same name is another job. */
 function otherPool(bundle: IBundle | undefined, model: JobModel): string | undefined {
-  const differs = bundle && model.isLive && Math.abs(model.view.submitted_s - bundle.job.submitted_s) > 2;
-  return differs ? bundle.pool : undefined;
+  const isOther = bundle && model.isLive && Math.abs(model.view.submitted_s - bundle.job.submitted_s) > 2;
+  return isOther ? bundle.pool : undefined;
 }
 
-/** A card that follows its job. `bundle`: what the notebook kept of it, where the card stands in a notebook. */
+/** A card that follows its job. `bundle` is the state saved in the notebook, if the card stands in one. */
 export function LiveCard(props: {
   bundle?: IBundle;
   model: JobModel;

@@ -1,50 +1,65 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
-import { isFinal } from '../../protocol';
+import { type IInterruption, type IJobView, isFinal } from '../../protocol';
 import { Banner } from '../controls/Banner';
 import { Button } from '../controls/Button';
-import * as format from '../format';
 import type { ICardHandlers } from '../handlers';
 import type { IJobCardProps } from './JobCard';
 
-/** So long a banner tells of an interruption that is over. */
-const TOLD_S = 600;
+/** A banner reports an interruption for this long after it is over. */
+const INTERRUPTION_SHOWN_S = 600;
 
+/** The banner of a card that does not hear from the server. */
 function ConnectionBanner(props: {
   state: IJobState;
   nowS: number;
   handlers: ICardHandlers;
 }): React.JSX.Element {
+  const { trans, format } = useLanguage();
   const { connection, view } = props.state;
-  const again = <Button icon="retry" label="Try now" onClick={props.handlers.retryConnection} />;
+  const retry = <Button icon="retry" label={trans.__('Try now')} onClick={props.handlers.retryConnection} />;
   if (connection.kind === 'absent') {
     return (
-      <Banner icon="plug" tone="idle" actions={again}>
-        This Jupyter server has no training part: the card shows what the notebook kept.
+      <Banner icon="plug" tone="idle" actions={retry}>
+        {trans.__('This Jupyter server has no dlaas_server extension. The card shows the saved state.')}
       </Banner>
     );
   }
-  const retry =
-    connection.retryS !== null && connection.retryS > props.nowS
-      ? ` Trying again in ${Math.max(1, Math.round(connection.retryS - props.nowS))} s.`
-      : ' Trying again now.';
+  const delayS = connection.retryS === null ? 0 : connection.retryS - props.nowS;
   return (
-    <Banner icon="plug" tone="idle" actions={again}>
-      <b>{`Last heard ${format.ago(props.nowS - connection.heardS)}.`}</b>
-      {isFinal(view.state) ? '' : ' The job goes on without this page.'}
-      {retry}
+    <Banner icon="plug" tone="idle" actions={retry}>
+      <b>{trans.__('Last heard %1.', format.ago(props.nowS - connection.heardS))}</b>
+      {isFinal(view.state) ? '' : ` ${trans.__('The job goes on without this page.')}`}
+      {delayS > 0
+        ? ` ${trans.__('Trying again in %1 s.', Math.max(1, Math.round(delayS)))}`
+        : ` ${trans.__('Trying again now.')}`}
     </Banner>
   );
 }
 
+/** Return the interruption that a banner reports: one that lasts, or one that ended a while ago. */
+function reportedInterruption(view: IJobView, nowS: number): IInterruption | null {
+  const last = view.interruptions?.at(-1);
+  if (!last || last.by === 'halted' || isFinal(view.state) || view.state === 'HALTED') {
+    return null;
+  }
+  const isShown = last.to_s === null ? view.state === 'QUEUED' : nowS - last.to_s < INTERRUPTION_SHOWN_S;
+  return isShown ? last : null;
+}
+
+/** At most one banner: the most important thing that is unusual about this card or its job. */
 export function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.Element | null {
+  const { trans } = useLanguage();
   const { state, handlers } = props;
   const { view } = state;
   if (props.otherPool !== undefined) {
     return (
       <Banner icon="info" tone="idle">
-        {`This job is of another pool${props.otherPool ? `, ${props.otherPool}` : ''}: the card shows what the notebook kept.`}
+        {props.otherPool
+          ? trans.__('This job belongs to another pool, %1. The card shows the saved state.', props.otherPool)
+          : trans.__('This job belongs to another pool. The card shows the saved state.')}
       </Banner>
     );
   }
@@ -53,16 +68,18 @@ export function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.El
       <Banner
         icon="lock"
         tone="idle"
-        actions={<Button label="Allow for this job" onClick={handlers.allow} />}
+        actions={<Button label={trans.__('Allow for this job')} onClick={handlers.allow} />}
       >
-        This notebook is not trusted. The card shows what the file says and does nothing until you allow it.
+        {trans.__(
+          'This notebook is not trusted. The card shows the saved state and contacts the server only after you allow it.'
+        )}
       </Banner>
     );
   }
   if (state.gone) {
     return (
       <Banner icon="info" tone="idle">
-        Removed from this pool: the card shows what the notebook kept.
+        {trans.__('The record of this job was deleted from the pool. The card shows the saved state.')}
       </Banner>
     );
   }
@@ -76,24 +93,17 @@ export function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.El
       </Banner>
     );
   }
-  const waits = view.state === 'QUEUED';
-  if (view.reason && !waits && view.state !== 'FAILED' && view.transition !== 'scaling') {
+  if (view.reason && view.state !== 'QUEUED' && view.state !== 'FAILED' && view.transition !== 'scaling') {
     return (
       <Banner icon={view.tone === 'warn' ? 'warn' : 'info'} tone={view.tone === 'warn' ? 'warn' : 'idle'}>
         {view.reason}
       </Banner>
     );
   }
-  const last = view.interruptions?.at(-1);
-  if (last && last.by !== 'halted' && !isFinal(view.state) && view.state !== 'HALTED') {
-    const { to_s: toS } = last;
-    if (toS === null ? waits : props.nowS - toS < TOLD_S) {
-      return (
-        <Banner icon={last.by === 'preempted' ? 'back' : 'warn'} tone="warn">
-          {last.text}
-        </Banner>
-      );
-    }
-  }
-  return null;
+  const interruption = reportedInterruption(view, props.nowS);
+  return interruption ? (
+    <Banner icon={interruption.by === 'preempted' ? 'back' : 'warn'} tone="warn">
+      {interruption.text}
+    </Banner>
+  ) : null;
 }

@@ -1,41 +1,52 @@
 import * as React from 'react';
 
-import type { IJobView } from '../../protocol';
+import { type ILanguage, useLanguage } from '../../language';
+import type { IJobView, State } from '../../protocol';
 import { Icon } from '../controls/Icon';
-import * as format from '../format';
 
-const PHASES = ['QUEUED', 'DEPLOYING', 'DOWNLOADING', 'PROCESSING', 'STORING'] as const;
-const PHASE_NAMES = ['Queued', 'Deploying', 'Downloading', 'Processing', 'Storing'];
+function phases({ trans }: ILanguage): { state: State; name: string }[] {
+  return [
+    { state: 'QUEUED', name: trans.__('Queued') },
+    { state: 'DEPLOYING', name: trans.__('Deploying') },
+    { state: 'DOWNLOADING', name: trans.__('Downloading') },
+    { state: 'PROCESSING', name: trans.__('Processing') },
+    { state: 'STORING', name: trans.__('Storing') }
+  ];
+}
 
+/** The phases of a job that starts or ends; the current one is marked. */
 export function Phases({ view }: { view: IJobView }): React.JSX.Element {
-  const now = PHASES.findIndex(p => p === view.state);
+  const language = useLanguage();
+  const { trans, format } = language;
+  const all = phases(language);
+  const current = all.findIndex(phase => phase.state === view.state);
   const ready = view.learners.filter(l => l.state === 'Training' || l.state === 'Joining').length;
   const wanted = Math.max(1, view.size.wish);
-  const share = view.state === 'DEPLOYING' ? Math.round((100 * ready) / wanted) : 50;
+  const percent = view.state === 'DEPLOYING' ? Math.round((100 * ready) / wanted) : 50;
   const queuedS = view.queued_s ?? null;
+  const detail = (index: number): string => {
+    if (index === 0 && current > 0 && queuedS !== null) {
+      return format.duration(queuedS);
+    }
+    return index === current && view.state === 'DEPLOYING'
+      ? trans._n('%2 of %1 learner ready', '%2 of %1 learners ready', wanted, ready)
+      : '';
+  };
   return (
-    <ol className="jp-dlaas-phases" aria-label="Phases">
-      {PHASE_NAMES.map((name, i) => {
-        const note =
-          i === 0 && now > 0 && queuedS !== null
-            ? format.duration(queuedS)
-            : i === now && view.state === 'DEPLOYING'
-              ? `${ready} of ${wanted} learners ready`
-              : '';
-        return (
-          <li
-            key={name}
-            data-done={i < now ? '' : undefined}
-            aria-current={i === now ? 'step' : undefined}
-            style={i === now ? ({ '--v': `${share}%` } as React.CSSProperties) : undefined}
-          >
-            <b>
-              {i < now && <Icon name="check" />} {name}
-            </b>
-            <span>{note}</span>
-          </li>
-        );
-      })}
+    <ol className="jp-dlaas-phases" aria-label={trans.__('Phases')}>
+      {all.map(({ state, name }, i) => (
+        <li
+          key={state}
+          data-done={i < current ? '' : undefined}
+          aria-current={i === current ? 'step' : undefined}
+          style={i === current ? ({ '--v': `${percent}%` } as React.CSSProperties) : undefined}
+        >
+          <b>
+            {i < current && <Icon name="check" />} {name}
+          </b>
+          <span>{detail(i)}</span>
+        </li>
+      ))}
     </ol>
   );
 }

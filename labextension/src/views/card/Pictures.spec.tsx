@@ -1,9 +1,11 @@
-import { cleanup, fireEvent, render, screen, waitFor } from '@testing-library/react';
+import { cleanup, fireEvent, screen, waitFor } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
 import * as golden from '../../../test/golden';
-import { Client } from '../../api/client';
+import { trans } from '../../../test/language';
+import { render } from '../../../test/render';
+import { Client, type IServer } from '../../api/client';
 import { type IJobState, stateOfCopy } from '../../model/job';
 import type { ICardHandlers, IPicture } from '../handlers';
 import { Pictures } from './Pictures';
@@ -31,7 +33,7 @@ describe('the pictures of a job', () => {
     );
 
     const title = await screen.findByText('Pictures');
-    expect(screen.getByText('2 kept · figure-002.png')).toBeTruthy();
+    expect(screen.getByText('2 pictures · figure-002.png')).toBeTruthy();
     expect(load).not.toHaveBeenCalled();
     fireEvent.click(title);
     await waitFor(() =>
@@ -43,7 +45,7 @@ describe('the pictures of a job', () => {
     expect(pictures).toHaveBeenCalledTimes(1);
   });
 
-  it('are asked for only where the log tells of one, or the job has ended', () => {
+  it('are requested only if the log names one, or the job has ended', () => {
     const running = withPictures('figure-001.png');
     render(<Pictures state={stateOf('processing', ['loss: 0.5'])} handlers={running.handlers} />);
     expect(running.pictures).not.toHaveBeenCalled();
@@ -55,7 +57,7 @@ describe('the pictures of a job', () => {
 
   it('are those artifacts that a browser can draw', async () => {
     const asked: string[] = [];
-    const client = new Client({
+    const server: IServer = {
       url: '/dlaas/',
       request: (url: string) => {
         asked.push(url);
@@ -67,10 +69,10 @@ describe('the pictures of a job', () => {
       socket: () => {
         throw new Error('no socket');
       }
-    });
+    };
 
-    const found = await client.pictures('a-1');
-    expect(found.map(one => one.name)).toEqual(['figure-001.png', 'a b.svg']);
+    const found = await new Client(server, trans).pictures('a-1');
+    expect(found.map(picture => picture.name)).toEqual(['figure-001.png', 'a b.svg']);
     const blob = await found[1].load();
     expect(blob?.type).toBe('image/svg+xml');
     expect(asked).toEqual(['/dlaas/jobs/a-1/artifacts', '/dlaas/jobs/a-1/artifacts/output/a%20b.svg']);

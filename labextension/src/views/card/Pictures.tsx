@@ -1,5 +1,6 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
 import { isFinal } from '../../protocol';
 import { Fold } from '../controls/Fold';
@@ -7,8 +8,8 @@ import type { ICardHandlers, IPicture } from '../handlers';
 
 const KEPT = /^\[(?:figure )?kept as [^\]]+\]$/;
 
-/** What the log says of pictures last: when it changes there is something to fetch. */
-function lastKept(state: IJobState): string {
+/** Return the last line of the log that names a picture; when it changes, there is one to fetch. */
+function lastPictureLine(state: IJobState): string {
   const { rows } = state.log;
   for (let i = rows.length - 1; i >= 0; i--) {
     if (KEPT.test(rows[i].text)) {
@@ -18,39 +19,43 @@ function lastKept(state: IJobState): string {
   return '';
 }
 
-/** Figures that the job showed and pictures that it displayed, newest last, as the files that it kept. */
+/** The figures that a job showed and the pictures that it displayed, newest last. */
 export function Pictures(props: { state: IJobState; handlers: ICardHandlers }): React.JSX.Element | null {
+  const { trans } = useLanguage();
   const { state, handlers } = props;
   const [pictures, setPictures] = React.useState<readonly IPicture[]>([]);
-  const ended = isFinal(state.view.state);
-  const kept = lastKept(state);
-  const ask = handlers.pictures;
-  const wanted = Boolean(ask) && (kept !== '' || (ended && state.view.started_s !== null));
+  const hasEnded = isFinal(state.view.state);
+  const line = lastPictureLine(state);
+  const list = handlers.pictures;
+  const mayHavePictures = Boolean(list) && (line !== '' || (hasEnded && state.view.started_s !== null));
 
   React.useEffect(() => {
-    let gone = false;
-    if (wanted && ask) {
-      void ask().then(found => {
-        if (!gone) {
+    let cancelled = false;
+    if (mayHavePictures && list) {
+      void list().then(found => {
+        if (!cancelled) {
           setPictures(found);
         }
       });
     }
     return () => {
-      gone = true;
+      cancelled = true;
     };
-  }, [wanted, kept, ended, ask]);
+  }, [mayHavePictures, line, hasEnded, list]);
 
   if (pictures.length === 0) {
     return null;
   }
-  const gist = `${pictures.length} kept · ${pictures[pictures.length - 1].name}`;
+  const newest = pictures[pictures.length - 1].name;
   return (
-    <Fold title="Pictures" gist={gist}>
+    <Fold
+      title={trans.__('Pictures')}
+      gist={trans._n('%1 picture · %2', '%1 pictures · %2', pictures.length, newest)}
+    >
       {() => (
         <ul className="jp-dlaas-pictures">
           {pictures.map(picture => (
-            <Picture key={picture.name} picture={picture} version={`${kept} ${ended}`} />
+            <Picture key={picture.name} picture={picture} version={`${line} ${hasEnded}`} />
           ))}
         </ul>
       )}
@@ -62,18 +67,18 @@ export function Pictures(props: { state: IJobState; handlers: ICardHandlers }): 
 function Picture({ picture, version }: { picture: IPicture; version: string }): React.JSX.Element {
   const [url, setUrl] = React.useState('');
   React.useEffect(() => {
-    let gone = false;
-    let made = '';
+    let cancelled = false;
+    let objectUrl = '';
     void picture.load().then(blob => {
-      if (blob && !gone) {
-        made = URL.createObjectURL(blob);
-        setUrl(made);
+      if (blob && !cancelled) {
+        objectUrl = URL.createObjectURL(blob);
+        setUrl(objectUrl);
       }
     });
     return () => {
-      gone = true;
-      if (made) {
-        URL.revokeObjectURL(made);
+      cancelled = true;
+      if (objectUrl) {
+        URL.revokeObjectURL(objectUrl);
       }
     };
   }, [picture, version]);

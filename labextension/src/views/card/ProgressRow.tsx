@@ -1,41 +1,48 @@
 import * as React from 'react';
 
+import { capitalised, wholePercent } from '../../format';
+import { type ILanguage, useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
-import { sizeUnit } from '../../model/size';
-import { isFinal } from '../../protocol';
-import * as format from '../format';
+import { type IProgress, isFinal } from '../../protocol';
 
-function spoken(state: IJobState): string {
-  const { progress } = state;
-  if (!progress) {
-    return '';
-  }
-  const parts = [
-    progress.epochs === null ? `Step ${progress.step}` : `Epoch ${progress.epoch} of ${progress.epochs}`,
-    progress.fraction === null ? '' : `${Math.round(progress.fraction * 100)} percent`,
-    progress.left_s_low !== null && progress.left_s_high !== null
-      ? `${format.leftSpoken(progress.left_s_low, progress.left_s_high)} left`
-      : ''
-  ];
-  return parts.filter(Boolean).join(', ');
+function epochText({ trans, format }: ILanguage, progress: IProgress): string {
+  return progress.epochs === null
+    ? ''
+    : trans.__('Epoch %1 of %2', format.count(progress.epoch), format.count(progress.epochs));
 }
 
+function stepText({ trans, format }: ILanguage, progress: IProgress): string {
+  return progress.steps
+    ? trans.__('step %1 of %2', format.count(progress.step), format.count(progress.steps))
+    : trans.__('step %1', format.count(progress.step));
+}
+
+/** Describe the progress for screen readers. */
+function spokenProgress(language: ILanguage, progress: IProgress): string {
+  const { trans, format } = language;
+  const percent = wholePercent(progress.fraction ?? 0);
+  return [
+    epochText(language, progress) || capitalised(stepText(language, progress)),
+    progress.fraction === null ? '' : trans._n('%1 percent', '%1 percent', percent),
+    progress.left_s_low !== null && progress.left_s_high !== null
+      ? trans.__('%1 left', format.remainingSpoken(progress.left_s_low, progress.left_s_high))
+      : ''
+  ]
+    .filter(Boolean)
+    .join(', ');
+}
+
+/** How far training is, as text and as a bar. */
 export function ProgressRow(props: { state: IJobState; stale: boolean }): React.JSX.Element | null {
+  const language = useLanguage();
   const { view, progress } = props.state;
   if (!progress) {
     return null;
   }
-  const epoch =
-    progress.epochs === null
-      ? ''
-      : `Epoch ${format.count(progress.epoch)} of ${format.count(progress.epochs)}`;
-  const countsSteps = progress.step > 0 || !progress.epoch;
-  const step = progress.steps
-    ? `step ${format.count(progress.step)} of ${format.count(progress.steps)}`
-    : `step ${format.count(progress.step)}`;
-  const percent = progress.fraction === null ? undefined : Math.round(progress.fraction * 1000) / 10;
-  const running = view.state === 'PROCESSING';
-  const frozen = !running || props.stale;
+  const epoch = epochText(language, progress);
+  const step = stepText(language, progress);
+  const showsStep = progress.step > 0 || !progress.epoch;
+  const isFrozen = view.state !== 'PROCESSING' || props.stale;
   return (
     <div className="jp-dlaas-progress">
       <div className="jp-dlaas-progress-text">
@@ -43,10 +50,10 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
           {epoch ? (
             <>
               <b>{epoch}</b>
-              {countsSteps && ` · ${step}`}
+              {showsStep && ` · ${step}`}
             </>
           ) : (
-            <b>{step.charAt(0).toUpperCase() + step.slice(1)}</b>
+            <b>{capitalised(step)}</b>
           )}
         </span>
         <Remaining state={props.state} stale={props.stale} />
@@ -54,42 +61,43 @@ export function ProgressRow(props: { state: IJobState; stale: boolean }): React.
       <div
         className="jp-dlaas-bar"
         role="progressbar"
-        aria-label="Progress"
+        aria-label={language.trans.__('Progress')}
         aria-valuemin={0}
         aria-valuemax={100}
-        aria-valuenow={percent === undefined ? undefined : Math.round(percent)}
-        aria-valuetext={spoken(props.state)}
-        data-frozen={frozen ? '' : undefined}
+        aria-valuenow={progress.fraction === null ? undefined : wholePercent(progress.fraction)}
+        aria-valuetext={spokenProgress(language, progress)}
+        data-frozen={isFrozen ? '' : undefined}
       >
-        <i style={{ width: `${percent ?? 0}%` }} />
+        <i style={{ width: `${100 * Math.min(1, progress.fraction ?? 0)}%` }} />
       </div>
     </div>
   );
 }
 
+/** The estimated time left, or the speed while there is no estimate. */
 function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Element {
+  const { trans, format } = useLanguage();
   const { view, progress } = props.state;
   if (view.state === 'HALTED') {
-    return <span>{`Holds no ${sizeUnit(view)}`}</span>;
+    return <span>{trans.__('Holds no devices')}</span>;
   }
   if (isFinal(view.state) || !progress || progress.left_s_low === null || progress.left_s_high === null) {
-    const rate =
-      view.state === 'PROCESSING' && progress?.steps_per_s
-        ? `${format.significant(progress.steps_per_s)} steps/s`
-        : '';
-    return <span>{rate}</span>;
+    const rate = view.state === 'PROCESSING' ? progress?.steps_per_s : null;
+    return <span>{rate ? trans.__('%1 steps/s', format.significant(rate)) : ''}</span>;
   }
-  const text = `${format.left(progress.left_s_low, progress.left_s_high)} left`;
+  const remaining = format.remaining(progress.left_s_low, progress.left_s_high);
   if (props.stale) {
-    return <span>{text} when last heard</span>;
+    return <span>{trans.__('%1 left when last heard', remaining)}</span>;
   }
   if (view.state === 'QUEUED' || view.state === 'DEPLOYING') {
-    return <span>{text} once it trains</span>; // nobody knows the end before there is a start
+    return <span>{trans.__('%1 left once it trains', remaining)}</span>; // the start is not known
   }
-  const ends = format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high);
+  const end = format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high);
   return (
     <span>
-      <b className="jp-dlaas-nowrap">{text}</b> · ends <span className="jp-dlaas-nowrap">{ends}</span>
+      <b className="jp-dlaas-nowrap">{trans.__('%1 left', remaining)}</b>
+      {' · '}
+      <span className="jp-dlaas-nowrap">{trans.__('ends %1', end)}</span>
     </span>
   );
 }

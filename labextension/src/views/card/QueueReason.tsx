@@ -1,16 +1,18 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import type { IJobView } from '../../protocol';
 import { Sentence } from '../controls/Sentence';
 
-/** What a job waits for. */
-export function Why({ view }: { view: IJobView }): React.JSX.Element | null {
+/** What a queued job waits for. */
+export function QueueReason({ view }: { view: IJobView }): React.JSX.Element | null {
+  const { trans } = useLanguage();
   if (!view.reason) {
     return null;
   }
   return (
     <dl className="jp-dlaas-why jp-dlaas-block">
-      <dt>Waits for</dt>
+      <dt>{trans.__('Waits for')}</dt>
       <dd>
         <Sentence text={view.reason} />
       </dd>

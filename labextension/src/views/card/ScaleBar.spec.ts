@@ -30,7 +30,7 @@ describe('the stepper', () => {
       name: 'GPUs of resnet-48'
     });
 
-    expect(number.getAttribute('aria-valuetext')).toBe('2 now, 4 wanted');
+    expect(number.getAttribute('aria-valuetext')).toBe('2 now, 4 requested');
     fireEvent.click(screen.getByRole('button', { name: 'Add a GPU to resnet-48' }));
     expect(called.scale).toHaveBeenLastCalledWith(5);
     fireEvent.click(screen.getByRole('button', { name: 'Remove a GPU from resnet-48' }));
@@ -70,7 +70,7 @@ describe('the stepper', () => {
 
     expect(called.scale).not.toHaveBeenCalled();
     expect(add.getAttribute('aria-disabled')).toBe('true');
-    expect(screen.getByText('8 is the most this job asked for.')).toBeDefined();
+    expect(screen.getByText('This job requested at most 8.')).toBeDefined();
   });
 
   it('is off, with the server’s reason, while the server says so', () => {
@@ -78,7 +78,7 @@ describe('the stepper', () => {
     fireEvent.click(screen.getByRole('button', { name: 'Add a GPU to resnet-48' }));
 
     expect(called.scale).not.toHaveBeenCalled();
-    expect(screen.getByText('the job is halting')).toBeDefined();
+    expect(screen.getByText('The job is halting')).toBeDefined();
   });
 
   it('says what more learners brought, where nothing is to be said of the wish', () => {
@@ -117,7 +117,7 @@ describe('the Auto switch', () => {
 
     const card = show(stateOf({ ...view, elastic: 'auto' }));
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(
-      'Auto holds 4. 2 → 4: 1.3× faster.'
+      'Auto chose 4. 2 → 4: 1.3× faster.'
     );
     fireEvent.click(auto());
     expect(called.setElastic).toHaveBeenLastCalledWith('manual');

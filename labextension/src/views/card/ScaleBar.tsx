@@ -1,123 +1,127 @@
 import * as React from 'react';
 
+import { capitalised } from '../../format';
+import { type ILanguage, useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
 import { shownSize, sizeUnit } from '../../model/size';
-import { Button, NOT_CONNECTED } from '../controls/Button';
+import { Button } from '../controls/Button';
 import { Icon } from '../controls/Icon';
 import { Stepper } from '../controls/Stepper';
 import { Switch } from '../controls/Switch';
-import * as format from '../format';
 import type { ICardHandlers } from '../handlers';
+import { whyDisabled } from './Actions';
 
-/** Who chooses the size, as the reader has it: a press on − or + takes it over. */
+interface IScaleText {
+  /** The main point, in bold type. */
+  lead: string;
+  text: string;
+  isWarning: boolean;
+}
+
+/** Return whether the size follows the speed, as the user sees it: a press on − or + switches Auto off at once. */
 function isAuto({ view, wish }: IJobState): boolean {
   return wish.learners === null && (wish.elastic ?? view.elastic) === 'auto';
 }
 
-const AUTO =
-  'Auto tries sizes while the job trains, keeps the one from which one more brings too little, and gives back when somebody waits';
+/** Explain a refused request: what stayed as it was, and the server's reason. */
+function refusalText({ trans }: ILanguage, { view, wish }: IJobState): IScaleText {
+  // the server counts learners, so it begins with the same words or with another number
+  const text = wish.refusal.replace(/^Stayed at \d+\. /, '');
+  if (wish.refused === 'auto') {
+    const lead = view.elastic === 'auto' ? trans.__('Auto stays on.') : trans.__('Auto stays off.');
+    return { lead, text, isWarning: true };
+  }
+  return { lead: trans.__('Stayed at %1.', shownSize(view, view.size.wish)), text, isWarning: true };
+}
 
-function scaleText(state: IJobState, stale: boolean): { bold: string; text: string; warn: boolean } {
+/** Say what the reader should know about the size now. */
+function scaleText(language: ILanguage, state: IJobState, stale: boolean): IScaleText {
+  const { trans, format } = language;
   const { view, wish } = state;
   const { size } = view;
   const wanted = wish.learners ?? size.wish;
-  const unit = sizeUnit(view);
-  const show = (n: number): string => String(shownSize(view, n));
+  const show = (learners: number): number => shownSize(view, learners);
+  const plain = (text: string, lead = ''): IScaleText => ({ lead, text, isWarning: false });
+  const speedup = view.speedup ? `${view.speedup}.` : '';
   if (stale) {
-    return {
-      bold: '',
-      text: 'Sizes can be changed once connected.',
-      warn: false
-    };
+    return plain(trans.__('The size can be changed once the page is connected.'));
   }
   if (wish.refusal) {
-    const ofAuto = wish.refused === 'auto';
-    const bold = ofAuto
-      ? `Auto stays ${view.elastic === 'auto' ? 'on' : 'off'}.`
-      : `Stayed at ${show(size.wish)}.`;
-    // the server counts learners, so it begins with the same words or with another number
-    const text = wish.refusal.replace(/^Stayed at \d+\. /, '');
-    return { bold, text, warn: true };
+    return refusalText(language, state);
   }
   if (wish.unconfirmed) {
-    return { bold: '', text: 'Sent, not yet confirmed.', warn: false };
+    return plain(trans.__('Sent, not yet confirmed.'));
   }
   if (size.held > 0 && wanted !== size.held) {
-    const said = view.reason && wish.learners === null ? view.reason : '';
-    return {
-      bold: `${show(wanted)} wanted, ${show(size.held)} held.`,
-      text: said,
-      warn: false
-    };
+    const lead = trans.__('Requested %1, has %2.', show(wanted), show(size.held));
+    return plain(wish.learners === null ? view.reason : '', lead);
   }
   const scale = view.actions.find(a => a.id === 'scale');
   if (scale && !scale.enabled && scale.why_not) {
-    return { bold: '', text: scale.why_not, warn: false };
+    return plain(capitalised(scale.why_not));
   }
   if (isAuto(state)) {
-    const brought = view.speedup ? `${view.speedup}.` : '';
-    return { bold: size.held > 0 ? `Auto holds ${show(size.held)}.` : '', text: brought, warn: false };
+    return plain(speedup, size.held > 0 ? trans.__('Auto chose %1.', show(size.held)) : '');
   }
   if (wanted >= size.max && size.max > size.min) {
-    return {
-      bold: '',
-      text: `${show(size.max)} is the most this job asked for.`,
-      warn: false
-    };
+    return plain(trans.__('This job requested at most %1.', show(size.max)));
   }
   if (view.state === 'HALTED') {
-    return {
-      bold: '',
-      text: `Resumes with ${show(wanted)} ${format.units(unit, shownSize(view, wanted))}.`,
-      warn: false
-    };
+    return plain(trans.__('Resumes with %1.', format.quantity(show(wanted), sizeUnit(view))));
   }
-  // nothing is to be said of the wish: what more learners brought so far
-  return { bold: '', text: view.speedup ? `${view.speedup}.` : '', warn: false };
+  return plain(speedup);
 }
 
-/** The scale control with what the pool says to the wish. */
+/** The scale control, with the pool's answer to the last request. */
 export function ScaleBar(props: {
   state: IJobState;
   handlers: ICardHandlers;
   stale: boolean;
 }): React.JSX.Element | null {
-  const { view, wish } = props.state;
+  const language = useLanguage();
+  const { trans, format } = language;
+  const { state, stale } = props;
+  const { view, wish } = state;
   const { size } = view;
   const scale = view.actions.find(a => a.id === 'scale');
   if (!scale) {
     return null;
   }
   const wanted = wish.learners ?? size.wish;
-  const said = scaleText(props.state, props.stale);
-  const back = size.held > 0 && wanted !== size.held && size.held >= size.min && !props.stale;
+  const { lead, text, isWarning } = scaleText(language, state, stale);
+  const canKeep = size.held > 0 && wanted !== size.held && size.held >= size.min && !stale;
+  const held = shownSize(view, size.held);
   return (
     <div className="jp-dlaas-scalebar">
       <span className="jp-dlaas-scale">
         <span className="jp-dlaas-scale-label" aria-hidden="true">
-          {format.units(sizeUnit(view), 2)}
+          {format.unit(sizeUnit(view), 2)}
         </span>
-        <Stepper state={props.state} onScale={props.handlers.scale} stale={props.stale} />
+        <Stepper state={state} onScale={props.handlers.scale} stale={stale} />
         <span className="jp-dlaas-nowrap">
-          {size.min === size.max ? 'fixed' : `${shownSize(view, size.min)}–${shownSize(view, size.max)}`}
+          {size.min === size.max
+            ? trans.__('fixed')
+            : `${shownSize(view, size.min)}–${shownSize(view, size.max)}`}
         </span>
         {size.min < size.max && view.elastic !== 'off' && (
           <Switch
-            label="Auto"
-            title={AUTO}
-            on={isAuto(props.state)}
-            whyNot={props.stale ? NOT_CONNECTED : scale.enabled ? null : scale.why_not}
+            label={trans.__('Auto')}
+            title={trans.__(
+              'Measure several sizes while the job trains, keep the best one, and release devices when other jobs wait'
+            )}
+            on={isAuto(state)}
+            whyNot={whyDisabled(trans, scale, stale)}
             onChange={on => props.handlers.setElastic(on ? 'auto' : 'manual')}
           />
         )}
       </span>
-      <span className="jp-dlaas-grow jp-dlaas-small" data-tone={said.warn ? 'warn' : undefined}>
-        {said.warn && <Icon name="warn" marked />} {said.bold && <b>{said.bold}</b>} {said.text}
+      <span className="jp-dlaas-grow jp-dlaas-small" data-tone={isWarning ? 'warn' : undefined}>
+        {isWarning && <Icon name="warn" marked />} {lead && <b>{lead}</b>} {text}
       </span>
-      {back && (
+      {canKeep && (
         <Button
           icon="back"
-          label={`${wanted > size.held ? 'Stay at' : 'Back to'} ${shownSize(view, size.held)}`}
+          label={wanted > size.held ? trans.__('Stay at %1', held) : trans.__('Back to %1', held)}
           onClick={() => props.handlers.scale(size.held)}
         />
       )}

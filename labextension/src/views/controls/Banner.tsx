@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import { Icon } from './Icon';
 
+/** A line that reports a condition, with buttons that act on it. */
 export function Banner(props: {
   icon: 'plug' | 'lock' | 'warn' | 'info' | 'back';
   tone: 'idle' | 'warn' | 'bad';

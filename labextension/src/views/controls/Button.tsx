@@ -9,39 +9,40 @@ interface IButtonProps {
   primary?: boolean;
   /** The button shrinks to its icon where the card is narrow. */
   folds?: boolean;
+  /** Why the button cannot act now; it stays focusable, so that the reason can be read. */
   whyNot?: string | null;
+  /** Accessible name, if the label alone does not identify the button. */
   name?: string;
 }
 
-/** A button that stays focusable when it cannot act, and then says why. */
+/** A button that stays focusable while it cannot act, and then says why. */
 export function Button(props: IButtonProps): React.JSX.Element {
   const id = React.useId();
-  const off = props.whyNot !== undefined && props.whyNot !== null;
+  const disabled = props.whyNot !== undefined && props.whyNot !== null;
+  const reason = disabled && props.whyNot ? props.whyNot : undefined;
   return (
     <button
       type="button"
       className="jp-dlaas-button"
       data-primary={props.primary ? '' : undefined}
       data-fold-label={props.folds ? '' : undefined}
-      aria-disabled={off || undefined}
-      aria-describedby={off && props.whyNot ? id : undefined}
+      aria-disabled={disabled || undefined}
+      aria-describedby={reason ? id : undefined}
       aria-label={props.name}
-      title={off && props.whyNot ? props.whyNot : undefined}
+      title={reason}
       onClick={event => {
-        if (!off) {
+        if (!disabled) {
           props.onClick(event);
         }
       }}
     >
       {props.icon && <Icon name={props.icon} />}
       <span>{props.label}</span>
-      {off && props.whyNot && (
+      {reason && (
         <span id={id} hidden>
-          {props.whyNot}
+          {reason}
         </span>
       )}
     </button>
   );
 }
-
-export const NOT_CONNECTED = 'Not connected: trying again.';

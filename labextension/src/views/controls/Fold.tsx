@@ -2,7 +2,7 @@ import * as React from 'react';
 
 import { Icon } from './Icon';
 
-/** A part of the card that folds; its summary line says the gist. */
+/** A section of the card that folds; its summary line gives the main point. */
 export function Fold(props: {
   title: string;
   gist: string;

@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import { Icon } from './Icon';
 
+/** The button that opens a menu of further actions. */
 export function MoreButton(props: {
   label: string;
   onOpen: (anchor: HTMLElement) => void;

@@ -1,8 +1,8 @@
 import * as React from 'react';
 
-import * as format from '../format';
+import { useLanguage } from '../../language';
 
-function radioKeys(values: readonly string[], now: string, set: (value: string) => void) {
+function radioKeys(values: readonly string[], current: string, set: (value: string) => void) {
   return (event: React.KeyboardEvent<HTMLElement>): void => {
     const by =
       event.key === 'ArrowRight' || event.key === 'ArrowDown'
@@ -12,19 +12,21 @@ function radioKeys(values: readonly string[], now: string, set: (value: string) 
           : 0;
     if (by) {
       event.preventDefault();
-      const next = (values.indexOf(now) + by + values.length) % values.length;
+      const next = (values.indexOf(current) + by + values.length) % values.length;
       set(values[next]);
       event.currentTarget.querySelectorAll<HTMLElement>('[role=radio]')[next]?.focus();
     }
   };
 }
 
+/** A row of choices, of which one is chosen; arrows move between them. */
 export function Segments(props: {
   label: string;
   values: readonly { id: string; text: string; number?: number }[];
   value: string;
   onChange: (id: string) => void;
 }): React.JSX.Element {
+  const { format } = useLanguage();
   const ids = props.values.map(v => v.id);
   return (
     <span

@@ -1,5 +1,6 @@
 import * as React from 'react';
 
+/** An on/off switch that stays focusable while it cannot act, and then says why. */
 export function Switch(props: {
   label: string;
   title: string;
@@ -7,16 +8,16 @@ export function Switch(props: {
   whyNot?: string | null;
   onChange: (on: boolean) => void;
 }): React.JSX.Element {
-  const off = props.whyNot ?? null;
+  const whyNot = props.whyNot ?? null;
   return (
     <button
       type="button"
       className="jp-dlaas-switch"
       role="switch"
       aria-checked={props.on}
-      aria-disabled={off !== null || undefined}
-      title={off ?? props.title}
-      onClick={() => off === null && props.onChange(!props.on)}
+      aria-disabled={whyNot !== null || undefined}
+      title={whyNot ?? props.title}
+      onClick={() => whyNot === null && props.onChange(!props.on)}
     >
       <i aria-hidden="true" />
       {props.label}

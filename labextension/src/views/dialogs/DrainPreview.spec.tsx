@@ -1,8 +1,9 @@
-import { cleanup, render, screen, within } from '@testing-library/react';
+import { cleanup, screen, within } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it } from 'vitest';
 
 import * as golden from '../../../test/golden';
+import { render } from '../../../test/render';
 import type { IDrainView } from '../../protocol';
 import { DrainPreview } from './DrainPreview';
 

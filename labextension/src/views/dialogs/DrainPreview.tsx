@@ -1,29 +1,32 @@
 import * as React from 'react';
 
+import { capitalised } from '../../format';
+import { useLanguage } from '../../language';
 import type { IDrainView, ILeaveView } from '../../protocol';
 import { Icon, numberOf, Swatch } from '../controls/Icon';
 
-/** The server's sentence, without the name that stands beside it. */
-function whatHappens(leave: ILeaveView): string {
+/** Return the server's sentence without the job's name, which stands beside it. */
+function consequence(leave: ILeaveView): string {
   const text = leave.text.startsWith(`${leave.job} `) ? leave.text.slice(leave.job.length + 1) : leave.text;
-  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+  return `${capitalised(text)}.`;
 }
 
-/** What a drain of a node would do, told before it is asked for. */
+/** What draining a node would do to the jobs there. */
 export function DrainPreview(props: {
   view: IDrainView;
-  /** Who owns a job, where this page knows it. */
+  /** Name of a job's owner, if this page knows it. */
   owner: (job: string) => string | null;
-  /** Another plan was shown before, and no longer holds. */
+  /** The plan shown before no longer holds; this is a new one. */
   isNew: boolean;
 }): React.JSX.Element {
+  const { trans } = useLanguage();
   const { view } = props;
   return (
     <div className="jp-dlaas jp-dlaas-drain">
       {props.isNew && (
         <div className="jp-dlaas-problem" role="alert" data-tone="warn">
           <Icon name="warn" />
-          <div>Nothing was done: the pool changed meanwhile. This is what a drain does now.</div>
+          <div>{trans.__('Nothing was done: the pool changed meanwhile. Draining would now do this.')}</div>
         </div>
       )}
       <p>
@@ -31,12 +34,12 @@ export function DrainPreview(props: {
       </p>
       {view.jobs.length > 0 && (
         <table className="jp-dlaas-table">
-          <caption className="jp-dlaas-hidden">{`Jobs on ${view.node}`}</caption>
+          <caption className="jp-dlaas-hidden">{trans.__('Jobs on %1', view.node)}</caption>
           <thead>
             <tr>
-              <th scope="col">Job</th>
-              <th scope="col">Owner</th>
-              <th scope="col">What happens</th>
+              <th scope="col">{trans.__('Job')}</th>
+              <th scope="col">{trans.__('Owner')}</th>
+              <th scope="col">{trans.__('What happens')}</th>
             </tr>
           </thead>
           <tbody>
@@ -46,13 +49,13 @@ export function DrainPreview(props: {
                   <Swatch number={numberOf(leave.job)} /> {leave.job}
                 </th>
                 <td>{props.owner(leave.job) ?? '–'}</td>
-                <td className="jp-dlaas-wrap">{whatHappens(leave)}</td>
+                <td className="jp-dlaas-wrap">{consequence(leave)}</td>
               </tr>
             ))}
           </tbody>
         </table>
       )}
-      <p className="jp-dlaas-small">Cordon only keeps new jobs away; running ones stay.</p>
+      <p className="jp-dlaas-small">{trans.__('Cordoning only keeps new jobs away; running jobs stay.')}</p>
     </div>
   );
 }

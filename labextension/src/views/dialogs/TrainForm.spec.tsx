@@ -1,26 +1,27 @@
-import { cleanup, fireEvent, render, screen, within } from '@testing-library/react';
+import { cleanup, fireEvent, screen, within } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it } from 'vitest';
 
 import * as golden from '../../../test/golden';
-import type { INotebookChecked } from '../../protocol';
+import { render } from '../../../test/render';
 import {
-  cellsThatGo,
   cellsToCheck,
   cellsToSend,
-  firstForm,
+  errorCount,
+  initialCells,
+  initialForm,
   type ITrainForm,
-  nameOf,
-  thingsToFix,
-  TrainForm
-} from './TrainForm';
+  jobNameOf
+} from '../../model/trainForm';
+import type { INotebookChecked } from '../../protocol';
+import { TrainForm } from './TrainForm';
 
 const CELLS = ['x = 1', 'print(x)', 'fit(x, y)'].map((source, i) => ({
   source,
   tags: [],
   id: `id-${i + 1}`
 }));
-const FORM = { ...firstForm(CELLS, 'a.ipynb', null), sent: ['id-1', 'id-3'] };
+const FORM = { ...initialForm(CELLS, 'a.ipynb', null), sent: ['id-1', 'id-3'] };
 const CHECKED: INotebookChecked = {
   cells: [
     {
@@ -79,7 +80,7 @@ describe('what check says in the dialog', () => {
     show(null);
 
     expect(screen.queryByText(/Trains/)).toBeNull();
-    expect(thingsToFix(null)).toBe(0);
+    expect(errorCount(null)).toBe(0);
   });
 });
 
@@ -87,7 +88,7 @@ describe('the box for a spot job', () => {
   it('is off at first, says what it means once it is on, and goes along', () => {
     const pool = { ...golden.pool(), order: 'fair', spot_price: 0.3, spot_notice_s: 90 };
     const Form = (): React.JSX.Element => {
-      const [form, setForm] = React.useState(firstForm(CELLS, 'a.ipynb', pool));
+      const [form, setForm] = React.useState(initialForm(CELLS, 'a.ipynb', pool));
       return (
         <>
           <TrainForm cells={CELLS} pool={pool} form={form} checked={null} onChange={setForm} />
@@ -104,8 +105,8 @@ describe('the box for a spot job', () => {
 
     expect(said().spot).toBe(true);
     expect(document.getElementById(box.getAttribute('aria-describedby') ?? '')?.textContent).toBe(
-      "Takes only what is idle, and counts 30% in its queue's share. " +
-        'When others need it, it writes a checkpoint within 1 min 30 s and goes on later.'
+      "Takes only idle devices, and counts 30% in its queue's share. " +
+        'When others need them, it writes a checkpoint within 1 min 30 s and goes on later.'
     );
   });
 
@@ -121,7 +122,7 @@ describe('the box for a spot job', () => {
       />
     );
 
-    expect(screen.getByText(/^Takes only what is idle\./)).toBeTruthy();
+    expect(screen.getByText(/^Takes only idle devices\./)).toBeTruthy();
   });
 });
 
@@ -140,12 +141,12 @@ describe('Train this notebook', () => {
   });
 
   it('sends all cells but those tagged notrain, or only those tagged train', () => {
-    expect(cellsThatGo([cell('a'), cell('b', 'notrain')])).toEqual(['a']);
-    expect(cellsThatGo([cell('a'), cell('b', 'train')])).toEqual(['b']);
+    expect(initialCells([cell('a'), cell('b', 'notrain')])).toEqual(['a']);
+    expect(initialCells([cell('a'), cell('b', 'train')])).toEqual(['b']);
   });
 
   it('makes a job name of the notebook’s', () => {
-    expect(nameOf('work/2 My Net (v3).ipynb')).toBe('my-net-v3');
-    expect(nameOf('123.ipynb')).toBe('train');
+    expect(jobNameOf('work/2 My Net (v3).ipynb')).toBe('my-net-v3');
+    expect(jobNameOf('123.ipynb')).toBe('train');
   });
 });

@@ -1,34 +1,46 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import { pieces } from '../../model/ansi';
 import type { ILogRow } from '../../model/log';
-import * as format from '../format';
 
-export const Row = React.memo(function Row({ row, mark }: { row: ILogRow; mark: string }): React.JSX.Element {
+/** One line of the log. `mark` is the text to highlight, in lower case. */
+export const LogRow = React.memo(function LogRow(props: { row: ILogRow; mark: string }): React.JSX.Element {
+  const { trans, format } = useLanguage();
+  const { row, mark } = props;
   if (row.skippedBytes !== undefined) {
     return (
-      <p>{`${format.bytes(row.skippedBytes)} of learner ${row.member}'s log were passed over: this page was too slow.`}</p>
+      <p>
+        {trans.__(
+          '%1 of the log of learner %2 were skipped because this page was too slow.',
+          format.bytes(row.skippedBytes),
+          row.member
+        )}
+      </p>
     );
   }
   const tone = row.level === 'warn' ? 'warn' : row.level === 'error' ? 'bad' : undefined;
   return (
     <div data-tone={tone} data-member={row.member} data-line={row.line}>
-      <span>{row.atS ? format.clock(row.atS, true) : ''}</span>
+      <span>{row.atS ? format.clockWithSeconds(row.atS) : ''}</span>
       <span>{row.member >= 0 ? `L${row.member}` : ''}</span>
       <code>
-        {tone && <b className="jp-dlaas-hidden">{tone === 'warn' ? 'Warning: ' : 'Error: '}</b>}
+        {tone && (
+          <b className="jp-dlaas-hidden">{tone === 'warn' ? trans.__('Warning: ') : trans.__('Error: ')}</b>
+        )}
         {pieces(row.text).map((piece, i) => (
-          <Marked key={i} text={piece.text} look={piece.look} mark={mark} />
+          <Piece key={i} text={piece.text} look={piece.look} mark={mark} />
         ))}
       </code>
     </div>
   );
 });
 
-function Marked(props: { text: string; look: string; mark: string }): React.JSX.Element {
+/** A piece of a line that has one look, with the first match of the filter highlighted. */
+function Piece(props: { text: string; look: string; mark: string }): React.JSX.Element {
   const { text, mark } = props;
   const at = mark ? text.toLowerCase().indexOf(mark) : -1;
-  const shown =
+  const content =
     at < 0 ? (
       text
     ) : (
@@ -38,10 +50,10 @@ function Marked(props: { text: string; look: string; mark: string }): React.JSX.
         {text.slice(at + mark.length)}
       </>
     );
-  const look = props.look
+  const className = props.look
     .split(' ')
     .filter(Boolean)
-    .map(l => `jp-dlaas-ansi-${l}`)
+    .map(name => `jp-dlaas-ansi-${name}`)
     .join(' ');
-  return look ? <span className={look}>{shown}</span> : <>{shown}</>;
+  return className ? <span className={className}>{content}</span> : <>{content}</>;
 }

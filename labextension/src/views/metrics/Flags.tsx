@@ -1,37 +1,35 @@
 import * as React from 'react';
 
-import type { IFlag } from './chart';
+import { useLanguage } from '../../language';
+import type { IFlag } from './marks';
 
-export const left = (x: number): React.CSSProperties => ({
-  left: `${(100 * x).toFixed(2)}%`
-});
-
-/** Changes of size above their lines; a press tells all of one: when, at which step, how long the pause was. */
+/** Labels of size changes and interruptions above their lines; a press describes all changes of one. */
 export function Flags({ flags }: { flags: readonly IFlag[] }): React.JSX.Element {
+  const { trans } = useLanguage();
   const id = React.useId();
   const [open, setOpen] = React.useState<number | null>(null);
-  const told = open === null ? undefined : flags.filter(flag => flag.first <= open).at(-1);
-  const close = (event: React.KeyboardEvent): void => {
-    if (event.key === 'Escape' && told) {
+  const shown = open === null ? undefined : flags.filter(flag => flag.first <= open).at(-1);
+  const handleKey = (event: React.KeyboardEvent): void => {
+    if (event.key === 'Escape' && shown) {
       setOpen(null);
       event.stopPropagation();
     }
   };
   return (
-    <div className="jp-dlaas-track" data-kind="marks" onKeyDown={close}>
+    <div className="jp-dlaas-track" data-kind="marks" onKeyDown={handleKey}>
       <span />
-      <div role="group" aria-label="Changes of size and interruptions">
+      <div role="group" aria-label={trans.__('Changes of size and interruptions')}>
         {flags.map(flag => (
           <button
             key={flag.first}
             type="button"
-            style={left(Math.min(0.97, Math.max(0.03, flag.x)))}
+            style={{ left: `${(100 * Math.min(0.97, Math.max(0.03, flag.x))).toFixed(2)}%` }}
             aria-label={flag.name}
-            aria-expanded={flag === told}
+            aria-expanded={flag === shown}
             aria-controls={id}
-            title={flag.marks.map(mark => mark.said).join('\n')}
+            title={flag.marks.map(mark => mark.description).join('\n')}
             data-tight={flag.tight ? '' : undefined}
-            onClick={() => setOpen(flag === told ? null : flag.first)}
+            onClick={() => setOpen(flag === shown ? null : flag.first)}
           >
             {flag.text}
             {flag.cause && <small>, {flag.cause}</small>}
@@ -39,9 +37,9 @@ export function Flags({ flags }: { flags: readonly IFlag[] }): React.JSX.Element
         ))}
       </div>
       <span />
-      <ul id={id} className="jp-dlaas-told" hidden={!told} aria-label="What changed">
-        {told?.marks.map((mark, i) => (
-          <li key={i}>{mark.said}</li>
+      <ul id={id} className="jp-dlaas-told" hidden={!shown} aria-label={trans.__('What changed')}>
+        {shown?.marks.map((mark, i) => (
+          <li key={i}>{mark.description}</li>
         ))}
       </ul>
     </div>

@@ -1,7 +1,8 @@
 import * as React from 'react';
 import uPlot from 'uplot';
 
-import type { IChart, ITrack } from './chart';
+import type { IChart } from './chart';
+import type { ITrack } from './tracks';
 
 interface IPlotProps {
   track: ITrack;
@@ -12,7 +13,7 @@ interface IPlotProps {
   onPoint: (value: number | null) => void;
 }
 
-/** The theme's colours as a canvas needs them; asked at each drawing, so that a change of theme is followed. */
+/** Return a colour of the theme for a canvas; read at each drawing, so that a change of theme shows. */
 function colour(element: Element, variable: string): string {
   return getComputedStyle(element).getPropertyValue(variable).trim() || 'gray';
 }
@@ -50,7 +51,7 @@ function middleLine(u: uPlot, stroke: string): void {
   ctx.restore();
 }
 
-/** Where values are NaN or infinite: a band, with what they are and since which step. */
+/** Draw a band where values are NaN or infinite, with the value and the step at which it began. */
 function bands(u: uPlot, track: ITrack, stroke: string, fill: string): void {
   const { ctx, bbox } = u;
   ctx.save();
@@ -72,8 +73,8 @@ function bands(u: uPlot, track: ITrack, stroke: string, fill: string): void {
 }
 
 function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DOMRect): uPlot.Options {
-  const now = (): IPlotProps => latest.current as IPlotProps;
-  const { track } = now();
+  const props = (): IPlotProps => latest.current as IPlotProps;
+  const { track } = props();
   const line = (): string => colour(box, '--jp-brand-color1');
   return {
     width: Math.max(20, Math.floor(size.width)),
@@ -84,13 +85,13 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
     cursor: {
       y: false,
       drag: { x: false, y: false },
-      sync: { key: now().sync },
+      sync: { key: props().sync },
       points: { size: 6 }
     },
     axes: [{ show: false }, { show: false }],
     scales: {
-      x: { time: false, range: () => [0, now().chart.end] },
-      y: { range: () => [now().track.low, now().track.high] }
+      x: { time: false, range: () => [0, props().chart.end] },
+      y: { range: () => [props().track.low, props().track.high] }
     },
     series: [
       {},
@@ -110,19 +111,19 @@ function options(box: HTMLElement, latest: React.RefObject<IPlotProps>, size: DO
     ],
     hooks: {
       drawClear: [
-        u => (now().track.kind === 'gpus' ? undefined : middleLine(u, colour(box, '--jp-border-color2')))
+        u => (props().track.kind === 'gpus' ? undefined : middleLine(u, colour(box, '--jp-border-color2')))
       ],
       draw: [
-        u => dashes(u, now().chart.marks, faded(box, '--jp-ui-font-color0', 55)),
-        u => bands(u, now().track, colour(box, '--jp-error-color1'), faded(box, '--jp-error-color1', 14))
+        u => dashes(u, props().chart.marks, faded(box, '--jp-ui-font-color0', 55)),
+        u => bands(u, props().track, colour(box, '--jp-error-color1'), faded(box, '--jp-error-color1', 14))
       ],
       setCursor: [
         u => {
           const index = u.cursor.idx;
           if (index === null || index === undefined) {
-            now().onPoint(null);
+            props().onPoint(null);
           } else {
-            now().onPoint(now().track.line.odd?.get(index) ?? u.data[1][index] ?? null);
+            props().onPoint(props().track.line.odd?.get(index) ?? u.data[1][index] ?? null);
           }
         }
       ]
@@ -150,16 +151,16 @@ export function Plot(props: IPlotProps): React.JSX.Element {
     const data = (): uPlot.AlignedData => {
       return plotted(latest.current as IPlotProps);
     };
-    const made = new uPlot(options(element, latest, element.getBoundingClientRect()), data(), element);
-    plot.current = made;
+    const created = new uPlot(options(element, latest, element.getBoundingClientRect()), data(), element);
+    plot.current = created;
     const sized = new ResizeObserver(() => {
       const { width, height } = element.getBoundingClientRect();
       if (width > 0 && height > 0) {
-        made.setSize({ width: Math.floor(width), height: Math.floor(height) });
+        created.setSize({ width: Math.floor(width), height: Math.floor(height) });
       }
     });
     sized.observe(element);
-    const themed = new MutationObserver(() => made.redraw());
+    const themed = new MutationObserver(() => created.redraw());
     themed.observe(document.body, {
       attributes: true,
       attributeFilter: ['data-jp-theme-name', 'data-jp-theme-light']
@@ -167,7 +168,7 @@ export function Plot(props: IPlotProps): React.JSX.Element {
     return () => {
       sized.disconnect();
       themed.disconnect();
-      made.destroy();
+      created.destroy();
       plot.current = null;
     };
   }, [track.stepped, track.filled]);

@@ -1,9 +1,13 @@
 import * as React from 'react';
 
-import type { IChart, ITrack } from './chart';
+import { useLanguage } from '../../language';
+import type { IChart } from './chart';
 import { Plot } from './Plot';
+import type { ITrack } from './tracks';
 
+/** One quantity: its name, last value, plot, and value range. */
 export function Track(props: { track: ITrack; chart: IChart; sync: string }): React.JSX.Element {
+  const { trans } = useLanguage();
   const { track } = props;
   const value = React.useRef<HTMLElement>(null);
   const [smooth, setSmooth] = React.useState(true);
@@ -23,10 +27,14 @@ export function Track(props: { track: ITrack; chart: IChart; sync: string }): Re
             type="button"
             className="jp-dlaas-smooth"
             aria-pressed={smooth}
-            title={`${smooth ? 'Hide' : 'Show'} the running mean, the dashed line`}
+            title={
+              smooth
+                ? trans.__('Hide the running mean, the dashed line')
+                : trans.__('Show the running mean, the dashed line')
+            }
             onClick={() => setSmooth(!smooth)}
           >
-            Running mean
+            {trans.__('Running mean')}
           </button>
         )}
       </div>

@@ -1,19 +1,21 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
 import { chart } from './chart';
-import { Flags, left } from './Flags';
+import { Flags } from './Flags';
 import { Track } from './Track';
 
-/** Loss, accuracy and whatever else is logged, throughput and size: one time axis, resizes as lines through all. */
+/** The logged metrics, throughput and size over one time axis; changes of size are lines through all. */
 export function Tracks({ state }: { state: IJobState }): React.JSX.Element | null {
+  const language = useLanguage();
   const sync = React.useId();
-  const shown = React.useMemo(() => chart(state), [state]);
+  const shown = React.useMemo(() => chart(language, state), [language, state]);
   if (!shown) {
     return null;
   }
   return (
-    <div className="jp-dlaas-tracks" role="group" aria-label="Metrics">
+    <div className="jp-dlaas-tracks" role="group" aria-label={language.trans.__('Metrics')}>
       {shown.flags.length > 0 && <Flags flags={shown.flags} />}
       {shown.tracks.map(track => (
         <Track key={track.key} track={track} chart={shown} sync={sync} />
@@ -22,7 +24,7 @@ export function Tracks({ state }: { state: IJobState }): React.JSX.Element | nul
         <span />
         <div>
           {shown.ticks.map(tick => (
-            <span key={tick.x} style={left(tick.x)}>
+            <span key={tick.x} style={{ left: `${(100 * tick.x).toFixed(2)}%` }}>
               {tick.text}
             </span>
           ))}

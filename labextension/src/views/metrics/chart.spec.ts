@@ -3,10 +3,12 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { showCard, stateOf } from '../../../test/card';
 import * as golden from '../../../test/golden';
+import { language } from '../../../test/language';
 import type { IJobState } from '../../model/job';
 import type { IInterruption, IJobView, Point } from '../../protocol';
 import type { IJobCardProps } from '../card/JobCard';
-import { chart, smooth } from './chart';
+import { chart } from './chart';
+import { smooth } from './tracks';
 
 const show = (state: IJobState, more: Partial<IJobCardProps> = {}): HTMLElement => showCard(state, more).card;
 
@@ -23,9 +25,10 @@ describe('the throughput', () => {
     const points: Point[] = [1, 2, 3, 4, 5, 6].map(i => [i * 10, 100 + i, 1]);
     const view = { ...golden.job('processing'), started_s: 100 };
     const progress = { ...view.progress!, steps_per_s: 10, samples_per_s: 640 };
-    const rate = chart(stateOf(view, { progress, curves: new Map([['loss', points]]) }))!.tracks.find(
-      t => t.key === 'rate'
-    )!;
+    const rate = chart(
+      language,
+      stateOf(view, { progress, curves: new Map([['loss', points]]) })
+    )!.tracks.find(t => t.key === 'rate')!;
 
     expect([rate.value, rate.unit, rate.high]).toEqual(['640', 'samples/s', 640]);
   });
@@ -35,7 +38,7 @@ describe('values that are NaN or infinite', () => {
   const shown = (...values: number[]) => {
     const points: Point[] = values.map((v, i) => [i * 10, 100 + i, v]);
     const view = { ...golden.job('processing'), started_s: 100 };
-    return chart(stateOf(view, { curves: new Map([['loss', points]]) }))!.tracks[0];
+    return chart(language, stateOf(view, { curves: new Map([['loss', points]]) }))!.tracks[0];
   };
 
   it('are a hole in the line, marked from the step at which they begin', () => {
@@ -114,13 +117,13 @@ describe('changes of size', () => {
   };
 
   it('are lines, each; those that would touch share a flag, and none is left out', () => {
-    const drawn = chart(at(10, 12, 15, 40, 60))!;
+    const drawn = chart(language, at(10, 12, 15, 40, 60))!;
 
     expect(drawn.marks.map(mark => Math.round(mark.x * 100))).toEqual([10, 12, 15, 40, 60]);
     expect(drawn.flags.map(flag => flag.text)).toEqual(['3 changes', '2 → 1', '1 → 2']);
     expect(drawn.flags.flatMap(flag => flag.marks)).toEqual(drawn.marks);
     expect(drawn.flags.map(flag => flag.cause)).toEqual(['', 'you', 'you']);
-    expect(chart(at(10, 22))!.flags.map(flag => flag.cause)).toEqual(['', '']);
+    expect(chart(language, at(10, 22))!.flags.map(flag => flag.cause)).toEqual(['', '']);
   });
 
   it('tell when pressed each pause in a list, and fold with Escape', () => {
@@ -131,8 +134,8 @@ describe('changes of size', () => {
 
     expect(button.getAttribute('aria-expanded')).toBe('true');
     expect(told.map(item => item.textContent?.replace(/at [\d:]+/, 'then'))).toEqual([
-      '1 → 2, you, then, step 10, 20 ms of pause',
-      '2 → 1, you, then, step 12, 21 ms of pause'
+      '1 → 2, you, then, step 10, paused for 20 ms',
+      '2 → 1, you, then, step 12, paused for 21 ms'
     ]);
     fireEvent.keyDown(button, { key: 'Escape' });
     expect(button.getAttribute('aria-expanded')).toBe('false');
@@ -169,7 +172,7 @@ describe('interruptions', () => {
     );
 
   it('are gaps in the curves, a size of 0, and marks', () => {
-    const drawn = chart(state(back))!;
+    const drawn = chart(language, state(back))!;
     const [loss] = drawn.tracks;
     const size = drawn.tracks.at(-1)!;
 
@@ -184,7 +187,7 @@ describe('interruptions', () => {
 
   it('hold no devices while the job waits, and say why', () => {
     const queued = state(preempted, { state: 'QUEUED', size: { ...held, held: 0 }, tone: 'warn' });
-    const size = chart(queued)!.tracks.at(-1)!;
+    const size = chart(language, queued)!.tracks.at(-1)!;
 
     expect([size.value, size.line.y.at(-1)]).toEqual(['0', 0]);
     expect(show(queued, { nowS: 2000 }).querySelector('.jp-dlaas-banner')?.textContent).toBe(preempted.text);
@@ -200,7 +203,7 @@ describe('interruptions', () => {
 
   it('mark a restart on the same devices without a size of 0', () => {
     const restart = { ...back, by: 'lost', at_s: 1050, held_s: 1050, to_s: 1052, before: 1, after: 1 };
-    const drawn = chart(state(restart))!;
+    const drawn = chart(language, state(restart))!;
 
     expect(drawn.marks.map(mark => [mark.text, mark.cause])).toEqual([['restart', 'lost']]);
     expect(drawn.tracks.at(-1)!.line.y).toEqual([1, 1]);
@@ -215,7 +218,7 @@ describe('a noisy curve', () => {
   );
 
   it('is drawn as it is; its running mean is named and can be switched off', () => {
-    const [loss] = chart(noisy)!.tracks;
+    const [loss] = chart(language, noisy)!.tracks;
     expect(loss.line.y.slice(0, 3)).toEqual([1, 3, 1]);
     expect(loss.smoothed).not.toBeNull();
 

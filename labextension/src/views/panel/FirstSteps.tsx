@@ -1,25 +1,31 @@
 import * as React from 'react';
 
+import { useLanguage } from '../../language';
 import { Button } from '../controls/Button';
 import { EXAMPLE } from './example';
 import type { IPanelHandlers } from './props';
 
-export function First({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
+/** The panel of a user without jobs: an example to start with. */
+export function FirstSteps({ handlers }: { handlers: IPanelHandlers }): React.JSX.Element {
+  const { trans } = useLanguage();
   return (
     <div className="jp-dlaas-empty">
-      <h4>Nothing trained yet</h4>
+      <h4>{trans.__('No jobs yet')}</h4>
       <p>
-        Put one line on top of a cell that trains. The cell runs in the background, tells when it starts, and
-        can grow and shrink while it runs.
+        {trans.__(
+          'Add one line at the top of a cell that trains. The cell then runs in the background as a job, which can grow and shrink while it trains.'
+        )}
       </p>
-      <pre className="jp-dlaas-snippet" tabIndex={0} aria-label="Example">
+      <pre className="jp-dlaas-snippet" tabIndex={0} aria-label={trans.__('Example')}>
         {EXAMPLE.join('\n\n')}
       </pre>
       <div className="jp-dlaas-actions">
         {handlers.insertExample && (
-          <Button icon="add" label="Insert below" primary onClick={handlers.insertExample} />
+          <Button icon="add" label={trans.__('Insert below')} primary onClick={handlers.insertExample} />
         )}
-        {handlers.trainNotebook && <Button label="Train this notebook…" onClick={handlers.trainNotebook} />}
+        {handlers.trainNotebook && (
+          <Button label={trans.__('Train this notebook…')} onClick={handlers.trainNotebook} />
+        )}
       </div>
     </div>
   );

@@ -1,43 +1,52 @@
 import * as React from 'react';
 
+import { wholePercent } from '../../format';
+import { type ILanguage, useLanguage } from '../../language';
 import type { IJobState } from '../../model/job';
-import { type IJobView, isFinal } from '../../protocol';
-import { Button, NOT_CONNECTED } from '../controls/Button';
+import { isFinal } from '../../protocol';
+import { Button } from '../controls/Button';
 import { Icon, stateIcon, Swatch } from '../controls/Icon';
 import { MoreButton } from '../controls/MoreButton';
 import { Stepper } from '../controls/Stepper';
-import * as format from '../format';
 import type { IPanelHandlers, IPanelRow } from './props';
 
-function rowText(view: IJobView, state: IJobState, nowS: number): string {
-  const { progress } = state;
+/** Say how far a training job is and when it ends, or the state of any other job. */
+function rowText({ trans, format }: ILanguage, state: IJobState, nowS: number): string {
+  const { view, progress } = state;
   if (view.state === 'PROCESSING' && progress && view.transition === null) {
     const parts = [
-      progress.fraction === null ? `step ${format.count(progress.step)}` : format.percent(progress.fraction)
+      progress.fraction === null
+        ? trans.__('step %1', format.count(progress.step))
+        : format.progress(progress.fraction)
     ];
     if (progress.left_s_low !== null && progress.left_s_high !== null) {
-      parts.push(
-        `ends ${format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
-      );
+      const { at_s: atS, left_s_low: lowS, left_s_high: highS } = progress;
+      parts.push(trans.__('ends %1', format.clockRange(atS + lowS, atS + highS)));
     }
     return parts.join(' · ');
   }
-  const when = view.ended_s === null ? '' : format.day(view.ended_s, nowS);
-  return [`${view.state_label}${when ? ` ${when}` : ''}`, view.status_line].filter(Boolean).join(' · ');
+  const ended = view.ended_s === null ? '' : format.day(view.ended_s, nowS);
+  const stateText = [view.state_label, ended].filter(Boolean).join(' ');
+  return [stateText, view.status_line].filter(Boolean).join(' · ');
 }
 
+/** A job in the panel's list, with its size control and the action that resumes or retries it. */
 export function JobRow(props: {
   row: IPanelRow;
   stale: boolean;
   nowS: number;
   handlers: IPanelHandlers;
 }): React.JSX.Element {
+  const language = useLanguage();
+  const { trans } = language;
   const { row, stale, handlers } = props;
   const { view, progress } = row.state;
   const scale = view.actions.find(a => a.id === 'scale');
   const resume = view.actions.find(a => a.id === 'resume' && a.enabled);
   const retry = view.state === 'FAILED' ? view.actions.find(a => a.id === 'retry' && a.enabled) : undefined;
-  const percent = Math.round((progress?.fraction ?? 0) * 100);
+  const fraction = view.state === 'PROCESSING' ? (progress?.fraction ?? null) : null;
+  const percent = wholePercent(fraction ?? 0);
+  const whyNot = stale ? trans.__('Not connected: trying again.') : null;
   return (
     <li className="jp-dlaas-jobrow" data-status={view.state.toLowerCase()} data-tone={view.tone}>
       <Icon name={stateIcon(view)} marked />
@@ -51,12 +60,12 @@ export function JobRow(props: {
             </button>
           </b>
         </div>
-        <p title={view.reason || undefined}>{rowText(view, row.state, props.nowS)}</p>
-        {view.state === 'PROCESSING' && progress?.fraction !== undefined && progress.fraction !== null && (
+        <p title={view.reason || undefined}>{rowText(language, row.state, props.nowS)}</p>
+        {fraction !== null && (
           <div
             className="jp-dlaas-bar"
             role="progressbar"
-            aria-label={`Progress of ${view.id}`}
+            aria-label={trans.__('Progress of %1', view.id)}
             aria-valuemin={0}
             aria-valuemax={100}
             aria-valuenow={percent}
@@ -76,23 +85,23 @@ export function JobRow(props: {
         )}
         {resume && (
           <Button
-            label="Resume"
-            name={`Resume ${view.id}`}
-            whyNot={stale ? NOT_CONNECTED : null}
+            label={trans.__('Resume')}
+            name={trans.__('Resume %1', view.id)}
+            whyNot={whyNot}
             onClick={() => handlers.act(view.id, 'resume')}
           />
         )}
         {retry && (
           <Button
-            label="Retry"
-            name={`Retry ${view.id}`}
-            whyNot={stale ? NOT_CONNECTED : null}
+            label={trans.__('Retry')}
+            name={trans.__('Retry %1', view.id)}
+            whyNot={whyNot}
             onClick={() => handlers.act(view.id, 'retry')}
           />
         )}
       </div>
       <MoreButton
-        label={`More actions for ${view.id}`}
+        label={trans.__('More actions for %1', view.id)}
         onOpen={anchor => handlers.openMenu(view.id, anchor)}
       />
     </li>

@@ -1,8 +1,10 @@
-import { cleanup, fireEvent, render, screen, within } from '@testing-library/react';
+import { cleanup, fireEvent, screen, within } from '@testing-library/react';
 import * as React from 'react';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 
 import * as golden from '../../../test/golden';
+import { language } from '../../../test/language';
+import { render } from '../../../test/render';
 import { stateOfCopy } from '../../model/job';
 import type { IJobView } from '../../protocol';
 import { Panel } from './Panel';
@@ -81,7 +83,7 @@ describe('the panel', () => {
     show([running]);
     expect(screen.getByText('gpu-a is being drained by ana.')).toBeTruthy();
     expect(screen.getByText('default 2 · research 6 of 6')).toBeTruthy();
-    expect(screen.getByText(/^Of the last 50 start estimates 41 held/)).toBeTruthy();
+    expect(screen.getByText(/^Of the last 50 start estimates, 41 were correct/)).toBeTruthy();
   });
 
   it('has a menu at each node for those who run the pool, and for nobody else', () => {
@@ -143,7 +145,7 @@ describe('the panel', () => {
         {...{
           pool,
           rows: [row(running)],
-          areMore: true,
+          hasMore: true,
           user: 'ana',
           isAdmin: false,
           absent: false,
@@ -155,7 +157,7 @@ describe('the panel', () => {
     );
 
     expect(within(screen.getByRole('list', { name: 'Queue' })).getAllByRole('listitem')).toHaveLength(50);
-    expect(screen.getByText('1,200 more wait behind them.')).toBeDefined();
+    expect(screen.getByText('1,200 more jobs are queued.')).toBeDefined();
     expect(screen.getByText('jupyter dlaas jobs --limit 1000')).toBeDefined();
   });
 
@@ -173,7 +175,7 @@ describe('the panel', () => {
 
 describe('the status bar', () => {
   const say = (views: IJobView[], failed: string[] = [], stale = false) =>
-    statusText({ views, failed, stale, heardS: NOW_S - 12, nowS: NOW_S })?.text;
+    statusText(language, { views, failed, stale, heardS: NOW_S - 12, nowS: NOW_S })?.parts.join(' · ');
 
   it('counts what runs and waits', () => {
     expect(say([running, waiting])).toMatch(/^1 running · ends .+ · 1 queued$/);

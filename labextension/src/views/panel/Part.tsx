@@ -2,6 +2,7 @@ import * as React from 'react';
 
 import { Icon } from '../controls/Icon';
 
+/** A part of the panel that folds. */
 export function Part(props: {
   title: string;
   gist: string;

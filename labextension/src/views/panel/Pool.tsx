@@ -1,24 +1,27 @@
 import * as React from 'react';
 
-import type { IDeviceView, INodeView, IPoolView } from '../../protocol';
-import { Icon, jobColour, numberOf } from '../controls/Icon';
+import { type ILanguage, useLanguage } from '../../language';
+import type { INodeView, IPoolView, IQueueView } from '../../protocol';
 import { MoreButton } from '../controls/MoreButton';
-import * as format from '../format';
+import { DeviceTile } from './DeviceTile';
 import { Part } from './Part';
 import type { IPanelHandlers } from './props';
 
-function Ring({ pool }: { pool: IPoolView }): React.JSX.Element {
-  const used = pool.nodes.flatMap(n => n.devices).filter(d => d.job !== null).length;
-  const round = 2 * Math.PI * 22;
+const RING_RADIUS = 22;
+
+/** A ring that shows the share of devices in use. */
+function UsageRing({ pool }: { pool: IPoolView }): React.JSX.Element {
+  const used = pool.nodes.flatMap(node => node.devices).filter(device => device.job !== null).length;
+  const circumference = 2 * Math.PI * RING_RADIUS;
   const share = pool.devices_total ? used / pool.devices_total : 0;
   return (
     <svg className="jp-dlaas-ring" viewBox="0 0 52 52" role="img" aria-label={pool.gist}>
-      <circle cx="26" cy="26" r="22" />
+      <circle cx="26" cy="26" r={RING_RADIUS} />
       <circle
         cx="26"
         cy="26"
-        r="22"
-        strokeDasharray={`${(share * round).toFixed(1)} ${round.toFixed(1)}`}
+        r={RING_RADIUS}
+        strokeDasharray={`${(share * circumference).toFixed(1)} ${circumference.toFixed(1)}`}
         transform="rotate(-90 26 26)"
       />
       <text x="26" y="30.5">{`${used}/${pool.devices_total}`}</text>
@@ -26,116 +29,110 @@ function Ring({ pool }: { pool: IPoolView }): React.JSX.Element {
   );
 }
 
-function Tile(props: {
-  device: IDeviceView;
-  label: string;
-  onShow: (id: string) => void;
-}): React.JSX.Element {
-  const { device, label } = props;
-  if (device.job !== null) {
-    const { job } = device;
-    const name = `${label}: ${job}`;
-    return (
-      <button
-        type="button"
-        className="jp-dlaas-tile"
-        {...jobColour(numberOf(job))}
-        aria-label={name}
-        title={name}
-        onClick={() => props.onShow(job)}
-      >
-        <b>{numberOf(job)}</b>
-      </button>
-    );
-  }
-  if (device.out_of_service !== null) {
-    const name = `${label}: out of service, ${device.out_of_service}`;
-    return (
-      <span className="jp-dlaas-tile" data-out="" data-tone="warn" role="img" aria-label={name} title={name}>
-        <Icon name="warn" marked />
-      </span>
-    );
-  }
-  return (
-    <span
-      className="jp-dlaas-tile"
-      data-free=""
-      role="img"
-      aria-label={`${label}: free`}
-      title={`${label}: free`}
-    />
-  );
-}
-
-function busy(node: INodeView): string {
-  const known = node.devices.map(d => d.busy_fraction).filter((f): f is number => f !== null);
+/** Return the mean utilisation of a node's devices; empty if it is not known. */
+function utilisation({ format }: ILanguage, node: INodeView): string {
+  const known = node.devices.map(device => device.busy_fraction).filter(fraction => fraction !== null);
   return known.length ? format.percent(known.reduce((a, b) => a + b, 0) / known.length) : '';
 }
 
-export function Pool(props: {
+function queueText({ trans }: ILanguage, queue: IQueueView): string {
+  return queue.guaranteed
+    ? trans.__('%1 %2 of %3', queue.name, queue.held, queue.guaranteed)
+    : `${queue.name} ${queue.held}`;
+}
+
+interface INodeProps {
   pool: IPoolView;
+  node: INodeView;
+  /** The only node of the pool, whose name says nothing. */
+  isOnly: boolean;
   isAdmin: boolean;
   handlers: IPanelHandlers;
-}): React.JSX.Element {
-  const { pool, isAdmin, handlers } = props;
-  const alone = pool.nodes.length === 1;
-  const kinds = [...new Set(pool.nodes.flatMap(n => n.devices.map(d => d.kind)))].filter(Boolean);
-  const tiles = (node: INodeView): React.JSX.Element => (
+}
+
+function Tiles({ pool, node, isOnly, handlers }: INodeProps): React.JSX.Element {
+  return (
     <div className="jp-dlaas-tiles">
       {node.devices.map(device => (
-        <Tile
+        <DeviceTile
           key={device.id}
           device={device}
-          label={alone ? `${pool.unit} ${device.index}` : `${node.name} · ${device.index}`}
+          label={isOnly ? `${pool.unit} ${device.index}` : `${node.name} · ${device.index}`}
           onShow={handlers.showJob}
         />
       ))}
     </div>
   );
-  const menu = (node: INodeView): React.JSX.Element | false =>
-    isAdmin && (
-      <MoreButton
-        label={`Actions for node ${node.name}`}
-        onOpen={anchor => handlers.openNodeMenu(node.name, anchor)}
-      />
-    );
+}
+
+function NodeMenu({ node, isAdmin, handlers }: INodeProps): React.JSX.Element | null {
+  const { trans } = useLanguage();
+  return isAdmin ? (
+    <MoreButton
+      label={trans.__('Actions for node %1', node.name)}
+      onOpen={anchor => handlers.openNodeMenu(node.name, anchor)}
+    />
+  ) : null;
+}
+
+function NodeRow(props: INodeProps): React.JSX.Element {
+  const language = useLanguage();
+  const { node } = props;
   return (
-    <Part title="Pool" gist={pool.name}>
+    <div
+      className="jp-dlaas-node"
+      role="group"
+      aria-label={language.trans.__('Node %1', node.name)}
+      data-menu={props.isAdmin ? '' : undefined}
+    >
+      <span title={node.name}>{node.name}</span>
+      <Tiles {...props} />
+      <span>{utilisation(language, node)}</span>
+      <NodeMenu {...props} />
+    </div>
+  );
+}
+
+/** The devices of the pool by node, with the jobs that hold them. */
+export function Pool(props: {
+  pool: IPoolView;
+  isAdmin: boolean;
+  handlers: IPanelHandlers;
+}): React.JSX.Element {
+  const language = useLanguage();
+  const { trans, format } = language;
+  const { pool } = props;
+  const isOnly = pool.nodes.length === 1;
+  const hasGpus = pool.unit === 'GPU';
+  const kinds = [...new Set(pool.nodes.flatMap(node => node.devices.map(device => device.kind)))];
+  const kindNames = hasGpus ? kinds.filter(Boolean).join(', ') : '';
+  const nodeProps = pool.nodes.map(node => ({ ...props, node, isOnly }));
+  const free = trans.__('%1 free', format.count(pool.devices_free));
+  return (
+    <Part title={trans.__('Pool')} gist={pool.name}>
       <div className="jp-dlaas-pool">
-        <Ring pool={pool} />
+        <UsageRing pool={pool} />
         <div>
           <b>{pool.gist}</b>
           <br />
-          <span className="jp-dlaas-small">
-            {`${pool.devices_free} free`}
-            {kinds.length > 0 && pool.unit === 'GPU' ? ` · ${kinds.join(', ')}` : ''}
-          </span>
-          {pool.unit !== 'GPU' && (
+          <span className="jp-dlaas-small">{[free, kindNames].filter(Boolean).join(' · ')}</span>
+          {!hasGpus && (
             <>
               <br />
-              <span className="jp-dlaas-small jp-dlaas-dim">No GPU here: training runs on CPU slots.</span>
+              <span className="jp-dlaas-small jp-dlaas-dim">
+                {trans.__('No GPU here: jobs train on CPU slots.')}
+              </span>
             </>
           )}
         </div>
-        {alone && menu(pool.nodes[0])}
+        {isOnly && <NodeMenu {...nodeProps[0]} />}
       </div>
-      {alone ? (
-        tiles(pool.nodes[0])
+      {isOnly ? (
+        <Tiles {...nodeProps[0]} />
       ) : (
         <div className="jp-dlaas-nodes">
-          {pool.nodes.map(node => (
-            <div
-              key={node.name}
-              className="jp-dlaas-node"
-              role="group"
-              aria-label={`Node ${node.name}`}
-              data-menu={isAdmin ? '' : undefined}
-            >
-              <span title={node.name}>{node.name}</span>
-              {tiles(node)}
-              <span>{busy(node)}</span>
-              {menu(node)}
-            </div>
+          {nodeProps.map(nodeProp => (
+            <NodeRow key={nodeProp.node.name} {...nodeProp} />
           ))}
         </div>
       )}
@@ -143,17 +140,14 @@ export function Pool(props: {
         {pool.nodes
           .filter(node => node.cordoned)
           .map(node => (
-            <p
-              key={node.name}
-              className="jp-dlaas-small jp-dlaas-dim"
-            >{`${node.name} is ${node.cordoned}.`}</p>
+            <p key={node.name} className="jp-dlaas-small jp-dlaas-dim">
+              {trans.__('%1 is %2.', node.name, node.cordoned)}
+            </p>
           ))}
       </div>
       {pool.queues?.length > 1 && (
         <p className="jp-dlaas-small jp-dlaas-dim">
-          {pool.queues
-            .map(({ name, held, guaranteed }) => `${name} ${held}${guaranteed ? ` of ${guaranteed}` : ''}`)
-            .join(' · ')}
+          {pool.queues.map(queue => queueText(language, queue)).join(' · ')}
         </p>
       )}
       {(pool.notices ?? []).map(notice => (

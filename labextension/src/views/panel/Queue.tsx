@@ -1,43 +1,57 @@
 import * as React from 'react';
 
-import * as format from '../format';
+import { useLanguage } from '../../language';
+import { shownSize } from '../../model/size';
+import type { IJobView } from '../../protocol';
 import { Part } from './Part';
 import type { IPanelProps } from './props';
 
-/** Of a long list so many are drawn at once. */
-const LISTED = 50;
+/** Number of queued jobs listed. */
+const LISTED_MAX = 50;
 
-export function Queue(props: IPanelProps): React.JSX.Element | null {
-  const { pool } = props;
+function QueueRow(props: {
+  id: string;
+  place: number;
+  /** Null: this page does not know the job. */
+  view: IJobView | null;
+  isOwn: boolean;
+}): React.JSX.Element {
+  const { trans, format } = useLanguage();
+  const { view } = props;
+  return (
+    <li className="jp-dlaas-queuerow" aria-current={props.isOwn ? 'true' : undefined}>
+      <span>{props.place}</span>
+      <div>
+        <b>{props.id}</b>
+        {view ? ` · ${props.isOwn ? trans.__('you') : view.owner}` : ''}
+        {view?.reason && <p className="jp-dlaas-dim">{view.reason}</p>}
+      </div>
+      <span>{view ? format.quantity(shownSize(view, view.size.wish), view.unit) : ''}</span>
+    </li>
+  );
+}
+
+/** The queue of the pool, in its order. */
+export function Queue({ pool, rows, user }: IPanelProps): React.JSX.Element | null {
+  const { trans, format } = useLanguage();
   if (!pool || pool.queue.length === 0) {
     return null;
   }
-  const known = new Map(props.rows.map(r => [r.id, r.state.view]));
+  const views = new Map(rows.map(row => [row.id, row.state.view]));
+  const hidden = pool.queue.length - LISTED_MAX;
+  const title = trans.__('Queue');
   return (
-    <Part title="Queue" gist={format.count(pool.queue.length)} flush>
-      <ol className="jp-dlaas-rows" aria-label="Queue">
-        {pool.queue.slice(0, LISTED).map((id, i) => {
-          const view = known.get(id);
-          const own = view !== undefined && view.owner === props.user;
-          return (
-            <li key={id} className="jp-dlaas-queuerow" aria-current={own ? 'true' : undefined}>
-              <span>{i + 1}</span>
-              <div>
-                <b>{id}</b>
-                {view ? ` · ${own ? 'you' : view.owner}` : ''}
-                {view?.reason && <p className="jp-dlaas-dim">{view.reason}</p>}
-              </div>
-              <span>
-                {view
-                  ? `${view.size.wish * Math.max(1, view.gpus_per_learner)} ${format.units(view.unit, view.size.wish)}`
-                  : ''}
-              </span>
-            </li>
-          );
+    <Part title={title} gist={format.count(pool.queue.length)} flush>
+      <ol className="jp-dlaas-rows" aria-label={title}>
+        {pool.queue.slice(0, LISTED_MAX).map((id, i) => {
+          const view = views.get(id) ?? null;
+          return <QueueRow key={id} id={id} place={i + 1} view={view} isOwn={view?.owner === user} />;
         })}
       </ol>
-      {pool.queue.length > LISTED && (
-        <p className="jp-dlaas-none">{format.count(pool.queue.length - LISTED)} more wait behind them.</p>
+      {hidden > 0 && (
+        <p className="jp-dlaas-none">
+          {trans._n('%2 more job is queued.', '%2 more jobs are queued.', hidden, format.count(hidden))}
+        </p>
       )}
     </Part>
   );

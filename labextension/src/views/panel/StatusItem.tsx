@@ -1,12 +1,13 @@
 import * as React from 'react';
 
+import { type ILanguage, useLanguage } from '../../language';
 import { type IJobView, isFinal } from '../../protocol';
 import { Icon, type IconName } from '../controls/Icon';
-import * as format from '../format';
 
-interface IStatusProps {
-  /** My jobs: unfinished ones, and those that failed since this page was opened. */
+export interface IStatusProps {
+  /** The user's jobs. */
   views: readonly IJobView[];
+  /** Names of jobs that failed since this page was opened. */
   failed: readonly string[];
   stale: boolean;
   heardS: number;
@@ -14,70 +15,84 @@ interface IStatusProps {
   onOpen: () => void;
 }
 
-/** From so many on, a page may not know all of its jobs that wait. */
-const LISTED = 200;
+interface IStatusText {
+  icon: IconName;
+  parts: string[];
+  isFailure: boolean;
+}
 
-/** `1 running · ends 14:52–14:55 · 2 queued`, or null when there is nothing of mine. */
-export function statusText(
-  props: Omit<IStatusProps, 'onOpen'>
-): { icon: IconName; text: string; bad: boolean } | null {
-  const open = props.views.filter(v => !isFinal(v.state));
-  const queued = open.filter(v => v.state === 'QUEUED').length;
-  const running = open.filter(v => v.state !== 'QUEUED' && v.state !== 'HALTED');
-  if (open.length === 0 && props.failed.length === 0) {
+/** With this many queued jobs, a page may not know all of them. */
+const KNOWN_MAX = 200;
+
+/** Return when the only running job ends; empty if that is not known. */
+function endText({ trans, format }: ILanguage, running: readonly IJobView[]): string {
+  const progress = running.length === 1 ? running[0].progress : null;
+  if (!progress || progress.left_s_low === null || progress.left_s_high === null) {
+    return '';
+  }
+  const { at_s: atS, left_s_low: lowS, left_s_high: highS } = progress;
+  return trans.__('ends %1', format.clockRange(atS + lowS, atS + highS));
+}
+
+/** Return `1 running`, `ends 14:52–14:55`, `2 queued`, or null if the user has no jobs to report. */
+export function statusText(language: ILanguage, props: Omit<IStatusProps, 'onOpen'>): IStatusText | null {
+  const { trans, format } = language;
+  const open = props.views.filter(view => !isFinal(view.state));
+  const queued = open.filter(view => view.state === 'QUEUED').length;
+  const running = open.filter(view => view.state !== 'QUEUED' && view.state !== 'HALTED');
+  const newestFailed = props.failed.at(-1);
+  if (open.length === 0 && newestFailed === undefined) {
     return null;
   }
   if (props.stale) {
-    return {
-      icon: 'plug',
-      text: `Training: last heard ${format.ago(props.nowS - props.heardS)}`,
-      bad: false
-    };
+    const heard = trans.__('Training: last heard %1', format.ago(props.nowS - props.heardS));
+    return { icon: 'plug', parts: [heard], isFailure: false };
   }
   const parts: string[] = [];
-  if (props.failed.length) {
-    parts.push(`${props.failed[props.failed.length - 1]} failed`);
+  if (newestFailed !== undefined) {
+    parts.push(trans.__('%1 failed', newestFailed));
   }
   if (running.length) {
-    parts.push(`${running.length} running`);
-    const progress = running.length === 1 ? running[0].progress : null;
-    if (progress && progress.left_s_low !== null && progress.left_s_high !== null && !props.failed.length) {
-      parts.push(
-        `ends ${format.clockRange(progress.at_s + progress.left_s_low, progress.at_s + progress.left_s_high)}`
-      );
-    }
+    parts.push(trans._n('%1 running', '%1 running', running.length));
+    parts.push(newestFailed === undefined ? endText(language, running) : '');
   }
   if (queued) {
-    const line = Math.max(...open.map(v => v.waiting ?? 0));
-    parts.push(`${queued}${queued >= LISTED && line > queued ? '+' : ''} queued`);
+    const inQueue = Math.max(...open.map(view => view.waiting ?? 0));
+    const number = queued >= KNOWN_MAX && inQueue > queued ? `${queued}+` : String(queued);
+    parts.push(trans._n('%2 queued', '%2 queued', queued, number));
   }
-  if (parts.length === 0) {
+  const shown = parts.filter(Boolean);
+  if (shown.length === 0) {
     return null;
   }
-  const icon = props.failed.length ? 'fail' : running.length ? 'active' : 'queued';
-  return { icon, text: parts.join(' · '), bad: props.failed.length > 0 };
+  const icon = newestFailed !== undefined ? 'fail' : running.length ? 'active' : 'queued';
+  return { icon, parts: shown, isFailure: newestFailed !== undefined };
 }
 
+/** The item in the status bar; a press opens the panel. */
 export function StatusItem(props: IStatusProps): React.JSX.Element | null {
-  const said = statusText(props);
-  if (!said) {
+  const language = useLanguage();
+  const { trans } = language;
+  const status = statusText(language, props);
+  if (!status) {
     return null;
   }
-  const spoken = said.text
-    .replace(/^Training: /, '')
-    .replace(/ · /g, ', ')
-    .replace(/–/g, ' to ');
+  const spoken = status.parts.join(', ').replace(/–/g, ` ${trans._p('from … to …', 'to')} `);
   return (
     <button
       type="button"
       className="jp-dlaas-statusitem"
-      aria-label={`Training: ${spoken}. Open the training panel`}
+      aria-label={
+        props.stale
+          ? trans.__('%1. Open the training panel', spoken)
+          : trans.__('Training: %1. Open the training panel', spoken)
+      }
       onClick={props.onOpen}
     >
-      <span data-tone={said.bad ? 'bad' : undefined}>
-        <Icon name={said.icon} marked={said.bad} />
+      <span data-tone={status.isFailure ? 'bad' : undefined}>
+        <Icon name={status.icon} marked={status.isFailure} />
       </span>
-      {said.text}
+      {status.parts.join(' · ')}
     </button>
   );
 }

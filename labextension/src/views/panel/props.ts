@@ -6,6 +6,7 @@ export interface IPanelRow {
   state: IJobState;
 }
 
+/** What the panel can ask for. */
 export interface IPanelHandlers {
   scale(id: string, learners: number): void;
   act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): void;
@@ -23,13 +24,14 @@ export interface IPanelProps {
   pool: IPoolView | null;
   rows: readonly IPanelRow[];
   /** There are more jobs than rows. */
-  areMore?: boolean;
-  /** Who reads. */
+  hasMore?: boolean;
+  /** Name of the user of this page. */
   user: string;
-  /** The reader may cordon and drain nodes. */
+  /** The user may cordon and drain nodes. */
   isAdmin: boolean;
-  /** No part of ours answers at this server. */
+  /** This Jupyter server has no dlaas_server extension. */
   absent: boolean;
   stale: boolean;
   handlers: IPanelHandlers;
+  nowS: number;
 }

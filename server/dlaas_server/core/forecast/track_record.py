@@ -79,10 +79,8 @@ def track_record(forecasts: Sequence[Forecast]) -> str:
     held, close = sum(f.held for f in newest), sum(f.is_close for f in newest)
     far = sum(f.is_far for f in newest)
     missed = f"; {_were(far)} wrong by more than a factor of three" if far else ""
-    return (
-        f"Of the last {len(newest)} start estimates, {_were(held)} correct; {_were(close)} within a minute or a quarter "
-        f"of the wait{missed}."
-    )
+    right = f"{_were(held)} correct; {_were(close)} within a minute or a quarter of the wait"
+    return f"Of the last {len(newest)} start estimates, {right}{missed}."
 
 
 def _were(n: int) -> str:

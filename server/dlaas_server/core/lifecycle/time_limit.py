@@ -56,6 +56,6 @@ def is_overdue(job: Job, now_s: float) -> bool:
 
 
 def in_words(job: Job) -> str:
-    """Return the originator of a time-limit halt as text: "its time limit of 2 h 00 min"."""
+    """Return the originator of a time-limit halt as text: "its time limit of 2 h"."""
     limit_s = job.spec.max_time_s or 0.0
     return f"its time limit of {duration(limit_s) if limit_s >= 60 else f'{limit_s:g} s'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import floor
 from typing import Final
 
 from dlaas_server.core.model.job import Job
@@ -55,16 +56,22 @@ def clause(sentence: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return `38 ms`, `0.3 s`, `41 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`; at most two units."""
-    if seconds < 0.095:
-        return f"{max(seconds, 0) * 1000:.0f} ms"
+    """Return `38 ms`, `0.3 s`, `41 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`; at most two units.
+
+    The terminal and the page write the same (`tests/golden/formats.json`).
+    """
+    seconds = max(seconds, 0.0)
+    if 0 < seconds < 0.0995:
+        return f"{floor(seconds * 1000 + 0.5)} ms"
     if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
+        return f"{floor(seconds * 10 + 0.5) / 10:g} s"
+    whole = floor(seconds + 0.5)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s" if whole % 60 else f"{whole // 60} min"
+        return f"{whole // 60} min" + (f" {whole % 60:02d} s" if whole % 60 else "")
     if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+        minutes = whole % 3600 // 60
+        return f"{whole // 3600} h" + (f" {minutes:02d} min" if minutes else "")
+    hours = whole % 86400 // 3600
+    return f"{whole // 86400} d" + (f" {hours} h" if hours else "")

@@ -3,7 +3,7 @@ import type { Jobs } from '../model/jobs';
 import type { ICardHandlers } from '../views/handlers';
 import type { ICardServices } from './services';
 
-/** What a card of one job calls. `permitted` gives the model, or null when the reader does not allow it. */
+/** Return the handlers of one job's card. `permitted` returns the model, or null if the user does not allow it. */
 export function cardHandlers(
   id: string,
   jobs: Jobs,

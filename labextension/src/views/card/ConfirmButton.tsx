@@ -1,0 +1,64 @@
+import * as React from 'react';
+
+import { useLanguage } from '../../language';
+import { Button } from '../controls/Button';
+import type { IconName } from '../controls/Icon';
+
+interface IConfirmButtonProps {
+  icon: IconName;
+  label: string;
+  /** Label of the button that confirms. */
+  confirmLabel: string;
+  /** What the action loses, if that must be said first. */
+  warning: string | null;
+  /** How long the question stands. */
+  timeoutMs: number;
+  /** False: act at the first press. */
+  confirms: boolean;
+  whyNot: string | null;
+  onConfirm: () => void;
+}
+
+/** A button that asks in place: for a few seconds it turns into a confirming button and *Keep*. */
+export function ConfirmButton(props: IConfirmButtonProps): React.JSX.Element {
+  const { trans } = useLanguage();
+  const [asking, setAsking] = React.useState(false);
+  const { timeoutMs } = props;
+  React.useEffect(() => {
+    if (!asking) {
+      return;
+    }
+    const timer = window.setTimeout(() => setAsking(false), timeoutMs);
+    return () => window.clearTimeout(timer);
+  }, [asking, timeoutMs]);
+
+  if (!asking || !props.confirms || props.whyNot !== null) {
+    return (
+      <Button
+        icon={props.icon}
+        label={props.label}
+        folds
+        whyNot={props.whyNot}
+        onClick={() => (props.confirms ? setAsking(true) : props.onConfirm())}
+      />
+    );
+  }
+  return (
+    <>
+      {props.warning !== null && (
+        <span className="jp-dlaas-asking" role="alert">
+          {props.warning}
+        </span>
+      )}
+      <Button
+        icon={props.icon}
+        label={props.confirmLabel}
+        onClick={() => {
+          setAsking(false);
+          props.onConfirm();
+        }}
+      />
+      <Button label={trans.__('Keep')} onClick={() => setAsking(false)} />
+    </>
+  );
+}

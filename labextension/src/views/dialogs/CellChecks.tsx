@@ -1,0 +1,80 @@
+import * as React from 'react';
+
+import { type ILanguage, useLanguage } from '../../language';
+import type { ICellMessage, ICheckedCell, INotebookChecked } from '../../protocol';
+import { Icon } from '../controls/Icon';
+import { Sentence } from '../controls/Sentence';
+
+const CELLS_LISTED = 6;
+
+/** Say which earlier statements a training cell takes along. */
+function takenAlong({ trans }: ILanguage, cell: ICheckedCell): string {
+  if (cell.kept === 0) {
+    return cell.left_out > 0
+      ? trans._n(
+          'takes nothing along; %1 is not needed',
+          'takes nothing along; %1 are not needed',
+          cell.left_out
+        )
+      : trans.__('takes nothing along');
+  }
+  const numbers = cell.kept_cells.slice(0, CELLS_LISTED).map(n => `[${n}]`);
+  const cells = [...numbers, ...(cell.kept_cells.length > CELLS_LISTED ? ['…'] : [])].join(', ');
+  const kept = trans._n(
+    'takes along %1 statement of %2',
+    'takes along %1 statements of %2',
+    cell.kept,
+    cells
+  );
+  return cell.left_out > 0
+    ? trans._n('%2; %1 is not needed', '%2; %1 are not needed', cell.left_out, kept)
+    : kept;
+}
+
+function Problem(props: { message: ICellMessage; isError: boolean }): React.JSX.Element {
+  return (
+    <div
+      className="jp-dlaas-problem"
+      role={props.isError ? 'alert' : undefined}
+      data-tone={props.isError ? 'bad' : 'warn'}
+    >
+      <Icon name={props.isError ? 'fail' : 'warn'} />
+      <div>
+        <Sentence text={props.message.text} />
+      </div>
+    </div>
+  );
+}
+
+/** The result of `check` for one cell: what it trains, what it takes along, errors and warnings. */
+export function CellChecks(props: { id: string; checked: INotebookChecked }): React.JSX.Element {
+  const language = useLanguage();
+  const { trans } = language;
+  const { id, checked } = props;
+  const training = checked.cells.find(cell => cell.id === id);
+  const isOfCell = (message: ICellMessage): boolean => message.id === id;
+  const errors = checked.cells.flatMap(cell => cell.errors).filter(isOfCell);
+  const warnings = [...checked.cells.flatMap(cell => cell.warnings), ...checked.notes].filter(isOfCell);
+  return (
+    <>
+      {training && (
+        <p className="jp-dlaas-checked">
+          <b>{trans.__('Trains:')}</b>{' '}
+          <Sentence text={trans.__('%1; %2.', training.why, takenAlong(language, training))} />
+          {training.type && (
+            <>
+              {' '}
+              <Sentence text={trans.__('As a job of its own: `%1`', training.type)} />
+            </>
+          )}
+        </p>
+      )}
+      {errors.map((message, i) => (
+        <Problem key={`e${i}`} message={message} isError />
+      ))}
+      {warnings.map((message, i) => (
+        <Problem key={`w${i}`} message={message} isError={false} />
+      ))}
+    </>
+  );
+}
