@@ -40,6 +40,7 @@ __all__ = ["CellReport", "Line", "Omitted", "Report", "Said", "check", "run_by"]
 
 LEARNERS_MAX: Final = 4
 LARGEST_BYTES: Final = 512 * 2**20
+_OF_A_NAME: Final = frozenset({"undefined_name", "output_unbound", "perhaps_bound"})
 _OPTIONAL: Final = frozenset({"unneeded", "shown", "saved", "trained"})
 _OUTPUTS: Final = re.compile(r"(?:^|\s)(?:-o|--outputs)[\s=]+(\S+)")
 
@@ -338,7 +339,7 @@ class _Checker:
         for problem in problems:
             said = _said(problem, number)
             name = problem.names[0] if problem.names else ""
-            comes_from_a_job = problem.code in {"undefined_name", "output_unbound"} and name in self.results
+            comes_from_a_job = problem.code in _OF_A_NAME and name in self.results
             may_be_bound = problem.code == "output_unbound" and bool(self.may_bind)
             if problem.code == "not_reproducible":  # a kernel would tell whether its value is small and plain
                 pushes += [name]
