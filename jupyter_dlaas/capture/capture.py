@@ -151,8 +151,9 @@ def _solve(
 
 
 WARNINGS = words(
-    """late_undefined earlier_training training_again raised_cell slow_prelude module_edited module_reloaded
-    every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config file_changed file_gone"""
+    """late_undefined perhaps_bound earlier_training training_again raised_cell slow_prelude module_edited
+    module_reloaded every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config
+    file_changed file_gone"""
 )
 
 

@@ -11,6 +11,7 @@ from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import reach
 from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
 from jupyter_dlaas.analysis.spelling import closest_name
+from jupyter_dlaas.analysis.text_lookups import may_bind_any_name
 from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 
 DLAAS = "dlaas"
@@ -275,6 +276,9 @@ class _Solver:
     def _report(self, blocked: Blocked, fact: NameFact | None, solved: Solved) -> None:
         name = blocked.name
         where, cell, line = self._where(blocked)
+        if blocked.index is None and (binder := self._may_bind(blocked)) is not None:
+            solved.warnings.append(self._perhaps_bound(blocked, binder))
+            return
         if fact is None and blocked.index is None:
             if blocked.need is Need.PERHAPS:
                 return
@@ -301,9 +305,36 @@ class _Solver:
         text = f"{where} needs `{name}`{kind}, which the job cannot recreate: {reason}. {ways}."
         solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
 
+    def _may_bind(self, blocked: Blocked) -> Step | None:
+        """Return the statement of the training cell that may bind any name, such as `exec(text)` or a star import."""
+        for step in self.steps[self.goal : min(blocked.readers) + 1]:
+            called = step.flow.reads | step.flow.soft | step.reads_late
+            bodies = [one.statement.node for one in self.steps if one.is_definition and one.flow.binds & called]
+            if any(node is not None and may_bind_any_name(node) for node in (step.statement.node, *bodies)):
+                return step
+        return None
+
+    def _perhaps_bound(self, blocked: Blocked, binder: Step) -> Problem:
+        name = blocked.name
+        where, cell, line = self._where(blocked)
+        place = f"{binder.statement.label}, line {binder.statement.line} (`{binder.statement.head}`)"
+        if self._is_output(blocked):
+            text = f"-o {name}: only {place} can bind `{name}`. If it does not, the job returns no `{name}`."
+            return Problem("perhaps_bound", text, cell, line, (name,))
+        text = f"{where} reads `{name}`, which only {place} can bind. If it does not, the job fails there."
+        return Problem("perhaps_bound", text, cell, line, (name,))
+
+    def _is_output(self, blocked: Blocked) -> bool:
+        """Return whether only -o needs the name. A statement such as `globals()["w"] = 1` names it without reading it."""
+        end = len(self.steps)
+        readers = [self.steps[index] for index in blocked.readers - {end}]
+        return end in blocked.readers and not any(
+            blocked.name in step.flow.reads | (step.reads_late - step.flow.soft) for step in readers
+        )
+
     def _undefined(self, blocked: Blocked, where: str, cell: str, line: int) -> Problem:
         name = blocked.name
-        if blocked.readers == frozenset({len(self.steps)}):
+        if self._is_output(blocked):
             close = closest_name(name, self._bound_names())
             hint = f" Did you mean -o {close}?" if close else ""
             hint = hint or " Use the name from the cell."

@@ -13,7 +13,7 @@ __all__ = ["bar", "bytes_text", "clock", "day_or_clock", "duration", "number", "
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration: "38 ms", "0.3 s", "41 s", "3 min 20 s", "2 h 05 min", "3 d 4 h": at most two units; "-" for unknown."""
+    """Format a duration in at most two units: "38 ms", "0.3 s", "3 min 20 s", "2 h 05 min", "3 d 4 h"; "-": unknown."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return "-"
     if 0 < seconds < 0.0995:

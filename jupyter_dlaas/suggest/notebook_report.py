@@ -40,6 +40,7 @@ __all__ = ["CellReport", "Finding", "Line", "Omitted", "Report", "check", "run_b
 
 LEARNERS_MAX: Final = 4
 LARGEST_BYTES: Final = 512 * 2**20
+_OF_A_NAME: Final = frozenset({"undefined_name", "output_unbound", "perhaps_bound"})
 _OPTIONAL: Final = frozenset({"unneeded", "shown", "saved", "trained"})
 _OUTPUTS: Final = re.compile(r"(?:^|\s)(?:-o|--outputs)[\s=]+(\S+)")
 
@@ -345,7 +346,7 @@ class _Checker:
         for problem in problems:
             finding = _finding(problem, number)
             name = problem.names[0] if problem.names else ""
-            is_job_result = problem.code in {"undefined_name", "output_unbound"} and name in self.results
+            is_job_result = problem.code in _OF_A_NAME and name in self.results
             may_be_bound = problem.code == "output_unbound" and bool(self.may_bind)
             if problem.code == "not_reproducible":  # only a kernel knows whether its value is small and plain
                 pushes += [name]

@@ -118,9 +118,15 @@ def test_buckets_stay_as_they_are_over_changes_of_the_gang() -> None:
 
 
 def test_gradients_that_are_about_to_be_cleared_are_not_held_over_the_step() -> None:
-    model = _model()
-    model(torch.ones(4, 32)).square().mean().backward()
-    accumulated = Accumulated([model])
+    model, steps = _model(), [0]
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    accumulated = Accumulated([("model", model), ("opt", opt)], lambda: steps[0])
+    for _ in range(4):  # what the program clears is known by then
+        accumulated.keep(may_lose=True)
+        steps[0] += 1
+        opt.zero_grad()
+        model(torch.ones(4, 32)).square().mean().backward()
+        opt.step()
     gradients = [weakref.ref(one.grad) for one in model.parameters() if one.grad is not None]
 
     accumulated.keep(may_lose=True)
@@ -129,3 +135,4 @@ def test_gradients_that_are_about_to_be_cleared_are_not_held_over_the_step() -> 
     assert [one() for one in gradients] == [None] * 6
     accumulated.undo()
     assert all(one.grad is None for one in model.parameters())
+    assert accumulated.snapshot() is None

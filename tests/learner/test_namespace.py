@@ -428,9 +428,26 @@ def test_generators_that_each_learner_seeds_itself_stay_apart(tmp_path: Path) ->
     assert first["result"]["shared"] == second["result"]["shared"]
 
 
+WITH_TWO: Final = LOOP.replace(
+    "if __name__", "critic = nn.Linear(4, 1); other = torch.optim.SGD(critic.parameters(), lr=0.1)\nif __name__", 1
+).replace("counted = {", "result = {'weights': flat(model), 'critic': flat(critic), ")
+GRADIENTS: Final = {
+    "accumulated": "loss.backward()\n            if run.step % 3 == 0: opt.step(); opt.zero_grad()",
+    "cleared at the head of a window": """
+            if run.step % 3 == 1: opt.zero_grad()
+            loss.backward()
+            if run.step % 3 == 0: opt.step()""",
+    "never cleared": "loss.backward(); opt.step()",
+    "beside another optimiser": """
+            opt.zero_grad(); loss.backward(); opt.step()
+            critic(batch[0]).pow(2).mean().backward()
+            if run.step % 3 == 0: other.step(); other.zero_grad()""",
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
 @pytest.mark.parametrize("halts", [(2,), (4, 3)])
-def test_gradients_that_no_optimiser_has_used_yet_are_kept(tmp_path: Path, halts: tuple[int, ...]) -> None:
-    accumulating = "loss.backward()\n            if run.step % 3 == 0: opt.step(); opt.zero_grad()"
-    source = LOOP.replace("opt.zero_grad(); loss.backward(); opt.step()", accumulating)
-    source = source.replace("counted = {", "result = {'weights': flat(model), ")
-    assert result_of(tmp_path / "halted", source, halts)["weights"] == result_of(tmp_path / "alone", source)["weights"]
+def test_gradients_that_the_next_step_adds_to_are_kept(tmp_path: Path, name: str, halts: tuple[int, ...]) -> None:
+    source = WITH_TWO.replace("opt.zero_grad(); loss.backward(); opt.step()", GRADIENTS[name])
+    source = source.replace("model, opt = run.prepare(model, opt)", "run.prepare(model, opt, critic, other)")
+    assert result_of(tmp_path / "halted", source, halts) == result_of(tmp_path / "alone", source)

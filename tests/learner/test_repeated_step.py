@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import collections
 import copy
+import importlib
+import io
+import itertools
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,11 @@ import torch
 from torch import nn
 
 from jupyter_dlaas.learner.checkpoint.namespace import Namespace
+from jupyter_dlaas.learner.elastic.gradient_snapshot import Accumulated
 from jupyter_dlaas.learner.elastic.step_gate import Gate
+from jupyter_dlaas.learner.log_capture import tqdm_bars
+from jupyter_dlaas.learner.reporting import progress_bars
+from jupyter_dlaas.learner.reporting.progress_bars import Numbered
 from jupyter_dlaas.learner.training_run import step_rollback
 from jupyter_dlaas.learner.training_run.step_rollback import RepeatedStep
 
@@ -180,3 +187,124 @@ def test_objects_of_a_gang_are_stored_without_its_methods() -> None:
     gate.release()
 
     assert [dict(vars(one)) for one in (opt, plan, scaler)] == before
+
+
+def windows(step: int, opt: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    loss.backward()
+    if step % 3 == 2:
+        opt.step()
+        opt.zero_grad()
+
+
+def cleared_first(step: int, opt: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    if step % 3 == 0:
+        opt.zero_grad()
+    loss.backward()
+    if step % 3 == 2:
+        opt.step()
+
+
+def as_usual(_: int, opt: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+
+
+def zeroed(_: int, opt: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    opt.zero_grad(set_to_none=False)
+    loss.backward()
+    opt.step()
+
+
+def never_cleared(_: int, opt: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    loss.backward()
+    opt.step()
+
+
+def sometimes_cleared(step: int, opt: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+    if step % 2:
+        opt.zero_grad()
+    never_cleared(step, opt, loss)
+
+
+STYLES = (windows, cleared_first, as_usual, zeroed, never_cleared, sometimes_cleared)
+
+
+@pytest.mark.parametrize("style", STYLES, ids=[one.__name__ for one in STYLES])
+def test_accumulated_gradients_are_those_of_an_unrepeated_run(style: Callable[..., None]) -> None:
+    """Beside the style's optimiser another one steps in each step, as in a GAN."""
+
+    def weights(torn: set[int]) -> list[Any]:
+        torch.manual_seed(0)
+        one, other, data, number = nn.Linear(2, 1), nn.Linear(2, 1), torch.randn(9, 4, 2), [0]
+        opts = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5) for model in (one, other)]
+        gate, named = Gate(), [("one", one), ("other", other), ("opt", opts[0]), ("other_opt", opts[1])]
+        for name, opt in named[2:]:
+            gate.optimizer(name, opt)
+        accumulated = Accumulated(named, lambda: number[0])
+        for step in range(9):
+            for is_torn in (True, False) if step in torn else (False,):
+                accumulated.keep(may_lose=True)
+                number[0] = step + 1
+                gate.begin()
+                if is_torn:
+                    gate.fail()
+                style(step, opts[0], one(data[step]).square().mean())
+                as_usual(step, opts[1], other(data[step]).square().mean())
+                if not gate.end():
+                    accumulated.undo()
+        return [flat(one), flat(other)]
+
+    expected = weights(set())
+
+    assert [weights({step}) for step in range(9)] == [expected] * 9
+    assert weights({0, 4, 5, 8}) == expected
+
+
+def bar_class() -> Any:
+    """Return tqdm as it is in a job, and leave that of this process as it is."""
+    std = types.SimpleNamespace(tqdm=type("tqdm", (importlib.import_module("tqdm").tqdm,), {}))
+    tqdm_bars._patch(std, None)
+    return std.tqdm
+
+
+class Pass(Numbered):
+    """Four batches, of which the third is yielded twice; the first ones were done before a restart."""
+
+    def __init__(self, begin: int = 0) -> None:
+        self.begin = begin
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(self.begin, 4):
+            for is_torn in (True, False) if index == 2 else (False,):
+                self.index, marked = index, progress_bars.mark()
+                yield index
+                if is_torn:
+                    progress_bars.back_to(marked)
+
+
+@pytest.mark.parametrize("begin", [0, 2, 3])
+def test_a_bar_over_batches_counts_a_repeated_step_once(begin: int) -> None:
+    counts, bar = list[int](), bar_class()(Pass(begin), file=io.StringIO())
+
+    for _ in bar:
+        counts.append(bar.n)
+
+    assert counts == [index for index in range(begin, 4) for _ in range(2 if index == 2 else 1)]
+    assert bar.n == bar.total == 4
+
+
+@pytest.mark.parametrize("wrap", [iter, lambda one: zip(one, itertools.count()), lambda one: (x for x in one)])
+def test_bars_over_other_iterables_count_a_repeated_step_once(wrap: Callable[[Any], Any]) -> None:
+    kind = bar_class()
+    by_hand, bar = kind(total=4, file=io.StringIO()), kind(wrap(Pass()), file=io.StringIO())
+
+    for _ in bar:
+        by_hand.update()
+
+    assert (bar.n, by_hand.n) == (4, 4)
+    by_hand.close()
+    assert progress_bars.mark() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.notebook.cases import codes, job, prelude
+from tests.notebook.cases import codes, facts, job, prelude
 
 PYTHON_2 = "import sys\ntext = 'a'\nif sys.version_info < (3, 0):\n    text = unicode(text)"
 
@@ -50,3 +50,53 @@ def test_a_binding_that_a_loop_may_skip_keeps_the_earlier_one(word: str) -> None
     loop = f"for i in [1, 2]:\n    if flag:\n        {word}\n    x = i"
 
     assert prelude(job("x = 0", "flag = True", loop))[0] == "x = 0"
+
+
+BINDERS = (
+    "exec(code)",
+    "exec(code, globals())",
+    "space = globals()\nexec(code, space)",
+    "from math import *",
+    "globals().update({'w': 1})",
+    "globals()['w'] = 1",
+    "vars().setdefault('w', 1)",
+    "for name in ['w']:\n    globals()[name] = 1",
+    "if code:\n    from math import *",
+    "import sys\nsetattr(sys.modules[__name__], 'w', 1)",
+    "import __main__\n__main__.w = 1",
+    "fill(globals())",
+    "unpack()",
+    "shell = get_ipython()\nshell.user_ns['w'] = 1",
+)
+ABOVE = (
+    "code = 'w = 1'",
+    "def fill(space):\n    space['w'] = 1\ndef unpack():\n    for name in ['w']:\n        globals()[name] = 1",
+)
+
+
+@pytest.mark.parametrize("binder", BINDERS)
+def test_a_name_that_text_may_bind_is_a_warning(binder: str) -> None:
+    brought_back, read = job(*ABOVE, train=binder, outputs=("w",)), job(*ABOVE, train=f"{binder}\nprint(w)")
+    held = job(*ABOVE, train=binder, outputs=("w",), facts=facts(w=object()))
+
+    assert (codes(brought_back), codes(read), codes(held)) == (["perhaps_bound"],) * 3
+    assert brought_back.is_ready
+    assert read.is_ready
+    assert held.is_ready
+    assert brought_back.warnings[0].message.startswith("-o w: only cell [3], line ")
+    assert "reads `w`, which only cell [3], line " in read.warnings[0].message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print('x' in globals())",
+        "if 'x' not in locals():\n    x = 1",
+        "print(globals().get('x'), sorted(vars()), dir())",
+        "names = [name for name in globals() if name]",
+        "if code:\n    print(code)",
+    ],
+)
+def test_lookups_bind_nothing(line: str) -> None:
+    assert codes(job(*ABOVE, train=line, outputs=("w",))) == ["output_unbound"]
+    assert codes(job(*ABOVE, train=f"print(w)\n{line}\nexec(code)")) == ["undefined_name"]

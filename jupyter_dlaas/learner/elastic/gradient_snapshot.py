@@ -1,50 +1,108 @@
-"""Snapshots of what a step accumulates outside optimisers, in case the step is repeated.
+"""Snapshots of what a step accumulates outside optimisers, for repeated steps, checkpoints and joining learners.
 
-These are gradients that are accumulated over several steps, and the running statistics of BatchNorm. Imported only in a
-gang whose program uses torch.
+These are gradients that later steps add to, and the running statistics of BatchNorm. Imported only in a program that
+uses torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase as _Norm
+from torch.utils.hooks import unserializable_hook
 
+from jupyter_dlaas.learner.checkpoint import parameter_state
 from jupyter_dlaas.learner.elastic.gradient_averaging import registrations
 
 __all__ = ["Accumulated"]
+
+_CLEARED_MIN: Final = 3
+"""The number of observations after which a program is expected to clear its gradients as before."""
+
+
+class _Group:
+    """The parameters of one optimiser, whose gradients the program clears together.
+
+    Between two steps a gradient is needed unless its optimiser has used it and the next step begins by clearing it.
+    What the next step will do is known from former steps only, so a gradient is kept in case of doubt.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], step: Callable[[], int]) -> None:
+        self.is_used = False
+        """True if the optimiser has stepped since the last step with a backward pass began."""
+        self._cleared = 0
+        """How often the gradient was cleared after its use; below zero once it was not."""
+        self._step = step
+        self._last = -1
+        trained = [one for one in parameters if one.requires_grad and one.is_leaf]
+        if trained:
+            self._watch(trained[0])
+
+    def _watch(self, parameter: torch.Tensor) -> None:
+        @unserializable_hook  # type: ignore[untyped-decorator]
+        def before(_: torch.Tensor) -> None:
+            if self._step() == self._last:
+                return
+            self._last = self._step()
+            if self.is_used:
+                is_cleared = parameter.grad is None and self._cleared >= 0
+                self._cleared = self._cleared + 1 if is_cleared else -1
+            self.is_used = False
+
+        parameter.register_hook(before)
+
+    @property
+    def is_needed(self) -> bool:
+        """True if the next step may add to these gradients."""
+        return not (self.is_used and self._cleared >= _CLEARED_MIN)
 
 
 class Accumulated:
     """Gradients and statistics at the last boundary, as far as the next steps add to them."""
 
-    def __init__(self, models: Sequence[torch.nn.Module]) -> None:
-        self._models = list(models)
+    def __init__(self, objects: Sequence[tuple[str, Any]], step: Callable[[], int]) -> None:
+        """`objects`: models and optimisers by name; more may be added. `step`: the number of the current step."""
+        self._objects, self._step = objects, step
+        self._groups: dict[int, _Group] = {}
+        """By the id of an optimiser; 0: parameters of no optimiser."""
         self._list()
         self._counted: list[torch.Tensor] = []
-        self.is_open = False
-        """True while no optimiser has stepped since: the gradients are still being accumulated."""
         self._kept: list[torch.Tensor | bool] = []
-        """Per parameter, whether it had a gradient; while gradients are accumulated, the gradient itself."""
+        """Per parameter, whether it had a gradient; the gradient itself if the next step may add to it."""
 
     def _list(self) -> None:
-        self._registrations = registrations()
-        self._parameters = [one for model in self._models for one in model.parameters()]
-        norms = (one for model in self._models for one in model.modules() if isinstance(one, _Norm))
+        self._listed = registrations(), len(self._objects)
+        models = [one for _, one in self._objects if isinstance(one, torch.nn.Module)]
+        loose = parameter_state.loose(self._objects)
+        self._parameters = [part for one in models for part in one.parameters()]
+        self._parameters += [part for parts in loose.values() for part in parts]
+        norms = (one for model in models for one in model.modules() if isinstance(one, _Norm))
         self._statistics = [one for norm in norms for one in norm.buffers(recurse=False)]
+        owner: dict[int, int] = {}
+        for _, one in self._objects:
+            if isinstance(one, torch.optim.Optimizer):
+                trained = [part for group in one.param_groups for part in group["params"]]
+                owner = {id(part): id(one) for part in trained} | owner
+                if id(one) not in self._groups:
+                    self._groups[id(one)] = found = _Group(trained, self._step)
+                    one.register_step_post_hook(_uses(found))
+        self._groups.setdefault(0, _Group([], self._step))
+        self._group_of = [self._groups[owner.get(id(part), 0)] for part in self._parameters]
 
     def keep(self, *, may_lose: bool) -> None:
         """Take a snapshot at a boundary, if a learner may be lost in the next step (`may_lose`)."""
-        if self._registrations != registrations():
+        if self._listed != (registrations(), len(self._objects)):
             self._list()
-        is_open = self.is_open
         self._kept, self._counted = [], []
         if may_lose:
             self._counted = [one.clone() for one in self._statistics]
             # Gradients that the user's code is about to clear are not copied: the next ones reuse their memory.
-            self._kept = [p.grad is not None and (not is_open or p.grad.clone()) for p in self._parameters]
+            self._kept = [
+                p.grad is not None and (not group.is_needed or p.grad.clone())
+                for p, group in zip(self._parameters, self._group_of, strict=True)
+            ]
 
     def undo(self) -> None:
         """Undo what a failed step has added."""
@@ -57,17 +115,27 @@ class Accumulated:
             elif isinstance(kept, torch.Tensor):
                 parameter.grad = kept.clone()
             elif parameter.grad is not None:
-                # The gradient was either zero, or the user's code is about to clear it as in the other steps.
-                parameter.grad.zero_()
+                parameter.grad.zero_()  # the user's code is about to clear it as in the other steps
 
     def snapshot(self) -> list[Any] | None:
-        """Return accumulated gradients, for checkpoints and joining learners; None if there are none."""
-        if not self.is_open or all(p.grad is None for p in self._parameters):
-            return None
-        return [None if p.grad is None else p.grad.detach() for p in self._parameters]
+        """Return the gradients that the next steps may add to; None if there are none."""
+        self._list()
+        found = [
+            p.grad.detach() if p.grad is not None and group.is_needed else None
+            for p, group in zip(self._parameters, self._group_of, strict=True)
+        ]
+        return found if any(one is not None for one in found) else None
 
     def put_back(self, found: Sequence[Any] | None) -> None:
         """Continue from a snapshot."""
-        self.is_open = found is not None
+        self._list()
         for number, parameter in enumerate(self._parameters):
-            parameter.grad = None if found is None or found[number] is None else found[number].to(parameter.device)
+            kept = found[number] if found is not None and number < len(found) else None
+            parameter.grad = None if kept is None else kept.to(parameter.device).clone()
+
+
+def _uses(group: _Group) -> Callable[..., None]:
+    def used(*_: object) -> None:
+        group.is_used = True
+
+    return used

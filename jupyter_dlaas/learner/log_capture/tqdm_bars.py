@@ -14,12 +14,15 @@ from jupyter_dlaas.learner.log_capture.bar_position import Bar, Bars
 from jupyter_dlaas.learner.log_capture.log_position import Place
 from jupyter_dlaas.learner.log_capture.recorder import Source, record_metrics, record_progress, recorder
 from jupyter_dlaas.learner.log_capture.vocabulary import COUNTERS, EPOCHS, NEVER, may_matter, words_of
+from jupyter_dlaas.learner.reporting.progress_bars import OPEN, Numbered
 
 __all__ = ["install"]
 
 _EVERY_S: Final = 0.5
 _REPORT_S: Final = 0.2
 _MININTERVAL: Final = 6  # the position among tqdm's parameters
+_PLAIN: Final = (range, list, tuple, str, dict, set)
+"""Iterables whose items are yielded once each."""
 
 
 def install(place: Place | None) -> None:
@@ -144,16 +147,21 @@ def _patch(std: Any, reader: _Reader | None) -> None:
         self._dlaas_bar = None
         self._dlaas_drawn_s = 0.0
         begin(self, *args, **kwargs)
+        if not self.disable:
+            OPEN.add(self)
         if reader is not None and not self.disable:
             self._dlaas_bar = reader.opened(self)
 
     @functools.wraps(walk)
     def walked(self: Any) -> Iterator[Any]:
         mine: Bar | None = getattr(self, "_dlaas_bar", None)
+        self._dlaas_iterates = True
+        if not self.disable and not isinstance(self.iterable, _PLAIN):
+            yield from _walk(self, mine)
+            return
         if mine is None:
             yield from walk(self)
             return
-        self._dlaas_iterates = True
         first = int(self.n)
         for count, one in enumerate(walk(self), first):
             mine.done = count
@@ -170,12 +178,28 @@ def _patch(std: Any, reader: _Reader | None) -> None:
     @functools.wraps(close)
     def closed(self: Any) -> None:
         close(self)
+        OPEN.discard(self)
         mine, self._dlaas_bar = getattr(self, "_dlaas_bar", None), None
         if mine is not None and reader is not None:
             reader.closed(mine, self)
 
     cls.__init__, cls.__iter__, cls.update, cls.close = begun, walked, moved, closed
     _patch_words(cls, reader)
+
+
+def _walk(bar: Any, mine: Bar | None) -> Iterator[Any]:
+    """Iterate as tqdm does, but with `bar.n` as the only count, so that it can be restored when a step is repeated."""
+    numbered = bar.iterable if isinstance(bar.iterable, Numbered) else None
+    try:
+        for one in bar.iterable:
+            if numbered is not None and numbered.index > bar.n:  # a restart continued in the middle
+                bar.initial = bar.n = bar.last_print_n = numbered.index
+            if mine is not None:
+                mine.done = int(bar.n)
+            yield one
+            bar.update(1 if numbered is None else max(0, numbered.index + 1 - bar.n))
+    finally:
+        bar.close()
 
 
 def _patch_words(cls: Any, reader: _Reader | None) -> None:

@@ -17,6 +17,7 @@ from jupyter_dlaas.learner.data.sharding import Feed, Place, Share, feed
 from jupyter_dlaas.learner.data.sources import BadData, Source, length
 from jupyter_dlaas.learner.elastic.step_timing import Work
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.reporting.progress_bars import Numbered
 from jupyter_dlaas.learner.training_run import checkpoint_state, divergence, independence_check
 from jupyter_dlaas.learner.training_run.step_rollback import RepeatedStep
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "numbered"]
 
 
-class Batches:
+class Batches(Numbered):
     """One pass over the data, sharded for this learner. Iterate over it once; `len()` is the number of steps."""
 
     def __init__(self, owner: Run, source: Source, growth: Growth | None = None) -> None:
@@ -90,8 +91,6 @@ class Batches:
             share = todo.share(Place(here.sample, size, run.rank, run.world_size))
             yield from self._step(here, share, size)
             if run._gate.end():
-                if run._accumulated is not None:
-                    run._accumulated.is_open = not run._gate.has_stepped
                 after = here.sample + share.total
                 here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run._step, sample=after)
             else:

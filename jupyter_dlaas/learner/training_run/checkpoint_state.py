@@ -59,26 +59,10 @@ def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any],
         "namespace": namespace,
         "streams": rng_state.snapshot(),
         "done": run._gate.done,
-        "gradients": run._accumulated.snapshot() if run._accumulated is not None else None,
+        "gradients": run._accumulated.snapshot() if run._accumulated is not None and run._exact is None else None,
         "growth": run._growth.state if run._growth is not None else None,
-        "pending": _pending_gradients(run),
     }
     return content, left_out
-
-
-def _pending_gradients(run: Run) -> list[Any]:
-    """Return gradients that no optimiser has used yet, in a run that does not accumulate them for a changing gang."""
-    if run._accumulated is not None or run._exact is not None or run._stepped_at == run._step:
-        return []
-    found = [one.grad for one in _parameters(run)]
-    return found if any(one is not None for one in found) else []
-
-
-def _parameters(run: Run) -> list[Any]:
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return []
-    return [part for _, one in run._objects if isinstance(one, torch.nn.Module) for part in one.parameters()]
 
 
 def _report_left_out(run: Run, left_out: dict[str, str]) -> None:
@@ -243,9 +227,7 @@ def put_back_values(run: Run) -> None:
 def put_back_step(run: Run, content: dict[str, Any]) -> None:
     """Restore state that spans several steps or lies within one: gate, pending gradients and batch growth."""
     run._gate.take(content.get("done", {}))
-    for parameter, gradient in zip(_parameters(run), content.get("pending") or (), strict=False):
-        parameter.grad = gradient if gradient is None else gradient.to(parameter.device).clone()
     if run._accumulated is not None:
-        run._accumulated.put_back(content.get("gradients"))
+        run._accumulated.put_back(content.get("gradients") or content.get("pending"))  # the latter: former versions
     if run._growth is not None and content.get("growth") is not None:
         run._growth.state = content["growth"]

@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from jupyter_dlaas.learner.checkpoint import parameter_state
 from jupyter_dlaas.learner.elastic import sum_loss
-from jupyter_dlaas.learner.elastic.gradient_snapshot import Accumulated
 from jupyter_dlaas.learner.reporting.notes import LOSS, NOT_PREPARED, report
 from jupyter_dlaas.learner.training_run import divergence, independence_check
 
@@ -52,8 +51,6 @@ def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: 
             _Others(run).watch()
             if run._context is not None:
                 run._context.at_end.append(lambda: divergence.at_end(run))
-    if gang is not None and gang.may_change:
-        run._accumulated = Accumulated([one for _, one in run._objects if isinstance(one, torch.nn.Module)])
 
 
 def _cover(run: Run) -> None:

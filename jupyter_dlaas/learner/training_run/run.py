@@ -121,8 +121,6 @@ class Run:
         self._restores_late = False
         """True if the checkpoint is restored when that loop begins, not before."""
         self._told: set[str] = set()
-        self._stepped_at = -1
-        """The last step in which an optimiser stepped. Gradients of later steps have not been used yet."""
         self._trained = Trained()
         self._last_step_s: float | None = None
         self._saved_s = time.monotonic()
@@ -251,8 +249,6 @@ class Run:
             self._objects.append((f"{len(self._objects)}:{type(one).__name__}", one))
             if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
                 one.to(self.device)
-            if torch is not None and isinstance(one, torch.optim.Optimizer):
-                one.register_step_post_hook(self._note_step)
         if shards is not None or self._exact is not None:
             importlib.import_module("jupyter_dlaas.learner.exact.requirements").begin(self, shards, ddp, given)
         if not self._restores_late:
@@ -263,6 +259,9 @@ class Run:
         if torch is not None and (is_gang or self._exact is not None):
             preparing = importlib.import_module("jupyter_dlaas.learner.training_run.preparation")
             preparing.prepare(self, self._objects[-len(given) :], scheduler, scaler, ddp or {})
+        if torch is not None and self._context is not None and self._accumulated is None:
+            module = importlib.import_module("jupyter_dlaas.learner.elastic.gradient_snapshot")
+            self._accumulated = module.Accumulated(self._objects, lambda: self._step)
         return given[0] if len(given) == 1 else tuple(given)
 
     def train_step(self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None = None) -> Any:
@@ -281,9 +280,6 @@ class Run:
         if self._exact is None:
             raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
         return self._exact.step(fn, batch, update, self._step)
-
-    def _note_step(self, *_: object) -> None:
-        self._stepped_at = self._step
 
     def _may_change(self) -> bool:
         """Return whether this gang's membership may change while it trains."""

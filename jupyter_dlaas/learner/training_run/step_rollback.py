@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.checkpoint import user_state
+from jupyter_dlaas.learner.reporting import progress_bars
 from jupyter_dlaas.learner.reporting.notes import REPEATED, report
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class RepeatedStep:
         self._run, self._context = run, context
         self._names = run._namespace.mark()
         self._state = user_state.mark(run.state)
+        self._bars = progress_bars.mark()
         self._at_failure: Any = None
         self._why = ""
         self._step = run._step + 1
@@ -61,6 +63,7 @@ class RepeatedStep:
             self._at_failure = None
         run._namespace.back_to(self._names)
         user_state.back_to(run.state, self._state)
+        progress_bars.back_to(self._bars)
         if self._why:
             self._tell(f"what the loop changes beside the prepared objects ({self._why})")
         elif changed:
