@@ -29,7 +29,6 @@ from jupyter_dlaas.jobdir.checkpoint_manifest import (
     MANIFEST,
     STATE,
     Manifest,
-    Range,
     Stored,
     manifests,
     stored,
@@ -38,6 +37,8 @@ from jupyter_dlaas.jobdir.checkpoint_manifest import to_bytes as manifest_bytes
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.learner_messages import CheckpointWritten
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = [
     "KEPT",
@@ -129,7 +130,10 @@ def take(
 
 
 def write_later(
-    write: Callable[[], Manifest], step: int, tell: Callable[..., None], first: Callable[[], object] | None = None
+    write: Callable[[], Manifest],
+    step: int,
+    send: Callable[[CheckpointWritten], None],
+    first: Callable[[], object] | None = None,
 ) -> None:
     """Write a snapshot in the background. An OSError is printed, and training continues without the checkpoint.
 
@@ -145,7 +149,7 @@ def write_later(
         except OSError as error:
             print(f"[no checkpoint at step {step}: {error}]", file=sys.stderr, flush=True)
         else:
-            tell(t="checkpoint", step=step)
+            send(CheckpointWritten(step=step))
 
     _later(act)
 

@@ -137,7 +137,7 @@ class Batches:
             return None
         if gang.work is None:
             assert self._run._context is not None
-            gang.work = Work(self._run._context.control.tell, gang.skew())
+            gang.work = Work(self._run._context.control.send, gang.skew())
         found: Work = gang.work
         return found
 

@@ -32,6 +32,7 @@ from jupyter_dlaas.learner.training_run.batches import Batches, numbered
 from jupyter_dlaas.learner.training_run.size_request import learners_for
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import DlaasError, encode
+from jupyter_dlaas.wire.learner_messages import SizeRequest
 
 __all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
 
@@ -51,7 +52,7 @@ def run() -> Run:
     if context is None:
         return Run(None)
     one = run_of(context)
-    context.control.state(uses_run=True)
+    context.control.update_state(uses_run=True)
     return one
 
 
@@ -215,7 +216,7 @@ class Run:
         if self._context is not None:
             learners = learners_for(self._context.spec, number)
             if self.rank == 0 and self._resume is None and not self._is_joining:
-                self._context.control.state(asks=[learners, self._step])
+                self._context.control.update_state(size_request=SizeRequest(learners, self._step))
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -299,7 +300,7 @@ class Run:
         may_change = self._may_change()
         self._gang = gang = module.Gang(self.device, self.rank, self.world_size, self._gate, may_change=may_change)
         if self._context is not None:
-            self._context.control.beats.talks = gang.talks
+            self._context.control.beats.collectives_started = gang.talks
         if may_change and self._context is not None:
             regrouping = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
             self._regrouping = regrouping.Regrouping(self, self._context, gang)
@@ -456,7 +457,7 @@ class Run:
         self._boundaries.begin()
         self._saved_s = time.monotonic()
         if self._restored is None or "call" not in self._restored:
-            context.control.state(step=self._step, at_s=time.time())
+            context.control.update_state(step=self._step, at_s=time.time())
 
     def _restore_early(self) -> None:
         """Restore the checkpoint now: a custom loop has no position at which to wait for it."""
@@ -511,7 +512,7 @@ class Run:
         else:
             seed_all(derive(self._seed, self._step, self.rank))
         if "call" in self._restored and self._context is not None:  # the code before it only led to this position
-            self._context.control.state(step=self._step, at_s=time.time())
+            self._context.control.update_state(step=self._step, at_s=time.time())
         self._restored = None
 
     # -- checkpoints --------------------------------------------------------------------------------------------------

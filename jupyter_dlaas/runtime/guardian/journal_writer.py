@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import read_json
-from jupyter_dlaas.jobdir.checkpoint_manifest import Range, manifests
+from jupyter_dlaas.jobdir.checkpoint_manifest import manifests
 from jupyter_dlaas.jobdir.journal_file import Journal
 from jupyter_dlaas.jobdir.journal_replay import Told, told
 from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
@@ -17,8 +17,10 @@ from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
 from jupyter_dlaas.runtime.system.process import Identity
 from jupyter_dlaas.wire.codec import decode
 from jupyter_dlaas.wire.journal import JOURNAL_FORMAT, FactKind
+from jupyter_dlaas.wire.learner_messages import LearnerState, Throughput
 from jupyter_dlaas.wire.protocol import Failure, Note
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = ["Chronicle"]
 
@@ -169,26 +171,25 @@ class Chronicle:
             kind, generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True
         )
 
-    def pace(self, generation: int, told: Mapping[str, Any]) -> None:
+    def pace(self, generation: int, measured: Throughput) -> None:
         """Record the gang's training speed."""
-        left_s = told.get("left_s")
         self.journal.append(
             FactKind.PACE,
             generation=generation,
-            learners=int(told["learners"]),
-            steps=int(told["steps"]),
-            rate=float(told["rate"]),
-            spread=float(told["spread"]),
-            left_s=None if left_s is None else float(left_s),
+            learners=measured.learners,
+            steps=measured.steps,
+            rate=measured.rate,
+            spread=measured.spread,
+            left_s=measured.left_s,
         )
 
-    def of_program(self, state: Mapping[str, Any]) -> None:
-        """Record what a learner reports of its program. The learner repeats the report with each hello."""
-        if isinstance(asks := state.get("asks"), list):
-            self.asked(*asks)
-        if isinstance(alone := state.get("alone"), list):
-            self.alone(*alone)
-        for code, text in state.get("reports", ()):
+    def of_program(self, state: LearnerState) -> None:
+        """Record what a learner reports of its program. The learner repeats the report with each state."""
+        if state.size_request is not None:
+            self.asked(*state.size_request)
+        if state.independence is not None:
+            self.alone(*state.independence)
+        for code, text in state.notes:
             self.report(Note(code=code, text=text))
 
     def asked(self, learners: int, step: int) -> None:

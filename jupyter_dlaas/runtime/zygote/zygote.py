@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind
-from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest, Range
+from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest
 from jupyter_dlaas.runtime.guardian import entrypoint
 from jupyter_dlaas.runtime.guardian.exit_status import Result, reap
 from jupyter_dlaas.runtime.spawn import launch, preload
@@ -35,6 +35,7 @@ from jupyter_dlaas.runtime.system.process import boot_id, identity, marked, stat
 from jupyter_dlaas.wire.codec import decode, encode
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, Progress, Where
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = ["main"]
 
