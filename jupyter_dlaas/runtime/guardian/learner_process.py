@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jupyter_dlaas.runtime.system.json_lines import Lines
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, marked, open_process
-from jupyter_dlaas.wire.journal import Fact
+from jupyter_dlaas.wire.journal import LearnerUp
 from jupyter_dlaas.wire.learner_messages import (
     ChangeAgreement,
     FailureReport,
@@ -120,7 +120,7 @@ def _newer(reported: int | None, known: int) -> int:
     return known if reported is None else reported
 
 
-def find_living(job_dir: str, up: Mapping[int, Fact], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
+def find_living(job_dir: str, up: Mapping[int, LearnerUp], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
     """Find the living learners of an earlier guardian: member -> identity and pidfd.
 
     The journal names them. If the guardian died after starting a learner and before recording it, the job's mark in the

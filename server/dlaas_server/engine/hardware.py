@@ -11,7 +11,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import nodes_in_force
 from dlaas_server.core.planning.suspect_devices import moved_away, struck, trusted_again
 from dlaas_server.engine.transaction import Draft
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, GenerationLost, LearnerDown
 
 __all__ = ["count_failure", "trust_again"]
 
@@ -21,12 +21,12 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
 
     `before`: the job as it was before the fact was folded in.
     """
-    if fact.kind is FactKind.LEARNER_DOWN and fact.failure is not None:
+    if isinstance(fact, LearnerDown) and fact.failure is not None:
         settings = draft.settings
         found, text = struck(settings.suspects, before, fact, nodes_in_force(nodes, settings), draft.now_s)
         if found is not settings.suspects:
             draft.set(replace(settings, suspects=found), text or f"A learner of {before.id} met a hardware failure.")
-    elif fact.kind is FactKind.LOST and draft.settings.suspects:
+    elif isinstance(fact, GenerationLost) and draft.settings.suspects:
         job = draft.job(before.id)
         elsewhere = moved_away(job, draft.settings.suspects)
         if elsewhere is not job:

@@ -12,7 +12,7 @@ from typing import Final
 from dlaas_server.core.model.cluster import Device, Node, Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
+from jupyter_dlaas.wire.journal import Goal, LearnerDown
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
 
 __all__ = ["Suspect", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
@@ -48,7 +48,7 @@ class Suspect:
 
 
 def struck(
-    suspects: Mapping[str, Suspect], job: Job, fact: Fact, nodes: Sequence[Node], now_s: float
+    suspects: Mapping[str, Suspect], job: Job, fact: LearnerDown, nodes: Sequence[Node], now_s: float
 ) -> tuple[Mapping[str, Suspect], str]:
     """Count a learner's hardware failure. Return the new suspects, and a sentence for the pool's history.
 
@@ -57,7 +57,7 @@ def struck(
     """
     seat = next((m.seat for m in job.members if m.member == fact.member), None)
     failure = fact.failure
-    if fact.kind is not FactKind.LEARNER_DOWN or seat is None or not _is_hardware(failure):
+    if seat is None or not _is_hardware(failure):
         return suspects, ""
     assert failure is not None
     found, sentences = dict(suspects), []
