@@ -325,7 +325,7 @@ class _Solver:
         return Problem("perhaps_bound", text, cell, line, (name,))
 
     def _is_output(self, blocked: Blocked) -> bool:
-        """Return whether only -o needs the name. A statement such as `globals()["w"] = 1` names it without reading it."""
+        """Return whether only -o needs the name. `globals()["w"] = 1` names it without reading it."""
         end = len(self.steps)
         readers = [self.steps[index] for index in blocked.readers - {end}]
         return end in blocked.readers and not any(

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.wire.codec import Invalid, decode, encode
+from jupyter_dlaas.wire.step_range import Range
 
-__all__ = ["FOLDER", "FORMAT", "MANIFEST", "STATE", "Manifest", "Range", "Stored", "manifests", "stored", "to_bytes"]
+__all__ = ["FOLDER", "FORMAT", "MANIFEST", "STATE", "Manifest", "Stored", "manifests", "stored", "to_bytes"]
 
 FORMAT: Final = 2
 """Format of the checkpoints that this release writes. It reads this format and all earlier ones."""
@@ -20,15 +21,6 @@ FOLDER: Final = "checkpoints"
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.bin"
 _NAME: Final = re.compile(r"step-([0-9]{1,18})(?:\.([0-9]{1,9}))?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """Steps [first, end) of the job, all in one epoch."""
-
-    epoch: int
-    first: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

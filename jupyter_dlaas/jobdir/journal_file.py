@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import write_whole
 from jupyter_dlaas.runtime.system.process import uptime_s
@@ -65,15 +66,13 @@ class Journal:
         self._next = 1 + max((fact.n for fact in self.earlier), default=-1)
         self._waiting: list[Fact] = []
 
-    def append(self, kind: FactKind, **fields: Any) -> Fact:
-        """Write one fact now, with the next number and the time."""
-        fact = masked_fact(
-            Fact(n=self._next, at_s=self._now(), up_s=round(uptime_s(), 3), kind=kind, **fields), self._mask
-        )
+    def append(self, fact: Fact) -> Fact:
+        """Write one fact now, with the next number and the time. Return it as written."""
+        written = masked_fact(replace(fact, n=self._next, at_s=self._now(), up_s=round(uptime_s(), 3)), self._mask)
         self._next += 1
-        self._waiting.append(fact)
+        self._waiting.append(written)
         self.flush()
-        return fact
+        return written
 
     def number_from(self, read: int) -> None:
         """Use no number below `read` again, even if the lines with these numbers are lost."""

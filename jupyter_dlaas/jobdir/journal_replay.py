@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import (
+    CheckpointSaved,
+    Fact,
+    GenerationLost,
+    GenerationStarted,
+    JobClosed,
+    JobCompleted,
+    LearnerDown,
+    LearnerReady,
+    LearnersLost,
+    LearnerUp,
+    LoopBegun,
+    ResultsStoring,
+    StepsCommitted,
+    WantedSeen,
+)
 from jupyter_dlaas.wire.protocol import Failure
 
 __all__ = ["Told", "int_or", "members_in", "told"]
@@ -23,7 +38,7 @@ class Told:
     closed_revision: int | None = None
     """Last revision that was read before the job was closed, unless a later one followed."""
     generation: int = -1
-    up: Mapping[int, Fact]
+    up: Mapping[int, LearnerUp]
     """Members that were started and not seen to end."""
     ever: frozenset[int] = frozenset()
     """All members that were ever started."""
@@ -61,9 +76,13 @@ def members_in(value: object) -> set[int]:
     return {one for one in value if isinstance(one, int)} if isinstance(value, list) else set()
 
 
+def _number(generation: int | None) -> int:
+    return -1 if generation is None else generation
+
+
 def told(facts: Iterable[Fact]) -> Told:
     """Replay a journal."""
-    up: dict[int, Fact] = {}
+    up: dict[int, LearnerUp] = {}
     ready: set[int] = set()
     failed: list[tuple[int, Failure]] = []
     ranks: dict[int, int] = {}
@@ -75,41 +94,42 @@ def told(facts: Iterable[Fact]) -> Told:
     kept, closed = 0, None
     is_completed = False
     for fact in facts:
-        its = -1 if fact.generation is None else fact.generation
-        if fact.kind is FactKind.SEEN and fact.revision is not None:
+        if isinstance(fact, WantedSeen):
             revision, closed = max(revision, fact.revision), None
-        elif fact.kind is FactKind.LEARNER_UP and fact.member is not None:
-            if its > generation:
-                generation, is_completed = its, False
+        elif isinstance(fact, LearnerUp):
+            number = _number(fact.generation)
+            if number > generation:
+                generation, is_completed = number, False
                 failed, ranks = [], {}
             up[fact.member] = fact
             ever.add(fact.member)
             ranks[fact.member] = fact.rank or 0
-        elif fact.kind is FactKind.LEARNER_READY and fact.member is not None:
+        elif isinstance(fact, LearnerReady):
             ready.add(fact.member)
-        elif fact.kind is FactKind.LEARNER_DOWN and fact.member is not None:
+        elif isinstance(fact, LearnerDown):
             up.pop(fact.member, None)
-            if fact.failure is not None and its == generation:
+            if fact.failure is not None and _number(fact.generation) == generation:
                 failed.append((fact.member, fact.failure))
-        elif fact.kind is FactKind.GENERATION:
-            together, order, plain = its, fact.members or (), its if fact.plain else -1
+        elif isinstance(fact, GenerationStarted):
+            together, order = _number(fact.generation), fact.members or ()
+            plain = together if fact.plain else -1
             failed = [] if fact.live else failed
-        elif fact.kind is FactKind.BEGUN:
+        elif isinstance(fact, LoopBegun):
             plain = -1
-        elif fact.kind is FactKind.REGROUPED:
+        elif isinstance(fact, LearnersLost):
             order, failed = fact.members or (), []
-        elif fact.kind is FactKind.LOST:
-            lost = its
-        elif fact.kind is FactKind.STORING:
-            storing = its
-        elif fact.kind is FactKind.CHECKPOINT and fact.step is not None:
-            checkpoints.add((its, fact.step))
+        elif isinstance(fact, GenerationLost):
+            lost = _number(fact.generation)
+        elif isinstance(fact, ResultsStoring):
+            storing = _number(fact.generation)
+        elif isinstance(fact, CheckpointSaved) and fact.step is not None:
+            checkpoints.add((_number(fact.generation), fact.step))
             kept = max(kept, fact.asked or 0)
-        elif fact.kind is FactKind.COMMITTED and fact.step is not None:
-            committed[its] = fact.step
-        elif fact.kind is FactKind.COMPLETED:
+        elif isinstance(fact, StepsCommitted) and fact.step is not None:
+            committed[_number(fact.generation)] = fact.step
+        elif isinstance(fact, JobCompleted):
             is_completed = True
-        elif fact.kind is FactKind.CLOSED:
+        elif isinstance(fact, JobClosed):
             closed = revision
     return Told(
         revision=revision,

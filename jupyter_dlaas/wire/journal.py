@@ -1,30 +1,57 @@
 """Protocol between engine and guardian: a document down, an append-only journal up. Standard library only.
 
 Down: `Wanted`, an absolute state with a rising `revision`. The guardian carries it out; receiving the same one twice
-has no further effect. Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without gaps. The engine
-owns the wanted state, the guardian the history; neither writes the other's file.
+has no further effect. Up: one `Fact` per line of the job's `journal.jsonl`, numbered from 0 without gaps. `Fact` is a
+union: each kind is a record with its own fields, and `kind` on the line says which. A field that is None is left out,
+and a reader ignores fields that it does not know. The engine owns the wanted state, the guardian the history; neither
+writes the other's file.
 """
 
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from jupyter_dlaas.wire.codec import Invalid, Json, clean, decode, encode
 from jupyter_dlaas.wire.protocol import Cause, Failure, Note
 
 __all__ = [
+    "FACT_TYPES",
     "JOURNAL_FORMAT",
     "SPEC_FORMAT",
+    "CheckpointSaved",
+    "CommunicationProfiled",
     "Fact",
     "FactKind",
+    "GenerationLost",
+    "GenerationStarted",
     "Goal",
+    "GuardianUp",
+    "IndependenceFound",
+    "JobClosed",
+    "JobCompleted",
+    "JobHalted",
+    "LearnerAwaited",
+    "LearnerDown",
+    "LearnerReady",
+    "LearnerUp",
+    "LearnersLost",
+    "LineDamaged",
+    "LoopBegun",
     "MemberWanted",
+    "NoteReported",
+    "ResultsStoring",
+    "SizeRequested",
+    "StepsCommitted",
+    "StragglerFound",
+    "ThroughputMeasured",
     "Wanted",
+    "WantedSeen",
     "fact_from_line",
     "fact_to_line",
     "find_fact",
@@ -103,119 +130,342 @@ class Wanted:
 
 
 class FactKind(StrEnum):
-    """Kind of a recorded event."""
+    """Kind of a recorded event: the value of `kind` on its line."""
 
     GUARDIAN_UP = "guardian_up"
-    """A guardian holds the job: pid, start, boot, journal `format`; `took_over`: it adopted another one's learners."""
     SEEN = "seen"
-    """The guardian read the wanted document of this `revision`."""
     LEARNER_UP = "learner_up"
-    """The process of `member` exists."""
     LEARNER_READY = "learner_ready"
-    """`member` reached user code (its prelude or main block runs)."""
     LEARNER_DOWN = "learner_down"
-    """`member` ended, so its devices are free. `code` or `signal`; `failure` unless it was asked to leave."""
     GENERATION = "generation"
-    """All of `generation` are ready and train together from `step`; `idle_s` is the time since the previous step."""
     BEGUN = "begun"
-    """A resumable training loop began in `generation`, which was recorded as `plain` before."""
     REGROUPED = "regrouped"
-    """`generation` lost learners while it trained and continues as `members` from `step`; `failure` is the reason."""
     AWAITED = "awaited"
-    """The others wait for `member`, which is busy at `why`, a place in the user's code; without `member`: no longer."""
     SLOW = "slow"
-    """`member` is a straggler: it works at `rate` of the median speed and delays the others; without `member`: none."""
     PROFILE = "profile"
-    """Communication profile of `generation`: `communication` is the share of a step that is spent waiting for
-    all-reduces, `skew` the largest tensor's share of all exchanged bytes."""
     CHECKPOINT = "checkpoint"
-    """A complete checkpoint of `step` is on disk; `asked` is the last request that it answers."""
     COMMITTED = "committed"
-    """`generation` trained steps [first_step, step) of the job in `epoch`; consistency checks count samples by it."""
     PACE = "pace"
-    """`learners` trained `rate` samples per second over `steps` steps (robust mean of their times, with relative
-    `spread`); `left_s` is the remaining time at this pace."""
     ASKED = "asked"
-    """The program requested `learners` at `step`."""
     ALONE = "alone"
-    """Several learners of this program would share nothing; `why` is a sentence that says what to do.
-
-    With `learners`, the program can continue at that size only.
-    """
     REPORT = "report"
-    """Training reports a `note` for the job's owner."""
     LOST = "lost"
-    """`generation` broke because of `failure`, and none of its learners is left. The engine decides what follows."""
     STORING = "storing"
-    """User code ended; results are being written."""
     HALTED = "halted"
-    """All learners left at `step`; `has_checkpoint` says whether the job can resume."""
     COMPLETED = "completed"
-    """The program finished; the values named in `results` can be loaded."""
     DAMAGED = "damaged"
-    """Placeholder for a journal line that cannot be read. No guardian writes it. `why` says where the line is."""
     CLOSED = "closed"
-    """Final fact of the guardian: no process of this job is left. `why`: halted, completed or stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """One line of the journal. Only the fields that the kind's description names are set."""
+class _Line:
+    """Fields of every line. The journal sets them when it writes a fact."""
 
-    n: int
-    at_s: float
-    kind: FactKind
+    n: int = -1
+    """Number of the fact."""
+    at_s: float = 0.0
+    """Time of day."""
     up_s: float | None = None
     """Uptime of the guardian's machine: together with the boot id, a time that setting the clock does not change."""
-    generation: int | None = None
-    member: int | None = None
-    rank: int | None = None
-    revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardianUp(_Line):
+    """A guardian holds the job."""
+
+    kind: ClassVar = FactKind.GUARDIAN_UP
     pid: int | None = None
     start: int | None = None
     """Start time of the process in clock ticks after boot: together with `pid` and `boot` it identifies a process."""
     boot: str | None = None
     took_over: bool | None = None
+    """True if it adopted the learners of an earlier guardian."""
     format: int | None = None
+    """Format of the journal from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSeen(_Line):
+    """The guardian read the wanted document of this revision."""
+
+    kind: ClassVar = FactKind.SEEN
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerUp(_Line):
+    """The process of a member exists."""
+
+    kind: ClassVar = FactKind.LEARNER_UP
+    generation: int | None = None
+    member: int
+    rank: int | None = None
+    pid: int | None = None
+    start: int | None = None
+    boot: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerReady(_Line):
+    """A member reached user code (its prelude or main block runs)."""
+
+    kind: ClassVar = FactKind.LEARNER_READY
+    generation: int | None = None
+    member: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerDown(_Line):
+    """A member ended, so its devices are free."""
+
+    kind: ClassVar = FactKind.LEARNER_DOWN
+    generation: int | None = None
+    member: int
     code: int | None = None
     signal: int | None = None
     failure: Failure | None = None
+    """Failure, unless it was asked to leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationStarted(_Line):
+    """All members of a generation are ready and train together."""
+
+    kind: ClassVar = FactKind.GENERATION
+    generation: int | None = None
+    failure: Failure | None = None
+    """Failure of the learners that were lost in the change."""
     step: int | None = None
-    first_step: int | None = None
-    epoch: int | None = None
     idle_s: float | None = None
-    seconds: float | None = None
-    bytes: int | None = None
-    has_checkpoint: bool | None = None
-    asked: int | None = None
-    """Number of the checkpoint request that is answered, as counted by `Wanted.checkpoints`."""
+    """Seconds since the previous step."""
     members: tuple[int, ...] | None = None
-    """Members that train together, in rank order."""
+    """Members in rank order, if the gang changed while it trained."""
     live: bool | None = None
     """True if the gang can change while it trains."""
     plain: bool | None = None
     """True if the program trains without this package's run(): a replacement would begin from the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBegun(_Line):
+    """A resumable training loop began in a generation that was recorded as `plain` before."""
+
+    kind: ClassVar = FactKind.BEGUN
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnersLost(_Line):
+    """A generation lost learners while it trained, and continues as `members` from `step`."""
+
+    kind: ClassVar = FactKind.REGROUPED
+    generation: int | None = None
+    failure: Failure | None = None
+    step: int | None = None
+    idle_s: float | None = None
+    members: tuple[int, ...] | None = None
+    live: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerAwaited(_Line):
+    """The others wait for a member, which is busy at `why`, a place in the user's code; without one: no longer."""
+
+    kind: ClassVar = FactKind.AWAITED
+    member: int | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerFound(_Line):
+    """A member works at `rate` of the median speed and delays the others; without a member: none does any more."""
+
+    kind: ClassVar = FactKind.SLOW
+    member: int | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationProfiled(_Line):
+    """Communication cost of a generation."""
+
+    kind: ClassVar = FactKind.PROFILE
+    generation: int | None = None
+    communication: float | None = None
+    """Share of a step that is spent waiting for all-reduces."""
+    skew: float | None = None
+    """Share of the largest tensor in all exchanged bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(_Line):
+    """A complete checkpoint is on disk."""
+
+    kind: ClassVar = FactKind.CHECKPOINT
+    generation: int | None = None
+    step: int | None = None
+    epoch: int | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+    asked: int | None = None
+    """Number of the last checkpoint request that it answers, as counted by `Wanted.checkpoints`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsCommitted(_Line):
+    """A generation trained steps [first_step, step) of the job; consistency checks count samples by it."""
+
+    kind: ClassVar = FactKind.COMMITTED
+    generation: int | None = None
+    step: int | None = None
+    first_step: int | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputMeasured(_Line):
+    """The gang trained `rate` samples per second over `steps` steps (robust mean of their times)."""
+
+    kind: ClassVar = FactKind.PACE
+    generation: int | None = None
     learners: int | None = None
     steps: int | None = None
     rate: float | None = None
     spread: float | None = None
+    """Relative spread of the step times."""
     left_s: float | None = None
-    communication: float | None = None
-    skew: float | None = None
-    results: tuple[str, ...] | None = None
+    """Remaining time at this speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRequested(_Line):
+    """The program requested another number of learners."""
+
+    kind: ClassVar = FactKind.ASKED
+    step: int | None = None
+    learners: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndependenceFound(_Line):
+    """Several learners of this program would share nothing."""
+
+    kind: ClassVar = FactKind.ALONE
+    learners: int | None = None
+    """Only size at which the program can continue, if there is one."""
     why: str | None = None
+    """Sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteReported(_Line):
+    """Training reports a note for the job's owner."""
+
+    kind: ClassVar = FactKind.REPORT
     note: Note | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationLost(_Line):
+    """A generation broke, and none of its learners is left. The engine decides what follows."""
+
+    kind: ClassVar = FactKind.LOST
+    generation: int | None = None
+    failure: Failure | None = None
+    step: int | None = None
+    """Step of the newest checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsStoring(_Line):
+    """User code ended; results are being written."""
+
+    kind: ClassVar = FactKind.STORING
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHalted(_Line):
+    """All learners left at `step`."""
+
+    kind: ClassVar = FactKind.HALTED
+    step: int | None = None
+    has_checkpoint: bool | None = None
+    """True if the job can resume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCompleted(_Line):
+    """The program finished; the values named in `results` can be loaded."""
+
+    kind: ClassVar = FactKind.COMPLETED
+    generation: int | None = None
+    step: int | None = None
+    results: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineDamaged(_Line):
+    """Placeholder for a journal line that cannot be read. No guardian writes it. `why` says where the line is."""
+
+    kind: ClassVar = FactKind.DAMAGED
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobClosed(_Line):
+    """Final fact of a guardian: no process of this job is left. `why`: halted, completed or stopped."""
+
+    kind: ClassVar = FactKind.CLOSED
+    why: str | None = None
+
+
+Fact = (
+    GuardianUp
+    | WantedSeen
+    | LearnerUp
+    | LearnerReady
+    | LearnerDown
+    | GenerationStarted
+    | LoopBegun
+    | LearnersLost
+    | LearnerAwaited
+    | StragglerFound
+    | CommunicationProfiled
+    | CheckpointSaved
+    | StepsCommitted
+    | ThroughputMeasured
+    | SizeRequested
+    | IndependenceFound
+    | NoteReported
+    | GenerationLost
+    | ResultsStoring
+    | JobHalted
+    | JobCompleted
+    | LineDamaged
+    | JobClosed
+)
+FACT_TYPES: Final[Mapping[FactKind, Any]] = {record.kind: record for record in typing.get_args(Fact)}
+"""Record of each kind."""
+
+
 def fact_to_line(fact: Fact) -> bytes:
-    """Return the fact as one JSON line with a newline. Fields that are not set are left out."""
-    body: dict[str, Json] = {k: clean(v) for k, v in encode(fact).items() if v is not None}
+    """Return the fact as one JSON line with a newline. Fields that are None are left out."""
+    body: dict[str, Json] = {"n": fact.n, "at_s": fact.at_s, "kind": fact.kind.value}
+    body |= {k: clean(v) for k, v in encode(fact).items() if v is not None}
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
 def fact_from_line(line: bytes) -> Fact:
     """Return the fact of one whole line. Raise ValueError (damaged line) or Invalid (not a fact)."""
-    return decode(Fact, json.loads(line), unknown="ignore")
+    body = json.loads(line)
+    if not isinstance(body, dict):
+        raise Invalid(f"body: must be an object, not {body!r:.60}")
+    for name in ("n", "at_s", "kind"):
+        if name not in body:
+            raise Invalid(f"{name}: is missing")
+    record = FACT_TYPES[decode(FactKind, body["kind"], where="kind")]
+    return typing.cast(Fact, decode(record, body, unknown="ignore"))
 
 
 def find_fact(line: bytes) -> Fact | None:

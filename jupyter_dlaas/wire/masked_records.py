@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jupyter_dlaas.wire.journal import Fact
+from jupyter_dlaas.wire.journal import (
+    Fact,
+    GenerationLost,
+    GenerationStarted,
+    IndependenceFound,
+    JobClosed,
+    LearnerAwaited,
+    LearnerDown,
+    LearnersLost,
+    LineDamaged,
+    NoteReported,
+)
 from jupyter_dlaas.wire.protocol import Failure
 from jupyter_dlaas.wire.secret_masking import Mask
 
@@ -13,14 +24,15 @@ __all__ = ["masked_fact", "masked_failure"]
 
 def masked_fact(fact: Fact, mask: Mask) -> Fact:
     """Return the fact with its texts masked. Codes, kinds and names set by this package stay unmasked."""
-    if not mask.forms or (fact.failure is None and fact.why is None and fact.note is None):
+    if not mask.forms:
         return fact
-    return replace(
-        fact,
-        failure=fact.failure and masked_failure(fact.failure, mask),
-        why=fact.why and mask.text(fact.why),
-        note=fact.note and replace(fact.note, text=mask.text(fact.note.text)),
-    )
+    if isinstance(fact, LearnerDown | GenerationStarted | LearnersLost | GenerationLost):
+        return fact if fact.failure is None else replace(fact, failure=masked_failure(fact.failure, mask))
+    if isinstance(fact, LearnerAwaited | IndependenceFound | LineDamaged | JobClosed):
+        return fact if fact.why is None else replace(fact, why=mask.text(fact.why))
+    if isinstance(fact, NoteReported) and fact.note is not None:
+        return replace(fact, note=replace(fact.note, text=mask.text(fact.note.text)))
+    return fact
 
 
 def masked_failure(failure: Failure, mask: Mask) -> Failure:

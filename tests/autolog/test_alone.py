@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job, until
 from tests.selection import covering, each_nth
 
@@ -132,7 +133,7 @@ def own_steps(before: str = "", step: str = BACK) -> str:
     return OWN_STEPS.format(before=before, step=step)
 
 
-def told(job: Job) -> list[Fact]:
+def told(job: Job) -> list[Any]:
     assert job.closed(deadline_s=DEADLINE_S) == "completed", job.report()
     return job.facts(FactKind.ALONE)
 

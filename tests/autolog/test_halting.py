@@ -82,7 +82,7 @@ def end_of(job: Job, count: int = 1) -> str:
 
 
 def _failed(job: Job) -> bool:
-    return any(fact.failure is not None and fact.failure.cause is Cause.YOUR_CODE for fact in job.facts())
+    return any(f.failure is not None and f.failure.cause is Cause.YOUR_CODE for f in job.facts(FactKind.LEARNER_DOWN))
 
 
 def steps(job: Job) -> list[str]:

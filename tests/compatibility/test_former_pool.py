@@ -18,7 +18,7 @@ from dlaas_server.engine.__main__ import main
 from dlaas_server.store import Store, StoreTooNew, schema
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.transfer.results import load, load_graph
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import GenerationStarted
 from jupyter_dlaas.wire.protocol import State
 from tests.compatibility.kept import ARCHIVES, Kept, unpack
 from tests.compatibility.make import NODE
@@ -79,7 +79,7 @@ def goes_on(here: Site, kept: Kept, job: str) -> Any:
     assert step > 6
     here.job(job).resume().wait(DEADLINE_S)
     facts, _ = read_facts(kept.job_dir(job) / "journal.jsonl")
-    generations = [fact.step for fact in facts if fact.kind is FactKind.GENERATION]
+    generations = [fact.step for fact in facts if isinstance(fact, GenerationStarted)]
     assert generations == [0, step]
     return load(here.client.result(job, "result"))
 

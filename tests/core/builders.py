@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from dlaas_server.core.lifecycle.journal_events import fold
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
@@ -12,7 +13,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.planning.plan import DEFAULT, plan
 from dlaas_server.core.scheduling.scheduler import Policy
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import FACT_TYPES, FactKind
 from jupyter_dlaas.wire.protocol import Elastic, JobSpec, Placement
 
 
@@ -67,8 +68,8 @@ def pool(nodes: Iterable[Node], *jobs: Job) -> Pool:
     return Pool(nodes=tuple(nodes), jobs={j.id: j for j in jobs})
 
 
-def fact(target: Job, kind: FactKind, **fields: object) -> Fact:
-    return replace(Fact(n=target.facts_read, at_s=100.0, kind=kind), **fields)  # type: ignore[arg-type]
+def fact(target: Job, kind: FactKind, **fields: object) -> Any:
+    return FACT_TYPES[kind](**{"n": target.facts_read, "at_s": 100.0, **fields})
 
 
 def told(target: Job, kind: FactKind, **fields: object) -> Job:

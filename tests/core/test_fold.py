@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from dlaas_server.core.model.states import Event
 from dlaas_server.core.presentation.job_view import actions, job_view
 from jupyter_dlaas.failures.diagnosis import from_exception
 from jupyter_dlaas.wire.codec import DlaasError
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
+from jupyter_dlaas.wire.journal import FACT_TYPES, FactKind, Goal, JobClosed
 from jupyter_dlaas.wire.protocol import ActionId, Cause, Failure, NotAllowed, Note, Refused, State, Where
 from tests.core.builders import deploying, fact, job, seats, told, training
 
@@ -263,7 +264,7 @@ def test_the_loss_of_a_generation_that_is_being_replaced_changes_nothing() -> No
 
 def test_a_fact_that_was_folded_before_changes_nothing() -> None:
     once = running()
-    repeated = Fact(n=0, at_s=1.0, kind=FactKind.CLOSED, why="stopped")
+    repeated = JobClosed(n=0, at_s=1.0, why="stopped")
 
     assert fold(once, repeated) == (once, ())
 
@@ -320,7 +321,15 @@ def test_whatever_happens_a_job_stays_whole(steps: list[tuple[FactKind | Event, 
     for move, number in steps:
         before = target
         if isinstance(move, FactKind):
-            fields = {"generation": number, "member": number, "step": number, "failure": KILLED, "revision": number}
+            fields: dict[str, object] = {
+                "generation": number,
+                "member": number,
+                "step": number,
+                "failure": KILLED,
+                "revision": number,
+            }
+            known = {f.name for f in dataclasses.fields(FACT_TYPES[move])}
+            fields = {name: value for name, value in fields.items() if name in known}
             target = fold(target, fact(target, move, **fields))[0]
         else:
             try:

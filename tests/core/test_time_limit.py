@@ -11,7 +11,7 @@ from dlaas_server.core.lifecycle.user_requests import ask
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import GenerationStarted, JobClosed
 from jupyter_dlaas.wire.protocol import JobSpec, State
 
 SEAT = Seat(node="n1", devices=("n1/cpu-0",))
@@ -23,12 +23,12 @@ def job() -> Job:
 
 def trains(one: Job, at_s: float) -> Job:
     one = started(one, (SEAT,), at_s)[0]
-    fact = Fact(n=one.facts_read, at_s=at_s, kind=FactKind.GENERATION, generation=one.generation, step=0)
+    fact = GenerationStarted(n=one.facts_read, at_s=at_s, generation=one.generation, step=0)
     return fold(one, fact)[0]
 
 
 def closes(one: Job, at_s: float) -> Job:
-    return fold(one, Fact(n=one.facts_read, at_s=at_s, kind=FactKind.CLOSED, why="halted"))[0]
+    return fold(one, JobClosed(n=one.facts_read, at_s=at_s, why="halted"))[0]
 
 
 def test_waiting_in_the_queue_uses_nothing_of_the_limit() -> None:

@@ -10,7 +10,7 @@ from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.engine.pool_clock import PoolClock
 from dlaas_server.pools.local.fact_times import on_clock
 from jupyter_dlaas.runtime.system.process import boot_id
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, GenerationLost, GuardianUp
 from jupyter_dlaas.wire.protocol import JobSpec, Submit
 from tests.engine.driving import Engine, engine_on
 from tests.pools.simulated.simulated_pool import Script, SimulatedPool
@@ -68,12 +68,12 @@ def test_clock_after_a_reboot_starts_no_earlier_than_stored_times(tmp_path: Path
 
 
 def test_facts_are_dated_by_uptime_of_the_same_boot_only() -> None:
-    facts = [
-        Fact(n=0, at_s=5.0, up_s=50.0, kind=FactKind.LOST),
-        Fact(n=1, at_s=6.0, kind=FactKind.GUARDIAN_UP, boot=boot_id(), up_s=60.0),
-        Fact(n=2, at_s=7.0, kind=FactKind.LOST),
-        Fact(n=3, at_s=8.0, up_s=80.0, kind=FactKind.LOST),
-        Fact(n=4, at_s=9.0, up_s=1.0, kind=FactKind.GUARDIAN_UP, boot="earlier"),
+    facts: list[Fact] = [
+        GenerationLost(n=0, at_s=5.0, up_s=50.0),
+        GuardianUp(n=1, at_s=6.0, boot=boot_id(), up_s=60.0),
+        GenerationLost(n=2, at_s=7.0),
+        GenerationLost(n=3, at_s=8.0, up_s=80.0),
+        GuardianUp(n=4, at_s=9.0, up_s=1.0, boot="earlier"),
     ]
 
     dated = on_clock(facts, lambda up_s: 1000.0 + up_s, is_of_this_boot=False)

@@ -15,7 +15,7 @@ from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.rebalancing.migration import AGAIN_S
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import StepsCommitted
 from jupyter_dlaas.wire.protocol import Placement, Submit
 from tests.engine.driving import Engine, engine_on, submit
 from tests.pools.simulated.simulated_pool import Script, SimulatedPool
@@ -58,7 +58,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
 
 async def assert_each_step_once(pool: SimulatedPool, job: str) -> None:
     facts, _ = await pool.facts(job, 0)
-    trained = [(fact.first_step, fact.step) for fact in facts if fact.kind is FactKind.COMMITTED]
+    trained = [(fact.first_step, fact.step) for fact in facts if isinstance(fact, StepsCommitted)]
     assert all(before[1] == after[0] for before, after in pairwise(trained)), f"{job}: {trained}"
 
 

@@ -27,6 +27,7 @@ from dlaas_server.store.sqlite import RESERVE_BYTES
 from jupyter_dlaas.runtime.system.process import identity
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.journal import (
+    FACT_TYPES,
     JOURNAL_FORMAT,
     SPEC_FORMAT,
     Fact,
@@ -55,7 +56,7 @@ Kinds = tuple[tuple[FactKind, dict[str, object]], ...]
 
 
 def journal(*kinds: tuple[FactKind, dict[str, object]]) -> list[Fact]:
-    return [Fact(n=n, at_s=100.0 + n, kind=kind, **fields) for n, (kind, fields) in enumerate(kinds)]  # type: ignore[arg-type]
+    return [FACT_TYPES[kind](n=n, at_s=100.0 + n, **fields) for n, (kind, fields) in enumerate(kinds)]
 
 
 TRAINED: Kinds = (

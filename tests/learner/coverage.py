@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, GenerationLost, GenerationStarted, JobClosed, LearnerUp, StepsCommitted
 
 __all__ = ["Row", "check", "faults", "rows_of"]
 
@@ -49,9 +49,9 @@ def faults(facts: Iterable[Fact], rows: Sequence[Row], samples: Collection[int],
     committed: dict[int, int] = {}
     """Per step its epoch."""
     for fact in facts:
-        if fact.kind is FactKind.GENERATION and fact.members is None:  # it was started, and did not change over
+        if isinstance(fact, GenerationStarted) and fact.members is None:  # it was started, and did not change over
             committed = {step: epoch for step, epoch in committed.items() if step <= (fact.step or 0)}
-        elif fact.kind is FactKind.COMMITTED:
+        elif isinstance(fact, StepsCommitted):
             assert fact.first_step is not None
             assert fact.step is not None
             assert fact.epoch is not None
@@ -83,9 +83,9 @@ def check(facts: Sequence[Fact], folder: Path, samples: Collection[int], epochs:
     starts: dict[int, int] = {}
     start, is_closed = 0, False
     for fact in facts:
-        if fact.kind in (FactKind.CLOSED, FactKind.LOST):
+        if isinstance(fact, JobClosed | GenerationLost):
             is_closed = True
-        elif fact.kind is FactKind.LEARNER_UP and fact.member is not None:
+        elif isinstance(fact, LearnerUp):
             start, is_closed = start + is_closed, False
             starts[fact.member] = start
     wrong = faults(facts, rows_of(folder, starts), samples, epochs)

@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_dlaas.runtime.system.process import is_alive
 from jupyter_dlaas.runtime.zygote.start_guardian import reap
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, FactKind, LearnerDown
 from tests.learner.live_programs import DEATHS, FAULTS, assert_each_sample_once, trains
 from tests.learner.loop_programs import LOOPS, program
 from tests.runtime.jobs import Job, process_of, until
@@ -76,10 +76,10 @@ def lost(job: Job, count: int = 1) -> list[Any]:
 
 def longest_stop_s(facts: Sequence[Fact]) -> float:
     """The longest time without a step: as the learners told it, and from an end to what followed from it."""
-    stops = [fact.idle_s for fact in facts if fact.idle_s is not None]
+    stops = [stop for fact in facts if (stop := getattr(fact, "idle_s", None)) is not None]
     ended_s: float | None = None
     for fact in facts:
-        if fact.kind is FactKind.LEARNER_DOWN and fact.failure is not None and ended_s is None:
+        if isinstance(fact, LearnerDown) and fact.failure is not None and ended_s is None:
             ended_s = fact.at_s
         elif fact.kind in (FactKind.REGROUPED, FactKind.GENERATION, FactKind.LOST, FactKind.CLOSED):
             stops += [] if ended_s is None else [fact.at_s - ended_s]

@@ -14,7 +14,7 @@ from jupyter_dlaas.jobdir.journal_file import Journal
 from jupyter_dlaas.learner.autolog.safe_callbacks import attempt
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.data.position import Position
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import CheckpointSaved
 
 
 def save(folder: Path, step: int, **content: Any) -> None:
@@ -74,7 +74,7 @@ def test_loading_fails_where_all_checkpoints_are_damaged(tmp_path: Path) -> None
 
 def test_loading_fails_where_checkpoints_of_the_journal_are_gone(tmp_path: Path) -> None:
     save(tmp_path, 7)
-    Journal(tmp_path / "journal.jsonl").append(FactKind.CHECKPOINT, generation=1, step=7)
+    Journal(tmp_path / "journal.jsonl").append(CheckpointSaved(generation=1, step=7))
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(checkpoint_files.CheckpointsDamaged, match="the last one was of step 7"):
         checkpoint_files.load(tmp_path, may_tidy=True)

@@ -15,11 +15,12 @@ _TELLS = """
 import sys
 from pathlib import Path
 from jupyter_dlaas.learner.control import guardian_channel as control
+from jupyter_dlaas.wire.protocol import Note
 control._TAKE_S = 0.1
 one = control.Control(Path(sys.argv[1]), 3)
 one.start()
 for _ in range(10):
-    one.tell(t="pace", text="x" * 200_000)  # more than a connection holds
+    one.report(Note(code="note", text="x" * 200_000))  # more than a connection holds
 sys.stdin.read()
 """
 

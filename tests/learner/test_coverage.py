@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_dlaas.learner.data.position import cut, permutation
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, StepsCommitted
 from tests.learner.coverage import Row, faults
 
 SAMPLES, BATCH, EPOCHS = 23, 5, 3
@@ -28,15 +28,9 @@ def history(sizes: list[int], *, learners_lost: int = 0) -> tuple[list[Fact], li
             for rank in range(size):
                 share = tuple(cut(batch, rank, size))
                 rows += [Row(0, 2 * number + 1, step, epoch, size, share)] if share else []
-    facts = [
-        Fact(
-            n=epoch + 1,
-            at_s=0.0,
-            kind=FactKind.COMMITTED,
-            generation=1,
-            first_step=epoch * STEPS,
-            step=(epoch + 1) * STEPS,
-            epoch=epoch,
+    facts: list[Fact] = [
+        StepsCommitted(
+            n=epoch + 1, at_s=0.0, generation=1, first_step=epoch * STEPS, step=(epoch + 1) * STEPS, epoch=epoch
         )
         for epoch in range(EPOCHS)
     ]
@@ -63,7 +57,7 @@ def test_a_share_that_is_missing_or_trained_twice_is_found(sizes: list[int], dat
 )
 def test_a_step_that_is_committed_twice_is_found(first: int, end: int, what: str) -> None:
     facts, rows = history([2])
-    again = Fact(n=9, at_s=0.0, kind=FactKind.COMMITTED, generation=2, first_step=first, step=end, epoch=1)
+    again = StepsCommitted(n=9, at_s=0.0, generation=2, first_step=first, step=end, epoch=1)
 
     assert what in faults([*facts, again], rows, range(SAMPLES), EPOCHS)
 

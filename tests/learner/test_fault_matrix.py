@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import Fact, GenerationStarted, JobClosed, LearnerDown, LearnersLost
 from jupyter_dlaas.wire.protocol import Cause, Failure
 from tests.learner.fault_matrix import longest_stop_s
 
@@ -10,12 +10,12 @@ KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed", advice="")
 
 
 def test_the_longest_stop_is_what_learners_tell_or_what_lies_between_an_end_and_what_follows() -> None:
-    facts = [
-        Fact(n=0, at_s=1.0, kind=FactKind.GENERATION, idle_s=0.25),
-        Fact(n=1, at_s=2.0, kind=FactKind.LEARNER_DOWN, failure=KILLED),
-        Fact(n=2, at_s=2.5, kind=FactKind.LEARNER_DOWN, failure=KILLED),
-        Fact(n=3, at_s=5.0, kind=FactKind.REGROUPED, idle_s=2.0),
-        Fact(n=4, at_s=9.0, kind=FactKind.CLOSED),
+    facts: list[Fact] = [
+        GenerationStarted(n=0, at_s=1.0, idle_s=0.25),
+        LearnerDown(n=1, at_s=2.0, member=0, failure=KILLED),
+        LearnerDown(n=2, at_s=2.5, member=1, failure=KILLED),
+        LearnersLost(n=3, at_s=5.0, idle_s=2.0),
+        JobClosed(n=4, at_s=9.0),
     ]
 
     assert longest_stop_s(facts) == 3.0

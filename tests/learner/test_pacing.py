@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.learner.control import throughput_report
 from jupyter_dlaas.learner.control.throughput_report import Pacing
+from jupyter_dlaas.wire.learner_messages import Throughput
 from jupyter_dlaas.wire.protocol import Elastic, JobSpec
 
 
@@ -18,9 +19,9 @@ class Watched:
     """Pacing of a job with one of two learners, on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, elastic: Elastic = Elastic.MANUAL) -> None:
-        self.now_s, self.told, self.step = 100.0, list[dict[str, Any]](), 0
+        self.now_s, self.sent, self.step = 100.0, list[Throughput](), 0
         monkeypatch.setattr(throughput_report, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        control = SimpleNamespace(tell=lambda **message: self.told.append(message))
+        control = SimpleNamespace(send=self.sent.append)
         context: Any = SimpleNamespace(
             spec=JobSpec(learners_max=2, elastic=elastic), generation=1, world_size=1, control=control
         )
@@ -40,9 +41,9 @@ def test_the_rate_is_that_of_the_steps_however_often_they_are_looked_at(looks: l
         for steps in looks:
             one.train(steps, step_s)
 
-    assert all(told["rate"] == pytest.approx(8 / step_s) for told in one.told)
-    assert all(told["steps"] >= 20 for told in one.told)
-    assert one.told or sum(looks) * step_s < 3.0
+    assert all(message.rate == pytest.approx(8 / step_s) for message in one.sent)
+    assert all(message.steps >= 20 for message in one.sent)
+    assert one.sent or sum(looks) * step_s < 3.0
 
 
 def test_a_stretch_with_a_checkpoint_in_it_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +54,8 @@ def test_a_stretch_with_a_checkpoint_in_it_does_not_count(monkeypatch: pytest.Mo
     for _ in range(3):
         one.train(100, 0.0025, left=1000)
 
-    assert one.told[0]["rate"] == pytest.approx(8 / 0.0025)
-    assert one.told[0]["left_s"] == pytest.approx(2.5)
+    assert one.sent[0].rate == pytest.approx(8 / 0.0025)
+    assert one.sent[0].left_s == pytest.approx(2.5)
 
 
 def test_many_steps_in_one_look_do_not_look_steadier_than_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_many_steps_in_one_look_do_not_look_steadier_than_they_are(monkeypatch: 
     for number in range(40):
         one.train(100, 0.0025 * (1.02 if number % 2 else 0.98))
 
-    assert one.told[-1]["spread"] > 0.1
+    assert one.sent[-1].spread > 0.1
 
 
 def test_a_size_that_never_changes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,4 +72,4 @@ def test_a_size_that_never_changes_is_not_measured(monkeypatch: pytest.MonkeyPat
     for _ in range(40):
         one.train(100, 0.01)
 
-    assert one.told == []
+    assert one.sent == []

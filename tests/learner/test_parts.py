@@ -29,6 +29,7 @@ from jupyter_dlaas.learner.log_capture import metric_regex
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.transfer import plain_values, results
 from jupyter_dlaas.wire.codec import DlaasError
+from jupyter_dlaas.wire.learner_messages import CheckpointWritten
 
 # -- exactly once
 
@@ -183,19 +184,15 @@ def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
 def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[int] = []
-
-    def tell(**message: Any) -> None:
-        told.append(message["step"])
-
+    sent: list[CheckpointWritten] = []
     writes = [(step, snapshot(tmp_path, step, {"at": step})) for step in (1, 2, 3)]
     for part in (tmp_path / "checkpoints").glob(".part-*-3"):
         part.rename(tmp_path / "away")  # as good as a disk that is gone
     for step, write in writes:
-        checkpoint_files.write_later(write, step, tell)
+        checkpoint_files.write_later(write, step, sent.append)
     checkpoint_files.settle()
 
-    assert told == [1, 2]
+    assert [message.step for message in sent] == [1, 2]
     assert "no checkpoint at step 3" in capsys.readouterr().err
     found = checkpoint_files.load(tmp_path, may_tidy=False)
     assert found is not None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, log_of
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
 
 ENDLESS = 100_000
@@ -58,7 +58,7 @@ def wanted(
     return Wanted(revision=revision, goal=goal, generation=generation, members=seats, grace_s=5.0)
 
 
-async def facts_of(pool: Pool, job: str) -> list[Fact]:
+async def facts_of(pool: Pool, job: str) -> list[Any]:
     return list((await pool.facts(job, 0))[0])
 
 
@@ -66,7 +66,7 @@ async def kinds_of(pool: Pool, job: str) -> list[FactKind]:
     return [fact.kind for fact in await facts_of(pool, job)]
 
 
-def members_of(facts: Sequence[Fact], kind: FactKind) -> list[int | None]:
+def members_of(facts: Sequence[Any], kind: FactKind) -> list[int | None]:
     return [fact.member for fact in facts if fact.kind == kind]
 
 
@@ -79,7 +79,7 @@ class PoolContract:
         node = rig.pool.nodes()[0].name
         await rig.pool.act(job, wanted(revision, members, node=node, **more))  # type: ignore[arg-type]
 
-    async def told(self, rig: Rig, job: str, kind: FactKind, times: int = 1) -> list[Fact]:
+    async def told(self, rig: Rig, job: str, kind: FactKind, times: int = 1) -> list[Any]:
         async def is_so() -> bool:
             return (await kinds_of(rig.pool, job)).count(kind) >= times
 

@@ -28,7 +28,7 @@ from dlaas_server.pools.local.job_folder import JobFolder
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import identity, is_alive, kill_round, marked
-from jupyter_dlaas.wire.journal import FactKind, Goal, Wanted
+from jupyter_dlaas.wire.journal import FactKind, Goal, LineDamaged, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
 from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of, wanted
 
@@ -284,6 +284,7 @@ async def test_a_torn_line_is_left_and_a_damaged_one_is_skipped(rig: LocalRig) -
     journal.write_bytes(good + b"garbage\n" + good)
     facts, end = await rig.pool.facts(job, offset)
     assert ([fact.kind for fact in facts], end) == ([FactKind.DAMAGED, FactKind.SEEN], len(journal.read_bytes()))
+    assert isinstance(facts[0], LineDamaged)
     assert (facts[0].why or "").startswith(f"byte {len(good)}: ")
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import safe_parts
-from jupyter_dlaas.wire.journal import Fact, FactKind, fact_to_line
+from jupyter_dlaas.jobdir.journal_file import facts_of
+from jupyter_dlaas.wire.journal import Fact, FactKind, LearnerAwaited, WantedSeen, fact_to_line
 from jupyter_dlaas.wire.protocol import Refused
 
 pieces = st.sampled_from(["..", ".", "", "a", "files", "/", "\0", "é", "a" * 256, "\ud800"])
@@ -26,7 +29,9 @@ def test_a_path_is_refused_or_stays_inside(path: str) -> None:
     assert "\0" not in path
 
 
-facts = st.lists(st.builds(Fact, n=st.integers(0, 99), at_s=st.just(1.0), kind=st.sampled_from(FactKind)), max_size=8)
+GOLDEN = facts_of((Path(__file__).parents[1] / "wire" / "golden" / "journal.jsonl").read_bytes())
+records = st.builds(replace, st.sampled_from(GOLDEN), n=st.integers(0, 99))
+facts = st.lists(records, max_size=8)
 
 
 @given(facts, st.data())
@@ -45,7 +50,7 @@ def test_wherever_a_reader_comes_in_between_it_gets_each_fact_once(written: list
 
 
 def test_what_stands_behind_half_a_line_is_read() -> None:
-    seen = Fact(n=7, at_s=1.0, kind=FactKind.SEEN, revision=3)
+    seen = WantedSeen(n=7, at_s=1.0, revision=3)
     found, end = facts_in(b'{"n":6,"at_' + fact_to_line(seen) + b"\xff\xfe\n\n" + fact_to_line(seen), 100)
 
     assert [fact.kind for fact in found] == [FactKind.DAMAGED, FactKind.SEEN, FactKind.DAMAGED, FactKind.SEEN]
@@ -54,7 +59,8 @@ def test_what_stands_behind_half_a_line_is_read() -> None:
 
 
 def test_a_fact_with_any_text_can_be_read_again() -> None:
-    fact = Fact(n=0, at_s=1.0, kind=FactKind.AWAITED, why="a\0b \ud800 ü")
+    fact = LearnerAwaited(n=0, at_s=1.0, why="a\0b \ud800 ü")
 
     (found,), _ = facts_in(fact_to_line(fact), 0)
+    assert isinstance(found, LearnerAwaited)
     assert found.why == r"a\x00b \ud800 ü"

@@ -24,7 +24,7 @@ from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, is_alive, marked, send
 from jupyter_dlaas.runtime.zygote.start_guardian import Started, reap, start_guardian
 from jupyter_dlaas.wire.codec import encode
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import FactKind, Goal, GuardianUp, LearnerUp, MemberWanted, Wanted
 
 DEADLINE_S = 60.0
 
@@ -54,7 +54,7 @@ def shared_package_dir() -> Path:
     return make_package_dir(folder / "package")
 
 
-def process_of(fact: Fact) -> Identity:
+def process_of(fact: LearnerUp | GuardianUp) -> Identity:
     """Whose start the fact tells."""
     assert fact.pid is not None
     assert fact.start is not None
@@ -146,25 +146,26 @@ class Job:
 
     # -- what is seen
 
-    def facts(self, *kinds: FactKind) -> list[Fact]:
+    def facts(self, *kinds: FactKind) -> list[Any]:
+        """The facts of these kinds, or all of them."""
         found, _ = read_facts(self.dir / "journal.jsonl")
         return [fact for fact in found if not kinds or fact.kind in kinds]
 
-    def wait(self, kind: FactKind, count: int = 1, deadline_s: float = DEADLINE_S) -> Fact:
+    def wait(self, kind: FactKind, count: int = 1, deadline_s: float = DEADLINE_S) -> Any:
         """The `count`-th fact of a kind."""
 
-        def there() -> list[Fact] | None:
+        def there() -> list[Any] | None:
             found = self.facts(kind)
             return found if len(found) >= count else None
 
         try:
-            found: list[Fact] = until(there, f"{kind} × {count}", deadline_s)
+            found: list[Any] = until(there, f"{kind} × {count}", deadline_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.report()}") from None
         return found[count - 1]
 
     def closed(self, count: int = 1, deadline_s: float = DEADLINE_S) -> str:
-        why = self.wait(FactKind.CLOSED, count, deadline_s).why
+        why: str | None = self.wait(FactKind.CLOSED, count, deadline_s).why
         assert why is not None
         return why
 
@@ -172,7 +173,16 @@ class Job:
         lines = [str(fact) for fact in self.facts()]
         for path in sorted(self.dir.rglob("*.log")):
             lines += [f"--- {path.relative_to(self.dir)}", path.read_text(errors="replace")[-3000:]]
-        return "\n".join([*lines, "--- processes", *map(_threads, dict.fromkeys(f.pid for f in self.facts() if f.pid))])
+        return "\n".join(
+            [
+                *lines,
+                "--- processes",
+                *map(
+                    _threads,
+                    dict.fromkeys(f.pid for f in self.facts(FactKind.GUARDIAN_UP, FactKind.LEARNER_UP) if f.pid),
+                ),
+            ]
+        )
 
     def log(self, member: int = 0) -> str:
         return (self.dir / f"learner-{member}" / "stdout.log").read_text()

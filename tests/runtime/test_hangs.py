@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from jupyter_dlaas.learner.control.heartbeat import Beats
 from jupyter_dlaas.runtime.guardian.hang_detection import Pulse, judge, waits
 from jupyter_dlaas.runtime.system.process import Activity
+from jupyter_dlaas.wire.learner_messages import Heartbeat
 
 NOW = 1000.0
 LIMIT_S = 30.0
@@ -38,7 +39,7 @@ def test_who_was_heard_before_another_went_on_is_not_taken_to_be_behind() -> Non
     pulses = {0: pulse(0, step_s=10, talks=9, talked_s=NOW), 1: pulse(0, step_s=10, talks=5, heard_s=NOW - 0.4)}
     assert judge(pulses, (), NOW, 1.0).awaited is None
 
-    pulses[1].hear({"t": "beat", "step": 7, "talks": 5, "moves": True, "at": "cell [3], line 2"}, NOW + 0.1)
+    pulses[1].hear(Heartbeat(step=7, collectives_started=5, is_moving=True, place="cell [3], line 2"), NOW + 0.1)
     assert judge(pulses, (), NOW + 0.1, 1.0).awaited == (1, "cell [3], line 2")
 
 
@@ -57,7 +58,7 @@ def test_nobody_alone_is_to_blame_before_the_others_were_seen_to_move_once_more(
     pulses = {0: pulse(32), 1: pulse(10)}
     assert not judge(pulses, (), NOW, LIMIT_S).hung, "the other may be in the same deadlock"
 
-    pulses[1].hear({"t": "beat", "step": 7, "talks": 5, "moves": True}, NOW)
+    pulses[1].hear(Heartbeat(step=7, collectives_started=5, is_moving=True), NOW)
     assert list(judge(pulses, (), NOW, LIMIT_S).hung) == [0]
 
     found = judge({0: pulse(50), 1: pulse(29)}, (), NOW, LIMIT_S)
@@ -111,7 +112,7 @@ def test_who_is_left_and_stands_still_where_another_hung_hung_with_it() -> None:
     assert found.is_mutual
     assert found.hung == {1: "waits for the others at cell [3], line 2"}
 
-    left.hear({"t": "beat", "step": 8, "moves": False}, NOW)
+    left.hear(Heartbeat(step=8), NOW)
     left.step_s = NOW - 40
     assert not judge({1: left}, (), NOW, LIMIT_S).hung, "it has come further: that it waits is its own affair"
 
@@ -124,7 +125,7 @@ def test_a_newcomers_start_has_longer() -> None:
 def test_beats_tell_the_usual_step_and_a_system_that_sees_it_work_counts_as_movement() -> None:
     one = Pulse(step_s=0.0, moved_s=0.0, heard_s=0.0)
     for beat in range(1, 5):
-        one.hear({"t": "beat", "step": 2 * beat, "moves": False}, 0.5 * beat)
+        one.hear(Heartbeat(step=2 * beat), 0.5 * beat)
     assert one.limit_s(1.0) == 10 * 0.25
 
     one.look(Activity(ticks=10, state="S"), 50.0)
@@ -165,4 +166,4 @@ def test_a_program_without_steps_beats_only_under_a_limit() -> None:
     message = beats.beat()
 
     assert message is not None
-    assert (message["step"], message["moves"]) == (None, True)
+    assert (message.step, message.is_moving) == (None, True)

@@ -12,7 +12,7 @@ from jupyter_dlaas.jobdir.journal_file import Journal
 from jupyter_dlaas.jobdir.log_index import LOG, LogMask
 from jupyter_dlaas.runtime.spawn.launch import Order, guardian_environment, learner_environment
 from jupyter_dlaas.runtime.zygote import start_guardian
-from jupyter_dlaas.wire.journal import FactKind, MemberWanted
+from jupyter_dlaas.wire.journal import GenerationLost, MemberWanted
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, Where
 from jupyter_dlaas.wire.secret_masking import SECRETS, is_secret, mask_of, secret_values, without_secrets
 
@@ -81,11 +81,12 @@ def test_journal_holds_no_secret_but_keeps_codes(tmp_path: Path) -> None:
         cause=Cause.YOUR_CODE, code="your_code", what=SECRET, advice="See.", where=where, traceback=f"a\n{SECRET}"
     )
 
-    fact = journal.append(FactKind.LOST, failure=failure)
+    fact = journal.append(GenerationLost(failure=failure))
 
     text = (tmp_path / "journal.jsonl").read_text()
     assert SECRET not in text
     assert text.count("*" * len(SECRET)) == 4
+    assert isinstance(fact, GenerationLost)
     assert fact.failure is not None
     assert fact.failure.cause is Cause.YOUR_CODE
 

@@ -24,7 +24,16 @@ from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, talks_itself
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process
-from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted, is_retried
+from jupyter_dlaas.wire.journal import (
+    FactKind,
+    Goal,
+    JobClosed,
+    LearnerDown,
+    MemberWanted,
+    Wanted,
+    WantedSeen,
+    is_retried,
+)
 
 
 def wanted(goal: Goal, generation: int = 1) -> Wanted:
@@ -122,9 +131,9 @@ def test_a_program_that_talks_to_the_gang_by_itself_is_known_by_its_tree(source:
 
 def test_a_journal_numbers_its_lines_and_is_read_from_any_line_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl", now=lambda: 1.0)
-    journal.append(FactKind.SEEN, revision=1)
+    journal.append(WantedSeen(revision=1))
     _, offset = read_facts(tmp_path / "journal.jsonl")
-    journal.append(FactKind.SEEN, revision=2)
+    journal.append(WantedSeen(revision=2))
     journal.close()
     with (tmp_path / "journal.jsonl").open("ab") as file:
         file.write(b'{"n":2,')
@@ -132,8 +141,8 @@ def test_a_journal_numbers_its_lines_and_is_read_from_any_line_on(tmp_path: Path
     facts, end = read_facts(tmp_path / "journal.jsonl", offset)
     again = Journal(tmp_path / "journal.jsonl", now=lambda: 1.0)
 
-    assert [fact.revision for fact in facts] == [2]
-    assert again.append(FactKind.CLOSED, why="stopped").n == 2
+    assert [fact.revision for fact in facts if isinstance(fact, WantedSeen)] == [2]
+    assert again.append(JobClosed(why="stopped")).n == 2
     assert [fact.n for fact in read_facts(tmp_path / "journal.jsonl")[0]] == [0, 1, 2]
     assert read_facts(tmp_path / "journal.jsonl", end)[0][0].kind is FactKind.CLOSED
     again.close()
@@ -144,13 +153,13 @@ def test_a_full_disk_delays_facts_and_loses_none(tmp_path: Path, monkeypatch: py
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda fd, data: write(fd, data[:5]))
-        journal.append(FactKind.SEEN, revision=1)
-        journal.append(FactKind.SEEN, revision=2)
+        journal.append(WantedSeen(revision=1))
+        journal.append(WantedSeen(revision=2))
         assert not journal.flush()
         assert (tmp_path / "journal.jsonl").read_bytes() == b""
 
     assert journal.flush()
-    assert [fact.revision for fact in read_facts(tmp_path / "journal.jsonl")[0]] == [1, 2]
+    assert [getattr(fact, "revision", None) for fact in read_facts(tmp_path / "journal.jsonl")[0]] == [1, 2]
     journal.close()
 
 
@@ -331,7 +340,7 @@ def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only()
 
 def test_what_the_guardian_writes_is_what_the_wire_page_says(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl", now=lambda: 2.5)
-    journal.append(FactKind.LEARNER_DOWN, member=1, generation=2, code=0)
+    journal.append(LearnerDown(member=1, generation=2, code=0))
     journal.close()
 
     written = json.loads((tmp_path / "journal.jsonl").read_text())

@@ -17,7 +17,7 @@ from jupyter_dlaas.runtime.fencing import discovery_files
 from jupyter_dlaas.runtime.fencing.discovery_files import LOOK_S, RETRY_S, STATUS, WAKE, Presence
 from jupyter_dlaas.runtime.fencing.lock import LOCK, SOCKET, Lock
 from jupyter_dlaas.runtime.system.process import Identity
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import WantedSeen
 
 ME = Identity(7, 70, "boot")
 LEARNERS = {0: Identity(8, 80, "boot")}
@@ -87,34 +87,34 @@ def test_a_status_that_could_not_be_written_is_written_later(
 def test_a_journal_that_was_removed_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
-    journal.append(FactKind.SEEN, revision=1)
+    journal.append(WantedSeen(revision=1))
     path.unlink()
-    journal.append(FactKind.SEEN, revision=2)
+    journal.append(WantedSeen(revision=2))
     journal.renew()
-    journal.append(FactKind.SEEN, revision=3)
+    journal.append(WantedSeen(revision=3))
 
-    assert [(fact.n, fact.revision) for fact in read_facts(path)[0]] == [(0, 1), (1, 2), (2, 3)]
+    assert [(fact.n, getattr(fact, "revision", None)) for fact in read_facts(path)[0]] == [(0, 1), (1, 2), (2, 3)]
     journal.close()
 
 
 def test_what_others_leave_in_a_journal_harms_no_fact(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
-    journal.append(FactKind.SEEN, revision=1)
+    journal.append(WantedSeen(revision=1))
     with path.open("ab") as other:
         other.write(b"half a line")
-    journal.append(FactKind.SEEN, revision=2)
+    journal.append(WantedSeen(revision=2))
     journal.close()
 
     assert path.read_bytes().splitlines()[1] == b"half a line"
-    assert [fact.revision for fact in Journal(path).earlier] == [1, 2]
+    assert [getattr(fact, "revision", None) for fact in Journal(path).earlier] == [1, 2]
 
 
 def test_a_lost_journal_gives_no_number_again_that_was_read(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     journal.number_from(40)
-    first: Fact = journal.append(FactKind.SEEN, revision=1)
+    first = journal.append(WantedSeen(revision=1))
     journal.number_from(7)
 
-    assert (first.n, journal.append(FactKind.SEEN, revision=2).n) == (40, 41)
+    assert (first.n, journal.append(WantedSeen(revision=2)).n) == (40, 41)
     journal.close()

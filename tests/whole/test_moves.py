@@ -14,7 +14,7 @@ import pytest
 from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.transfer.results import load
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.runtime.jobs import make_job
@@ -75,7 +75,7 @@ def steps(job: Job) -> int:
     return max((path.read_text().count("\n") for path in job.directory.glob("output/live-*")), default=0)
 
 
-def facts(job: Job) -> Sequence[Fact]:
+def facts(job: Job) -> Sequence[Any]:
     return read_facts(job.directory / "journal.jsonl")[0]
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.jobdir.journal_file import read_facts
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import CommunicationProfiled
 from tests.selection import exhaustive
 from tests.whole.programs import training, trains
 from tests.whole.site import Site, until
@@ -20,9 +20,9 @@ EVEN = training().replace(
 )
 
 
-def profile(job: Job) -> Fact | None:
+def profile(job: Job) -> CommunicationProfiled | None:
     facts = read_facts(job.directory / "journal.jsonl")[0]
-    return next((fact for fact in reversed(facts) if fact.kind is FactKind.PROFILE), None)
+    return next((fact for fact in reversed(facts) if isinstance(fact, CommunicationProfiled)), None)
 
 
 def nodes_of(here: Site, job: Job) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jupyter_dlaas.jobdir.journal_file import read_facts
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import LearnerDown, StragglerFound
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.whole.site import Site, until
@@ -30,7 +30,7 @@ def test_who_holds_the_others_up_is_replaced_and_each_sample_is_trained_once(sit
 
     facts = read_facts(gang.directory / "journal.jsonl")[0]
     check(facts, gang.directory / "output", range(SAMPLES), EPOCHS)
-    assert next(fact.member for fact in facts if fact.kind is FactKind.SLOW) == 0
-    assert next(fact.member for fact in facts if fact.kind is FactKind.LEARNER_DOWN and not fact.failure) == 0
+    assert next(fact.member for fact in facts if isinstance(fact, StragglerFound)) == 0
+    assert next(fact.member for fact in facts if isinstance(fact, LearnerDown) and not fact.failure) == 0
     assert not list(gang.directory.glob("checkpoints/step-*")), "no checkpoint was needed"
     assert "it is replaced by another learner. Moving, by the pool." in gang.story()

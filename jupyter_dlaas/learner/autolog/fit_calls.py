@@ -387,7 +387,7 @@ def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) 
                 watched.finish()
             return
         run = run_of(context)
-        context.control.state(uses_run=True)
+        context.control.update_state(uses_run=True)
         run._begin()
         if run._restored is not None and "call" not in run._restored:
             run._reach()

@@ -29,7 +29,6 @@ from jupyter_dlaas.jobdir.checkpoint_manifest import (
     MANIFEST,
     STATE,
     Manifest,
-    Range,
     Stored,
     manifests,
     stored,
@@ -37,7 +36,9 @@ from jupyter_dlaas.jobdir.checkpoint_manifest import (
 from jupyter_dlaas.jobdir.checkpoint_manifest import to_bytes as manifest_bytes
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.learner.data.position import Position
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import CheckpointSaved
+from jupyter_dlaas.wire.learner_messages import CheckpointWritten
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = [
     "KEPT",
@@ -129,7 +130,10 @@ def take(
 
 
 def write_later(
-    write: Callable[[], Manifest], step: int, tell: Callable[..., None], first: Callable[[], object] | None = None
+    write: Callable[[], Manifest],
+    step: int,
+    send: Callable[[CheckpointWritten], None],
+    first: Callable[[], object] | None = None,
 ) -> None:
     """Write a snapshot in the background. An OSError is printed, and training continues without the checkpoint.
 
@@ -145,7 +149,7 @@ def write_later(
         except OSError as error:
             print(f"[no checkpoint at step {step}: {error}]", file=sys.stderr, flush=True)
         else:
-            tell(t="checkpoint", step=step)
+            send(CheckpointWritten(step=step))
 
     _later(act)
 
@@ -223,7 +227,7 @@ def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tu
         steps = ", ".join(str(one.step) for one in reversed(damaged))
         raise CheckpointsDamaged(f"all checkpoints of this job are damaged (step {steps})")
     facts, _ = read_facts(job_dir / "journal.jsonl")
-    last = max((fact.step or 0 for fact in facts if fact.kind is FactKind.CHECKPOINT), default=None)
+    last = max((fact.step or 0 for fact in facts if isinstance(fact, CheckpointSaved)), default=None)
     if last is not None:
         raise CheckpointsDamaged(f"the checkpoints of this job are gone (the last one was of step {last})")
     return None

@@ -177,7 +177,7 @@ class Namespace:
                 names[name] = value
         if _WRITES_THROUGH:
             return
-        for name in changes.removed:
+        for name in changes.gone:
             names.pop(name, None)
         to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
         to_fast(ctypes.py_object(frame), ctypes.c_int(1))

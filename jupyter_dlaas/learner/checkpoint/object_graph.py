@@ -192,7 +192,7 @@ class ObjectGraph:
             if why := self._refusal(value, wholes):
                 values[key] = kinds.Skipped()
                 left_out[f"{path}.{key}" if path else str(key)] = why
-        return kinds.Changes(values, changes.removed)
+        return kinds.Changes(values, changes.gone)
 
     def _refusal(self, value: Any, wholes: frozenset[int]) -> str:
         """Return the reason why a value cannot be stored; "" if it can."""

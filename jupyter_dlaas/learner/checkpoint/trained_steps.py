@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jupyter_dlaas.jobdir.checkpoint_manifest import Range
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = ["Trained"]
 

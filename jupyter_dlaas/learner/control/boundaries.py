@@ -9,13 +9,26 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from jupyter_dlaas.learner.control.guardian_channel import Control
+from jupyter_dlaas.wire.learner_messages import (
+    BuildGroup,
+    ChangeAgreement,
+    CheckpointRequest,
+    CheckpointWritten,
+    Dismiss,
+    GuardianMessage,
+    ProposeChange,
+    ProposeStop,
+    Release,
+    StopAgreement,
+    StopAt,
+    SwitchGroup,
+)
 
-__all__ = ["Boundaries", "Switch", "Verdict"]
+__all__ = ["Boundaries", "Verdict"]
 
 _PART_S: Final = 60.0
 """The maximum time in seconds that a leaving learner waits for the others."""
@@ -35,16 +48,6 @@ class Verdict(StrEnum):
     """Enter another group, then ask again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A membership change: use the group of this round from boundary `at` on; immediately if `at` is None."""
-
-    round: int
-    generation: int
-    members: tuple[int, ...]
-    at: int | None
-
-
 class Boundaries:
     """The step boundaries at which this learner stops or changes its group.
 
@@ -59,7 +62,7 @@ class Boundaries:
         """The number of boundaries passed; None before the loop has begun."""
         self._limit: int | None = None
         self._stop_at: int | None = None
-        self._switch: Switch | None = None
+        self._switch: SwitchGroup | None = None
         self._let_go = 0
         """The last round for which a leaving learner has permission to leave."""
         self._control = control
@@ -71,8 +74,8 @@ class Boundaries:
         """The numbers of the last checkpoint request received and of the last one handled."""
         self.is_stopping = False
         """True once a stop was requested; read without the lock."""
-        self.on_build: Callable[[dict[str, Any]], None] | None = None
-        """Called with the message that requests to build a group."""
+        self.on_build: Callable[[BuildGroup], None] | None = None
+        """Called with the order to build a group."""
         self.on_urgent: Callable[[int], None] | None = None
         """Called when all groups before this round are lost, to release a thread that waits in one."""
         self.on_told: Callable[[], None] | None = None
@@ -80,10 +83,10 @@ class Boundaries:
         self.is_between = False
         """True between two trainings of a framework, with nothing to save: the program may be stopped anywhere."""
         if control is not None:
-            control.on_message = self._told
+            control.on_message = self._on_message
             control.on_orphaned = self._orphaned
             control.beats.step = lambda: self._passed
-            control.beats.waits_for_word = lambda: self._is_asking
+            control.beats.awaits_guardian = lambda: self._is_asking
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -105,7 +108,7 @@ class Boundaries:
         with self._changed:
             step = step if step is not None else self._passed or 0
             while True:
-                if self._switch is not None and (self._switch.at is None or step >= self._switch.at):
+                if self._switch is not None and (self._switch.boundary is None or step >= self._switch.boundary):
                     return Verdict.SWITCH
                 if self._stop_at is not None:
                     if step >= self._stop_at or is_stranded:
@@ -122,14 +125,14 @@ class Boundaries:
         assert self._passed is not None
         self._passed += 1
 
-    def take(self) -> Switch | None:
+    def take(self) -> SwitchGroup | None:
         """Return the due switch; wait for one if necessary. None: stop instead."""
         with self._changed:
             while self._switch is None and self._stop_at is None:
                 self._wait()
             found, self._switch, self._limit = self._switch, None, None
             if found is not None:
-                self.round = found.round
+                self.round = found.membership_epoch
         return found
 
     def may_leave(self, number: int) -> bool:
@@ -155,48 +158,54 @@ class Boundaries:
 
     # -- in the control thread
 
-    def _told(self, message: dict[str, Any]) -> None:
-        kind = message.get("t")
-        if kind == "propose":
-            is_regroup = message.get("round") is not None
-            with self._changed:
-                self._limit = self._passed or 0
-                self.is_stopping = self.is_stopping or not is_regroup
-                passed, stop_at = self._passed, self._stop_at
+    def _on_message(self, message: GuardianMessage) -> None:
+        if isinstance(message, ProposeChange):
+            passed, _ = self._hold()
             if self._control is not None:
-                if is_regroup:
-                    self._control.state(is_held=True)
-                    self._control.tell(t="agrees", round=message["round"], tick=passed or 0)
-                else:
-                    self._control.state(is_limited=True)
-                    self._control.tell(t="promise", n=message.get("n"), tick=passed, told=stop_at)
-        elif kind == "commit":
-            self._stop(int(message["at"]))
-        elif kind == "build" and self.on_build is not None:
-            self.on_build(message)
-        elif kind == "switch":
-            at = message.get("at")
-            switch = Switch(int(message["round"]), int(message["generation"]), tuple(message["members"]), at)
-            if switch.round <= self.round:
+                self._control.update_state(is_held=True)
+                self._control.send(
+                    ChangeAgreement(membership_epoch=message.membership_epoch, boundaries_passed=passed or 0)
+                )
+        elif isinstance(message, ProposeStop):
+            self.is_stopping = True
+            passed, committed = self._hold()
+            if self._control is not None:
+                self._control.update_state(is_limited=True)
+                self._control.send(
+                    StopAgreement(proposal=message.proposal, boundaries_passed=passed, committed_boundary=committed)
+                )
+        elif isinstance(message, StopAt):
+            self._stop(message.boundary)
+        elif isinstance(message, BuildGroup):
+            if self.on_build is not None:
+                self.on_build(message)
+        elif isinstance(message, SwitchGroup):
+            if message.membership_epoch <= self.round:
                 return  # repeated after a guardian restart
-            if at is None and self.on_urgent is not None:
-                self.on_urgent(switch.round)  # first, so that it cannot affect the group entered next
+            if message.boundary is None and self.on_urgent is not None:
+                self.on_urgent(message.membership_epoch)  # first, so that it cannot affect the group entered next
             with self._changed:
-                self._switch = switch
+                self._switch = message
                 self._changed.notify_all()
-        elif kind == "go":
+        elif isinstance(message, Release):
             with self._changed:
-                self._let_go = int(message["round"])
+                self._let_go = message.membership_epoch
                 self._changed.notify_all()
-        elif kind == "checkpoint":
-            self.asked = max(self.asked, int(message["n"]))
+        elif isinstance(message, CheckpointRequest):
+            self.asked = max(self.asked, message.number)
             if self._passed is None and self.wants_checkpoint:
                 print(_NOTHING_KEPT, flush=True)
             elif not self.wants_checkpoint and self._control is not None:
-                self._control.tell(t="checkpoint")  # repeated request: the guardian may have missed the reply
-        elif kind == "leave":
+                self._control.send(CheckpointWritten())  # repeated request: the guardian may have missed the reply
+        elif isinstance(message, Dismiss):
             os.kill(os.getpid(), signal.SIGTERM)
         self.call_up()
+
+    def _hold(self) -> tuple[int | None, int | None]:
+        """Pass no further boundary. Return the number passed, and the boundary to stop at if there is one."""
+        with self._changed:
+            self._limit = self._passed or 0
+            return self._passed, self._stop_at
 
     def call_up(self) -> None:
         """Notify the training loop of a request that the next boundary must handle."""

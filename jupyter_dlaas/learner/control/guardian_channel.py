@@ -1,4 +1,4 @@
-"""A learner's connection to its guardian: JSON lines, one daemon thread, automatic reconnection.
+"""A learner's connection to its guardian: one line per message, one daemon thread, automatic reconnection.
 
 The guardian may die and be replaced at any time. So everything it must know is state, not events. Each hello repeats
 the state, so nothing is lost and nothing needs to be queued.
@@ -7,7 +7,6 @@ the state, so nothing is lost and nothing needs to be queued.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
 import signal
@@ -23,6 +22,15 @@ from typing import Any, Final
 from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.learner.control.heartbeat import BEAT_S, Beats
 from jupyter_dlaas.runtime.system.orphan_ttl import last_s, ttl_s
+from jupyter_dlaas.wire.learner_messages import (
+    GuardianMessage,
+    LearnerMessage,
+    LearnerState,
+    ReportedNote,
+    UnknownKind,
+    guardian_message,
+    to_line,
+)
 from jupyter_dlaas.wire.protocol import Note
 
 __all__ = ["Control"]
@@ -42,10 +50,10 @@ class Control:
         self._path = job_dir / "guardian.sock"
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._state: dict[str, Any] = {"t": "hello", "member": member}
+        self._state = LearnerState(member=member)
         self.beats = Beats()
         self._ttl_s, self._last_s = ttl_s(), last_s()
-        self.on_message: Callable[[dict[str, Any]], None] | None = None
+        self.on_message: Callable[[GuardianMessage], None] | None = None
         self.on_orphaned: Callable[[], None] | None = None
         self.on_idle: Callable[[], None] = lambda: None
         """Called by this channel's thread in each half second without a message from the guardian."""
@@ -55,19 +63,20 @@ class Control:
         self._connect()
         threading.Thread(target=self._listen, name="dlaas-control", daemon=True).start()
 
-    def state(self, **fields: Any) -> None:
-        """Update the state that is reported to the guardian; a new guardian receives it, too."""
+    def update_state(self, **changes: Any) -> None:
+        """Change fields of the state that is reported to the guardian; a new guardian receives it, too."""
         with self._lock:
-            self._state |= fields
+            for name, value in changes.items():
+                setattr(self._state, name, value)
             self._send(self._state)
 
     def report(self, note: Note) -> None:
         """Report a note for the job's card. Each process reports at most 20."""
-        reports = self._state.get("reports", [])
-        if len(reports) < _REPORTS_MAX:
-            self.state(reports=[*reports, [note.code, note.text]])
+        notes = self._state.notes
+        if len(notes) < _REPORTS_MAX:
+            self.update_state(notes=(*notes, ReportedNote(note.code, note.text)))
 
-    def tell(self, **message: Any) -> None:
+    def send(self, message: LearnerMessage) -> None:
         """Send a message to the current guardian; it is lost if there is none."""
         with self._lock:
             self._send(message)
@@ -75,13 +84,13 @@ class Control:
     def _beat(self) -> None:
         message = self.beats.beat()
         if message is not None:
-            self.tell(**message)
+            self.send(message)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: LearnerMessage) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self._socket.sendall(to_line(message))
         except OSError:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -144,9 +153,16 @@ class Control:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                message = json.loads(line)
-                if self.on_message is not None:
-                    self.on_message(message)
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = guardian_message(line)
+        except UnknownKind as error:
+            print(f"[{error}: a later version's guardian sent it]", file=sys.stderr, flush=True)
+            return
+        if self.on_message is not None:
+            self.on_message(message)
 
 
 def _close(sock: socket.socket) -> None:

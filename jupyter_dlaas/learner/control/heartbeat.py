@@ -10,7 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
+
+from jupyter_dlaas.wire.learner_messages import Heartbeat
+from jupyter_dlaas.wire.protocol import Where
 
 __all__ = ["BEAT_S", "Beats"]
 
@@ -31,14 +34,14 @@ class Beats:
         self._clock = time.pthread_getcpuclockid(main.ident)
         self.step: Callable[[], int | None] = lambda: None
         """Returns the number of steps begun; None if no loop runs, so that no limit for a step applies."""
-        self.waits_for_word: Callable[[], bool] = lambda: False
+        self.awaits_guardian: Callable[[], bool] = lambda: False
         """Returns whether the main thread waits for a decision of the guardian."""
-        self.talks: Callable[[], int] = lambda: 0
+        self.collectives_started: Callable[[], int] = lambda: 0
         """Returns the number of collectives started in the current group: learners ahead wait for those behind."""
         self.where: Callable[[str, int, str], str] = lambda path, line, function: f"{path}, line {line}, {function}"
         """Describes a location for the user."""
-        self.describe: Callable[[str, int, str], dict[str, Any]] | None = None
-        """Describes the same location with its source lines, as a `Where` on the wire."""
+        self.describe: Callable[[str, int, str], Where] | None = None
+        """Describes the same location with its source lines."""
         self.is_limited = False
         """True if the job has a hang limit (`hang_after_s`).
 
@@ -50,7 +53,7 @@ class Beats:
         self._step: int | None = None
         self._step_s = 0.0
 
-    def beat(self) -> dict[str, Any] | None:
+    def beat(self) -> Heartbeat | None:
         """Return the next heartbeat message; None if there is nothing to report."""
         step = self.step()
         if step is None and not self.is_limited:
@@ -60,14 +63,18 @@ class Beats:
             self._step_s = now
         if step != self._step:
             self._step, self._step_s = step, now
-        message: dict[str, Any] = {"t": "beat", "step": step, "moves": self._moves()}
+        collectives = 0
         with suppress(RuntimeError):  # the group is lost, which is reported elsewhere
-            message["talks"] = self.talks()
-        if self.waits_for_word():
-            message["waits"] = True
-        if now - self._step_s >= _QUIET_S:
-            message |= self._place()
-        return message
+            collectives = self.collectives_started()
+        place, where = self._place() if now - self._step_s >= _QUIET_S else ("", None)
+        return Heartbeat(
+            step=step,
+            is_moving=self._moves(),
+            collectives_started=collectives,
+            awaits_guardian=self.awaits_guardian(),
+            place=place,
+            where=where,
+        )
 
     def _moves(self) -> bool:
         """Return whether the main thread made progress since the last heartbeat, sleeps, or waits for active children.
@@ -104,16 +111,14 @@ class Beats:
             return "nanosleep" in Path(f"/proc/self/task/{self._thread}/wchan").read_text()
         return False
 
-    def _place(self) -> dict[str, Any]:
+    def _place(self) -> tuple[str, Where | None]:
         """Return the innermost line of the user's program, or of other code if the program is not on the stack."""
         frame = first = sys._current_frames().get(self._ident)
         while frame is not None and frame.f_code.co_filename != self.script:
             frame = frame.f_back
         found: FrameType | None = frame or first
         if found is None:
-            return {}
+            return "", None
         place = (found.f_code.co_filename, found.f_lineno, found.f_code.co_name)
-        message: dict[str, Any] = {"at": self.where(*place)}
-        if self.describe is not None and found.f_code.co_filename == self.script:
-            message["where"] = self.describe(*place)
-        return message
+        is_described = self.describe is not None and found.f_code.co_filename == self.script
+        return self.where(*place), self.describe(*place) if is_described and self.describe is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jupyter_dlaas.learner.control.context import Context
+from jupyter_dlaas.wire.learner_messages import Throughput
 from jupyter_dlaas.wire.protocol import Elastic
 from jupyter_dlaas.wire.step_windows import DROPPED, Windows, middle
 
@@ -77,11 +78,12 @@ class Pacing:
     def _tell(self, times_s: Sequence[float], samples: float, left: int | None) -> None:
         step_s, spread = middle(times_s)
         steps = self._windows.steps
-        self._context.control.tell(
-            t="pace",
-            learners=self._context.world_size,
-            steps=steps,
-            rate=samples / step_s,
-            spread=spread * math.sqrt(steps / len(times_s)),  # of single steps: means over many steps vary less
-            left_s=None if left is None else left * step_s,
+        self._context.control.send(
+            Throughput(
+                learners=self._context.world_size,
+                steps=steps,
+                rate=samples / step_s,
+                spread=spread * math.sqrt(steps / len(times_s)),  # of single steps: means over many steps vary less
+                left_s=None if left is None else left * step_s,
+            )
         )

@@ -37,6 +37,7 @@ from jupyter_dlaas.runtime.spawn import job_zygote
 from jupyter_dlaas.runtime.spawn.after_fork import Output, restream
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.wire.codec import clean, decode, encode
+from jupyter_dlaas.wire.learner_messages import Dismiss, FailureReport, GuardianMessage
 from jupyter_dlaas.wire.masked_records import masked_failure
 from jupyter_dlaas.wire.protocol import Failure, JobSpec
 from jupyter_dlaas.wire.secret_masking import mask_of
@@ -58,13 +59,13 @@ def main(arguments: list[str]) -> NoReturn:
         ending = _prepare(context)
         context.control.beats.script = cells.script
         context.control.beats.where = cells.place
-        context.control.beats.describe = lambda *place: encode(cells.where(*place))
+        context.control.beats.describe = cells.where
         context.control.beats.is_limited = context.spec.hang_after_s is not None
         context.control.start()
         code, body = _run(context, cells, raised)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be interrupted
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
-            context.control.state(storing=True)
+            context.control.update_state(is_storing=True)
             body |= _store_results(context)
         body |= _at_end(context)
         if body["outcome"] == "ok" and body.pop("saw_stop", False):
@@ -113,7 +114,7 @@ def _write(context: Context, body: dict[str, Any]) -> None:
     except OSError:
         if body["failure"] is None:
             raise
-        context.control.tell(t="failed", failure=body["failure"])
+        context.control.send(FailureReport(failure=decode(Failure, clean(body["failure"]))))
 
 
 def _log(context: Context) -> Path:
@@ -162,7 +163,7 @@ def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
         os.kill(os.getpid(), signal.SIGTERM)
 
     context.control.on_orphaned = on_orphaned
-    context.control.on_message = lambda message: _told(message)
+    context.control.on_message = _on_message
     sys.argv = [str(job_dir / "train.py"), *spec.command]
     directory = spec.directory or str(job_dir)
     try:
@@ -209,9 +210,9 @@ def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 
 
-def _told(message: dict[str, Any]) -> None:
-    """Handle the request to leave before run() does: the only message that concerns every program."""
-    if message.get("t") == "leave":
+def _on_message(message: GuardianMessage) -> None:
+    """Handle the order to leave before run() does: the only message that concerns every program."""
+    if isinstance(message, Dismiss):
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -136,7 +136,7 @@ class Batches(Numbered):
             return None
         if gang.work is None:
             assert self._run._context is not None
-            gang.work = Work(self._run._context.control.tell, gang.skew())
+            gang.work = Work(self._run._context.control.send, gang.skew())
         found: Work = gang.work
         return found
 

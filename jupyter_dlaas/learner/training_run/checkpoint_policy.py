@@ -79,5 +79,5 @@ def save(run: Run, position: Position, add: Add | None = None, first: Callable[[
         return
     finally:
         run._saved_s = time.monotonic()
-    tell = context.control.tell if context is not None else lambda **_: None
-    checkpoint_files.write_later(write, position.step, tell, first)
+    send = context.control.send if context is not None else lambda _: None
+    checkpoint_files.write_later(write, position.step, send, first)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.control.context import Context, current
 from jupyter_dlaas.learner.environment.program_identifiers import Words, words_in
+from jupyter_dlaas.wire.learner_messages import Independence
 from jupyter_dlaas.wire.protocol import STARTS_WITH_ONE, Elastic
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def look_at_parts(context: Context) -> None:
 
 
 def _tell(context: Context, why: str, stays: int | None = None) -> None:
-    context.control.state(alone=[why, stays])
+    context.control.update_state(independence=Independence(why, stays))
     print(f"[{why}]", file=sys.stderr, flush=True)
 
 

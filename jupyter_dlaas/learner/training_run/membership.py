@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
-from jupyter_dlaas.learner.control.boundaries import Switch, Verdict
+from jupyter_dlaas.learner.control.boundaries import Verdict
 from jupyter_dlaas.learner.control.context import Context, Leave
 from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.learner.elastic import process_group
@@ -19,7 +19,9 @@ from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.training_run import checkpoint_state
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
-from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.codec import decode, encode
+from jupyter_dlaas.wire.learner_messages import BuildGroup, GenerationSteps, SwitchGroup
+from jupyter_dlaas.wire.step_range import Range
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.elastic.data_parallel import Gang
@@ -51,18 +53,18 @@ class Regrouping:
         """The number of consecutive failed builds."""
         self._is_parting = False
         """True once it has been asked to leave and has closed the files that the main learner writes."""
-        self._trained: list[list[Any]] = []
+        self._trained: list[GenerationSteps] = []
         """The steps trained in each completed generation, by this learner or by the one whose state it received."""
         run._boundaries.on_build = self._build
         run._boundaries.on_urgent = self._give_up
-        context.control.state(may_change=True, round=self._round, generation=context.generation)
+        context.control.update_state(may_change=True, membership_epoch=self._round, generation=context.generation)
 
     # -- at a boundary
 
     def ask(self, step: int) -> Verdict:
         """Return whether to continue, stop or change membership. A learner without its group waits for the next one."""
         if self._gang.is_stranded:
-            self._context.control.state(stranded=self._round)
+            self._context.control.update_state(stranded_epoch=self._round)
         return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
 
     def change(self, position: Position, arrived_s: float) -> Position | None:
@@ -78,7 +80,7 @@ class Regrouping:
             run._metrics.close()  # before the wait below: another learner writes them from now on
             run._meter.hand_over()
             self._is_parting = True
-            if not run._boundaries.may_leave(switch.round):
+            if not run._boundaries.may_leave(switch.membership_epoch):
                 return None
             raise Leave("told")
         try:
@@ -86,10 +88,10 @@ class Regrouping:
         except RuntimeError:
             self._gang.is_stranded = True
             with self._changed:
-                self._missed = max(self._missed, switch.round)
-                context.control.state(missed=self._missed)
+                self._missed = max(self._missed, switch.membership_epoch)
+                context.control.update_state(missed_epoch=self._missed)
             return None
-        self._round = switch.round
+        self._round = switch.membership_epoch
         was_main, self._is_parting = run.rank == 0 and not self._is_parting, False
         run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
         context.rank, context.world_size = run.rank, run.world_size
@@ -105,15 +107,15 @@ class Regrouping:
             run._metrics.close()
         if run.rank == 0 and not was_main:
             self._become_main()
-        since_s = run._passed_s if switch.at is None and run._passed_s else arrived_s
-        context.control.state(
+        since_s = run._passed_s if switch.boundary is None and run._passed_s else arrived_s
+        context.control.update_state(
             step=position.step,
             up_s=uptime_s(),
             is_held=False,
             is_waiting=False,
-            round=switch.round,
+            membership_epoch=switch.membership_epoch,
             idle_s=None if run._is_joining else time.monotonic() - since_s,
-            trained=self._trained,
+            trained=tuple(self._trained),
             generation=context.generation,
         )
         run._is_joining = False
@@ -121,7 +123,7 @@ class Regrouping:
 
     def join(self) -> Position:
         """Wait for the gang, and return the position at which it continues."""
-        self._context.control.state(is_waiting=True)
+        self._context.control.update_state(is_waiting=True)
         nowhere = Position(epoch=-1, step=-1)
         while True:
             found = self.change(nowhere, time.monotonic())
@@ -130,15 +132,15 @@ class Regrouping:
             if found is not None:
                 return found
 
-    def _enter(self, switch: Switch, position: Position) -> dict[str, Any] | None:
+    def _enter(self, switch: SwitchGroup, position: Position) -> dict[str, Any] | None:
         """Enter the group; return the state of the learner furthest ahead if this one is behind it, otherwise None.
 
         Raises RuntimeError if learners are lost meanwhile.
         """
         rank, size = switch.members.index(self._context.member), len(switch.members)
-        group = self._take(switch.round) if size > 1 else None
+        group = self._take(switch.membership_epoch) if size > 1 else None
         with self._changed:
-            self._check(switch.round)
+            self._check(switch.membership_epoch)
             self._gang.enter(group, rank, size)
         mine_is = self._run._gate.progress(position.step)
         steps = self._gang.steps(mine_is)
@@ -148,19 +150,22 @@ class Regrouping:
         source = steps.index(furthest)
         light, heavy = None, None
         if rank == source:
-            trained = [*self._trained, self._trained_now()]
+            trained = [[steps.generation, encode(steps.ranges)] for steps in (*self._trained, self._trained_now())]
             light = checkpoint_state.content_of(self._run)[0] | {"position": position, "trained": trained}
             heavy = {name: light.pop(name) for name in _HEAVY}
         content: dict[str, Any] = self._gang.hand(light, heavy, source)
         return content if mine_is < furthest else None
 
-    def _trained_now(self) -> list[Any]:
-        return [self._context.generation, [encode(one) for one in self._run._trained]]
+    def _trained_now(self) -> GenerationSteps:
+        return GenerationSteps(self._context.generation, tuple(self._run._trained))
 
     def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
         if run._is_joining:  # the others may be lost before they have reported the steps they trained
-            self._trained = list(content.get("trained", ()))
+            self._trained = [
+                GenerationSteps(generation, tuple(decode(Range, part) for part in ranges))
+                for generation, ranges in content.get("trained", ())
+            ]
         run._restored = content
         run.state.clear()
         run.state.update(content["state"])
@@ -203,13 +208,12 @@ class Regrouping:
         if self._lost_before > number:
             raise RuntimeError(f"group {number} was lost before it was entered")
 
-    def _build(self, message: dict[str, Any]) -> None:
+    def _build(self, order: BuildGroup) -> None:
         """Start to build a group in the background. Called in the control thread."""
-        number, members = int(message["round"]), list(message["members"])
+        number, members = order.membership_epoch, order.members
         if number <= self._run._boundaries.round or self._context.member not in members:
             return
-        where = (str(message["host"]), int(message["port"]))
-        arguments = (where, number, members.index(self._context.member), len(members))
+        arguments = ((order.host, order.port), number, members.index(self._context.member), len(members))
         threading.Thread(target=self._build_beside, args=arguments, name=f"dlaas-group-{number}", daemon=True).start()
 
     def _build_beside(self, where: tuple[str, int], number: int, rank: int, size: int) -> None:
@@ -231,7 +235,7 @@ class Regrouping:
             else:
                 self._failures, self._newest = 0, max(self._newest, number)
             # A slow build of an old round must not overwrite the reported state of a newer one.
-            self._context.control.state(built=self._newest, missed=self._missed)
+            self._context.control.update_state(built_epoch=self._newest, missed_epoch=self._missed)
 
     def _give_up(self, number: int) -> None:
         """Mark all groups before this round as lost, and wake whoever waits in them. Called in the control thread."""

@@ -33,6 +33,7 @@ from jupyter_dlaas.learner.training_run.size_request import learners_for
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import DlaasError, encode
+from jupyter_dlaas.wire.learner_messages import SizeRequest
 
 __all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
 
@@ -52,7 +53,7 @@ def run() -> Run:
     if context is None:
         return Run(None)
     one = run_of(context)
-    context.control.state(uses_run=True)
+    context.control.update_state(uses_run=True)
     return one
 
 
@@ -214,7 +215,7 @@ class Run:
         if self._context is not None:
             learners = learners_for(self._context.spec, number)
             if self.rank == 0 and self._resume is None and not self._is_joining:
-                self._context.control.state(asks=[learners, self._step])
+                self._context.control.update_state(size_request=SizeRequest(learners, self._step))
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class Run:
         may_change = self._may_change()
         self._gang = gang = module.Gang(self.device, self.rank, self.world_size, self._gate, may_change=may_change)
         if self._context is not None:
-            self._context.control.beats.talks = gang.talks
+            self._context.control.beats.collectives_started = gang.talks
         if may_change and self._context is not None:
             regrouping = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
             self._regrouping = regrouping.Regrouping(self, self._context, gang)
@@ -458,7 +459,7 @@ class Run:
     def _tell_begin(self) -> None:
         """Report the step from which this learner trains, once its checkpoint is restored: an earlier one may serve."""
         if self._context is not None:
-            self._context.control.state(step=self._step, up_s=uptime_s())
+            self._context.control.update_state(step=self._step, up_s=uptime_s())
 
     def _restore_early(self) -> None:
         """Restore the checkpoint now: a custom loop has no position at which to wait for it."""

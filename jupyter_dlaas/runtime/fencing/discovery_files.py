@@ -11,7 +11,7 @@ from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind, write_whole
 from jupyter_dlaas.runtime.fencing.lock import SOCKET, Lock
-from jupyter_dlaas.runtime.system.json_lines import Lines, Message
+from jupyter_dlaas.runtime.system.json_lines import Lines
 from jupyter_dlaas.runtime.system.process import Identity
 
 __all__ = ["STATUS", "WAKE", "Presence"]
@@ -86,15 +86,15 @@ class Presence:
         """Return the descriptors of connections that have not sent a message yet."""
         return [line.fd for line in self._callers]
 
-    def introductions(self) -> list[tuple[Lines, list[Message]]]:
-        """Return connections that have sent messages, with these messages. Close connections that ended without any."""
+    def introductions(self) -> list[tuple[Lines, list[bytes]]]:
+        """Return connections that have sent lines, with these lines. Close connections that ended without any."""
         found = []
         for line in list(self._callers):
-            messages = line.read()
-            if messages or not line.is_open:
+            received = line.read()
+            if received or not line.is_open:
                 self._callers.remove(line)
-            if messages:
-                found.append((line, messages))
+            if received:
+                found.append((line, received))
             elif not line.is_open:
                 line.close()
         return found

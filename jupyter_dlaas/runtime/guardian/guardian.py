@@ -37,11 +37,11 @@ from jupyter_dlaas.runtime.guardian.rendezvous import Meeting
 from jupyter_dlaas.runtime.guardian.resource_limits import Limits
 from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, Farewell, sweep
 from jupyter_dlaas.runtime.spawn import launch
-from jupyter_dlaas.runtime.spawn.job_zygote import HELLO
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run
 from jupyter_dlaas.runtime.spawn.spawner import Origin, Spawner
-from jupyter_dlaas.runtime.system.json_lines import Lines, Message
+from jupyter_dlaas.runtime.system.json_lines import Lines
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, environment_of, has_ended, own
+from jupyter_dlaas.wire import learner_messages as wire
 from jupyter_dlaas.wire.codec import Invalid, decode
 from jupyter_dlaas.wire.journal import MemberWanted, Wanted, is_retried
 from jupyter_dlaas.wire.protocol import Failure, JobSpec
@@ -156,7 +156,7 @@ class Guardian:
         if now < self._presence.due(now):
             return
         if not self._presence.look(now):
-            print("guardian: another one holds the job's lock; this one leaves it", file=sys.stderr, flush=True)
+            _log("another one holds the job's lock; this one leaves it")
             self._is_closed = True
             return
         self._tell.journal.renew()
@@ -193,7 +193,7 @@ class Guardian:
         try:
             wanted = decode(Wanted, body, unknown="ignore")
         except Invalid as error:
-            print(f"guardian: wanted.json is damaged: {error}", file=sys.stderr, flush=True)
+            _log(f"wanted.json is damaged: {error}")
             return False
         self._tell.journal.number_from(wanted.facts_read)
         if self._wanted is not None and wanted.revision <= self._wanted.revision:
@@ -212,7 +212,7 @@ class Guardian:
             # A learner that has not called run() yet does not handle the request.
             if is_main and one.uses_run and one.line is not None and order not in one.heard:
                 one.heard.add(order)
-                one.line.tell({"t": "checkpoint", "n": wanted.checkpoints})
+                one.line.send(wire.to_line(wire.CheckpointRequest(number=wanted.checkpoints)))
 
     def _alive(self) -> list[Learner]:
         return [one for one in self._learners.values() if one.is_alive]
@@ -410,7 +410,7 @@ class Guardian:
         try:
             pid = self._spawner.learner(members, rank, generation=generation, store=where, joins=joins)
         except OSError as error:
-            print(f"guardian: learner {wanted.member} could not be started: {error}", file=sys.stderr, flush=True)
+            _log(f"learner {wanted.member} could not be started: {error}")
             lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
             lost.failure = diagnosis.not_started(error, is_permanent=isinstance(error, launch.ProgramUnusable))
             self._tell.up(lost)
@@ -447,25 +447,25 @@ class Guardian:
     # -- messages and ends of learners ---------------------------------------------------------------------------------
 
     def _listen(self, ready: set[int]) -> None:
-        for line, messages in self._presence.introductions():  # their messages affect the next action
-            self._introduce(line, messages)
+        for line, received in self._presence.introductions():  # their messages affect the next action
+            self._introduce(line, wire.learner_messages(received, _log))
         for one in list(self._learners.values()):
             if one.line is not None and one.line.fd in ready:
                 one.line.write()
-                self._take_in(one, one.line.read())
+                self._take_in(one, wire.learner_messages(one.line.read(), _log))
                 if not one.line.is_open:
                     one.line.close()
                     one.line = None
 
-    def _introduce(self, line: Lines, messages: list[Message]) -> None:
+    def _introduce(self, line: Lines, messages: list[wire.LearnerMessage]) -> None:
         """Assign a new connection to a learner by the peer pid that the kernel reports, not by what the peer claims."""
         pid = line.peer_pid()
         one = next((one for one in self._alive() if one.who.pid == pid), None)
-        if one is None and any(message.get("t") == HELLO for message in messages):
+        if one is None and any(isinstance(message, wire.JobZygoteReady) for message in messages):
             self._spawner.adopt(line.detach())
             return
         if one is None:
-            line.tell({"t": "leave"})
+            line.send(wire.to_line(wire.Dismiss()))
             line.close()
             return
         if one.line is not None:
@@ -473,20 +473,21 @@ class Guardian:
         one.line, one.promise, one.proposed, one.is_told, one.heard = line, None, 0, False, set()
         self._take_in(one, messages)
 
-    def _take_in(self, one: Learner, messages: list[Message]) -> None:
+    def _take_in(self, one: Learner, messages: list[wire.LearnerMessage]) -> None:
         for message in messages:
             if self._hangs.hear(one, message, time.monotonic()):
                 continue
             one.listen(message)
-            if message.get("t") == "checkpoint":
+            if isinstance(message, wire.CheckpointWritten):
                 self._tell.checkpoints()
-            elif message.get("t") == "pace":
+            elif isinstance(message, wire.Throughput):
                 self._tell.pace(one.generation, message)
-            self._tell.of_program(message)
+            elif isinstance(message, wire.LearnerState):
+                self._tell.of_program(message)
             if not one.is_ready:
                 one.is_ready = True
                 self._tell.ready(one)
-            if message.get("storing") is True:
+            if isinstance(message, wire.LearnerState) and message.is_storing:
                 self._see_together()  # in a short training, the begin and end messages arrive together
                 self._tell.storing(one.generation)
         self._see_together()
@@ -517,7 +518,7 @@ class Guardian:
             self._statuses |= reap()
             one.status = self._statuses.pop(one.who.pid, None)
             if one.line is not None:  # its last messages may arrive together with its end
-                self._take_in(one, one.line.read())
+                self._take_in(one, wire.learner_messages(one.line.read(), _log))
             one.close()
             self._sweep(one)
             self._limits.end(one)
@@ -545,7 +546,7 @@ class Guardian:
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
             # later.
-            print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
+            _log("some process does not end; it is left to the system")
         self._limits.close()
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()
@@ -581,3 +582,7 @@ class Guardian:
         """Write the status file. `starting` and `joining` list members whose processes may appear at any moment."""
         learners = {one.member: one.who for one in self._alive()}
         self._presence.write_status(self._me, learners, self._store.who, **under_way)
+
+
+def _log(text: str) -> None:
+    print(f"guardian: {text}", file=sys.stderr, flush=True)

@@ -9,16 +9,14 @@ import signal
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Stragglers
-from jupyter_dlaas.runtime.system.json_lines import Message
 from jupyter_dlaas.runtime.system.process import Activity, activity_of, send
-from jupyter_dlaas.wire.codec import Invalid, decode
+from jupyter_dlaas.wire.learner_messages import Heartbeat, LearnerMessage, StepTimes
 from jupyter_dlaas.wire.protocol import Cause, Failure, Where
 
 __all__ = ["Hangs", "Pulse", "Verdict", "judge", "limit_s", "waits"]
@@ -78,25 +76,19 @@ class Pulse:
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     """Seconds per step of recent steps."""
 
-    def hear(self, message: Message, now: float) -> None:
+    def hear(self, beat: Heartbeat, now: float) -> None:
         """Record a heartbeat."""
-        step = message.get("step")
-        if isinstance(step, int) and step != self.step:
-            if self.step is not None and step > self.step:
-                self.usual.append((now - self.step_s) / (step - self.step))
-            self.step, self.step_s = step, now
-        if message.get("moves") is True:
+        if beat.step is not None and beat.step != self.step:
+            if self.step is not None and beat.step > self.step:
+                self.usual.append((now - self.step_s) / (beat.step - self.step))
+            self.step, self.step_s = beat.step, now
+        if beat.is_moving:
             self.moved_s = now
         self.heard_s, self.stopped_s = now, None
-        self.is_held = message.get("waits") is True
-        talks = message.get("talks")
-        talks = talks if isinstance(talks, int) else 0
-        if talks != self.talks:
-            self.talks, self.talked_s = talks, now
-        self.at, self.where = str(message.get("at") or ""), None
-        if isinstance(where := message.get("where"), dict):
-            with suppress(Invalid):
-                self.where = decode(Where, where, unknown="ignore")
+        self.is_held = beat.awaits_guardian
+        if beat.collectives_started != self.talks:
+            self.talks, self.talked_s = beat.collectives_started, now
+        self.at, self.where = beat.place, beat.where
 
     def look(self, activity: Activity | None, now: float) -> None:
         """Record the system's view of a process that sends no heartbeats."""
@@ -264,23 +256,20 @@ class Hangs:
         self._stragglers = Stragglers()
         self._slow: int | None = None
 
-    def hear(self, one: Learner, message: Message, now: float) -> bool:
+    def hear(self, one: Learner, message: LearnerMessage, now: float) -> bool:
         """Handle a message about a learner's progress. Return whether it was one."""
-        if message.get("t") == "work":
-            seconds, step_s, steps = message.get("s"), message.get("step_s"), message.get("steps")
-            wait_s, skew = message.get("wait_s"), message.get("skew")
-            if isinstance(seconds, float) and isinstance(step_s, float) and isinstance(steps, int):
-                self._stragglers.hear(
-                    one.member,
-                    seconds,
-                    step_s,
-                    steps,
-                    now,
-                    wait_s=wait_s if isinstance(wait_s, float) else 0.0,
-                    skew=skew if isinstance(skew, float) else None,
-                )
+        if isinstance(message, StepTimes):
+            self._stragglers.hear(
+                one.member,
+                message.compute_s,
+                message.step_s,
+                message.steps,
+                now,
+                wait_s=message.wait_s,
+                skew=message.skew,
+            )
             return True
-        if message.get("t") != "beat":
+        if not isinstance(message, Heartbeat):
             return False
         self._pulse(one, now).hear(message, now)
         return True

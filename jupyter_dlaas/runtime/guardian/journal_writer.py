@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import read_json
-from jupyter_dlaas.jobdir.checkpoint_manifest import Range, manifests
+from jupyter_dlaas.jobdir.checkpoint_manifest import manifests
 from jupyter_dlaas.jobdir.journal_file import Journal
 from jupyter_dlaas.jobdir.journal_replay import Told, told
 from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
@@ -17,9 +17,35 @@ from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
 from jupyter_dlaas.runtime.system.process import Identity, uptime_s
 from jupyter_dlaas.wire.codec import decode
-from jupyter_dlaas.wire.journal import JOURNAL_FORMAT, FactKind
+from jupyter_dlaas.wire.journal import (
+    JOURNAL_FORMAT,
+    CheckpointSaved,
+    CommunicationProfiled,
+    GenerationLost,
+    GenerationStarted,
+    GuardianUp,
+    IndependenceFound,
+    JobClosed,
+    JobCompleted,
+    JobHalted,
+    LearnerAwaited,
+    LearnerDown,
+    LearnerReady,
+    LearnersLost,
+    LearnerUp,
+    LoopBegun,
+    NoteReported,
+    ResultsStoring,
+    SizeRequested,
+    StepsCommitted,
+    StragglerFound,
+    ThroughputMeasured,
+    WantedSeen,
+)
+from jupyter_dlaas.wire.learner_messages import LearnerState, Throughput
 from jupyter_dlaas.wire.protocol import Failure, Note
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = ["Chronicle"]
 
@@ -38,7 +64,7 @@ class Chronicle:
         """Function that adds to a failure what the guardian knows of its cause."""
         self.journal = Journal(job_dir / "journal.jsonl", mask=mask)
         self.earlier: Told = told(self.journal.earlier)
-        self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
+        self.guardians = sum(isinstance(fact, GuardianUp) for fact in self.journal.earlier)
         """Number of guardians that held this job before."""
         self._together = self.earlier.together
         self._plain = self.earlier.plain
@@ -50,39 +76,41 @@ class Chronicle:
         self._revision = self.earlier.revision
         self._is_completed = self.earlier.is_completed
         self._last_step_s: float | None = None
-        asked = (fact for fact in self.journal.earlier if fact.kind is FactKind.ASKED)
+        asked = (fact for fact in self.journal.earlier if isinstance(fact, SizeRequested))
         self._asked = {(fact.step, fact.learners) for fact in asked}
-        self._reports = {fact.note for fact in self.journal.earlier if fact.note is not None}
-        self._is_alone = any(fact.kind is FactKind.ALONE for fact in self.journal.earlier)
+        self._reports = {fact.note for fact in self.journal.earlier if isinstance(fact, NoteReported)}
+        self._is_alone = any(isinstance(fact, IndependenceFound) for fact in self.journal.earlier)
 
     def guardian_up(self, me: Identity, took_over: bool) -> None:
         self.journal.append(
-            FactKind.GUARDIAN_UP,
-            pid=me.pid,
-            start=me.start,
-            boot=me.boot,
-            took_over=True if took_over else None,
-            format=JOURNAL_FORMAT,
+            GuardianUp(
+                pid=me.pid,
+                start=me.start,
+                boot=me.boot,
+                took_over=True if took_over else None,
+                format=JOURNAL_FORMAT,
+            )
         )
 
     def seen(self, revision: int) -> None:
         if revision > self._revision:
             self._revision = revision
-            self.journal.append(FactKind.SEEN, revision=revision)
+            self.journal.append(WantedSeen(revision=revision))
 
     def up(self, one: Learner) -> None:
         self.journal.append(
-            FactKind.LEARNER_UP,
-            member=one.member,
-            rank=one.rank,
-            generation=one.generation,
-            pid=one.who.pid,
-            start=one.who.start,
-            boot=one.who.boot,
+            LearnerUp(
+                member=one.member,
+                rank=one.rank,
+                generation=one.generation,
+                pid=one.who.pid,
+                start=one.who.start,
+                boot=one.who.boot,
+            )
         )
 
     def ready(self, one: Learner) -> None:
-        self.journal.append(FactKind.LEARNER_READY, member=one.member, generation=one.generation)
+        self.journal.append(LearnerReady(member=one.member, generation=one.generation))
 
     def down(self, one: Learner) -> Failure | None:
         """Record a learner's last checkpoints and steps, and its end. Return its failure unless it was asked to end."""
@@ -95,12 +123,13 @@ class Chronicle:
             if result is not None and result.outcome == "ok":
                 self.committed(one.trains_as, [decode(Range, part) for part in result.trained])
         self.journal.append(
-            FactKind.LEARNER_DOWN,
-            member=one.member,
-            generation=one.generation,
-            code=code,
-            signal=number,
-            failure=failure,
+            LearnerDown(
+                member=one.member,
+                generation=one.generation,
+                code=code,
+                signal=number,
+                failure=failure,
+            )
         )
         return failure
 
@@ -120,13 +149,14 @@ class Chronicle:
             self._checkpoints.add((one.generation, one.step))
             self.committed(one.generation, one.trained)
             self.journal.append(
-                FactKind.CHECKPOINT,
-                generation=one.generation,
-                step=one.step,
-                epoch=one.epoch,
-                seconds=one.seconds,
-                bytes=one.bytes,
-                asked=asked,
+                CheckpointSaved(
+                    generation=one.generation,
+                    step=one.step,
+                    epoch=one.epoch,
+                    seconds=one.seconds,
+                    bytes=one.bytes,
+                    asked=asked,
+                )
             )
 
     def committed(self, generation: int, ranges: Sequence[Range]) -> None:
@@ -136,7 +166,7 @@ class Chronicle:
             if part.end > first:
                 self._committed[generation] = part.end
                 self.journal.append(
-                    FactKind.COMMITTED, generation=generation, first_step=first, step=part.end, epoch=part.epoch
+                    StepsCommitted(generation=generation, first_step=first, step=part.end, epoch=part.epoch)
                 )
 
     def checkpoint_step(self) -> int | None:
@@ -148,7 +178,7 @@ class Chronicle:
         if self._together >= generation:
             if step is not None and self._plain == generation:
                 self._plain = -1
-                self.journal.append(FactKind.BEGUN, generation=generation)
+                self.journal.append(LoopBegun(generation=generation))
             return
         self._together = generation
         idle_s = None
@@ -157,7 +187,7 @@ class Chronicle:
         self._plain = generation if step is None else -1
         plain = step is None or None
         self.journal.append(
-            FactKind.GENERATION, generation=generation, step=step or 0, idle_s=idle_s, live=live or None, plain=plain
+            GenerationStarted(generation=generation, step=step or 0, idle_s=idle_s, live=live or None, plain=plain)
         )
 
     def regrouped(
@@ -167,65 +197,67 @@ class Chronicle:
 
         The fact is a new generation, or a regrouping of the current one after a loss.
         """
-        kind = FactKind.GENERATION if self._together < generation else FactKind.REGROUPED
+        record = GenerationStarted if self._together < generation else LearnersLost
         self._together = max(self._together, generation)
         self.journal.append(
-            kind, generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True
+            record(generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True)
         )
 
-    def pace(self, generation: int, told: Mapping[str, Any]) -> None:
+    def pace(self, generation: int, measured: Throughput) -> None:
         """Record the gang's training speed."""
-        left_s = told.get("left_s")
         self.journal.append(
-            FactKind.PACE,
-            generation=generation,
-            learners=int(told["learners"]),
-            steps=int(told["steps"]),
-            rate=float(told["rate"]),
-            spread=float(told["spread"]),
-            left_s=None if left_s is None else float(left_s),
+            ThroughputMeasured(
+                generation=generation,
+                learners=measured.learners,
+                steps=measured.steps,
+                rate=measured.rate,
+                spread=measured.spread,
+                left_s=measured.left_s,
+            )
         )
 
-    def of_program(self, state: Mapping[str, Any]) -> None:
-        """Record what a learner reports of its program. The learner repeats the report with each hello."""
-        if isinstance(asks := state.get("asks"), list):
-            self.asked(*asks)
-        if isinstance(alone := state.get("alone"), list):
-            self.alone(*alone)
-        for code, text in state.get("reports", ()):
+    def of_program(self, state: LearnerState) -> None:
+        """Record what a learner reports of its program. The learner repeats the report with each state."""
+        if state.size_request is not None:
+            self.asked(*state.size_request)
+        if state.independence is not None:
+            self.alone(*state.independence)
+        for code, text in state.notes:
             self.report(Note(code=code, text=text))
 
     def asked(self, learners: int, step: int) -> None:
         """Record that the program requests another number of learners. A repeated request is recorded once."""
         if (step, learners) not in self._asked:
             self._asked.add((step, learners))
-            self.journal.append(FactKind.ASKED, learners=learners, step=step)
+            self.journal.append(SizeRequested(learners=learners, step=step))
 
     def alone(self, why: str, learners: int | None) -> None:
         """Record that the learners share nothing or keep a fixed number. Recorded once in a job's life."""
         if not self._is_alone:
             self._is_alone = True
-            self.journal.append(FactKind.ALONE, why=why, learners=learners)
+            self.journal.append(IndependenceFound(why=why, learners=learners))
 
     def report(self, note: Note) -> None:
         """Record a note of training for the job's owner. Each note is recorded once in a job's life."""
         note = replace(note, text=self._mask.text(note.text))
         if note not in self._reports and len(self._reports) < _REPORTS_MAX:
             self._reports.add(note)
-            self.journal.append(FactKind.REPORT, note=note)
+            self.journal.append(NoteReported(note=note))
 
     def awaited(self, member: int | None, at: str) -> None:
         """Record the busy learner that the others wait for, or None when they no longer wait."""
-        self.journal.append(FactKind.AWAITED, member=member, why=at or None)
+        self.journal.append(LearnerAwaited(member=member, why=at or None))
 
     def slow(self, found: Slow | None) -> None:
         """Record the straggler, or None when there is none any more."""
         member, speed = (None, None) if found is None else (found.member, found.speed)
-        self.journal.append(FactKind.SLOW, member=member, rate=speed)
+        self.journal.append(StragglerFound(member=member, rate=speed))
 
     def profile(self, generation: int, found: Profile) -> None:
         """Record the communication cost of the gang."""
-        self.journal.append(FactKind.PROFILE, generation=generation, communication=found.communication, skew=found.skew)
+        self.journal.append(
+            CommunicationProfiled(generation=generation, communication=found.communication, skew=found.skew)
+        )
 
     def has_begun(self, generation: int) -> bool:
         """Return whether everything about a generation's begin is recorded."""
@@ -235,14 +267,14 @@ class Chronicle:
         if self._storing < generation:
             self.together(generation, None)
             self._storing = generation
-            self.journal.append(FactKind.STORING, generation=generation)
+            self.journal.append(ResultsStoring(generation=generation))
 
     def lost(self, generation: int, failure: Failure | None) -> None:
-        self.journal.append(FactKind.LOST, generation=generation, failure=failure, step=self.checkpoint_step())
+        self.journal.append(GenerationLost(generation=generation, failure=failure, step=self.checkpoint_step()))
 
     def halted(self) -> None:
         step = self.checkpoint_step()
-        self.journal.append(FactKind.HALTED, step=step or 0, has_checkpoint=step is not None)
+        self.journal.append(JobHalted(step=step or 0, has_checkpoint=step is not None))
 
     def completed(self, generation: int, result: Result | None) -> None:
         if self._is_completed:
@@ -250,7 +282,7 @@ class Chronicle:
         self._is_completed = True
         self.together(generation, None)
         results, step = (result.results, result.step) if result is not None else ((), None)
-        self.journal.append(FactKind.COMPLETED, generation=generation, results=results, step=step)
+        self.journal.append(JobCompleted(generation=generation, results=results, step=step))
 
     def closed(self, why: str) -> None:
-        self.journal.append(FactKind.CLOSED, why=why)
+        self.journal.append(JobClosed(why=why))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from jupyter_dlaas.jobdir.journal_replay import int_or
-from jupyter_dlaas.runtime.system.json_lines import Lines, Message
+from jupyter_dlaas.runtime.system.json_lines import Lines
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, marked, open_process
-from jupyter_dlaas.wire.codec import Invalid, decode
-from jupyter_dlaas.wire.journal import Fact
+from jupyter_dlaas.wire.journal import LearnerUp
+from jupyter_dlaas.wire.learner_messages import (
+    ChangeAgreement,
+    FailureReport,
+    GenerationSteps,
+    LearnerMessage,
+    LearnerState,
+    StopAgreement,
+)
 from jupyter_dlaas.wire.protocol import Failure
 
 __all__ = ["Learner", "find_living"]
@@ -45,8 +49,7 @@ class Learner:
     """Number of the last proposal that was sent over `line`."""
     is_told: bool = False
     """True if the boundary to stop at was sent over `line`."""
-    promise: tuple[int, int | None, int | None] | None = None
-    """(number of the proposal, next boundary, boundary that an earlier guardian committed)."""
+    promise: StopAgreement | None = None
     trains_as: int = -1
     """Generation that the learner reports. It keeps the old one through changes that did not affect it."""
     may_change: bool = False
@@ -60,10 +63,9 @@ class Learner:
     """Membership epoch of the group that no longer answers it."""
     missed: int = -1
     """Newest membership epoch whose group it could not build or enter."""
-    agreed: tuple[int, int] | None = None
+    agreed: ChangeAgreement | None = None
     idle_s: float | None = None
-    trained: tuple[Any, ...] = ()
-    """Steps trained per finished generation, as `Range`s."""
+    trained: tuple[GenerationSteps, ...] = ()
     heard: set[object] = field(default_factory=set)
     """Orders that were sent over `line`."""
     failure: Failure | None = None
@@ -81,43 +83,30 @@ class Learner:
     def is_alive(self) -> bool:
         return self.pidfd is not None
 
-    def listen(self, message: Message) -> None:
-        """Record the state that a learner reports. A hello repeats all of it to a new guardian."""
-        kind = message.get("t")
-        if kind in ("hello", "run", "training"):
-            self.uses_run = self.uses_run or message.get("uses_run") is True
-            self.is_limited = self.is_limited or message.get("is_limited") is True
-            self._listen_to_changes(message)
-            step, up_s = message.get("step"), message.get("up_s")
-            if isinstance(step, int):
-                self.trains_from = step
-                self.began_s = float(up_s) if isinstance(up_s, int | float) else None
-        elif kind == "failed":
-            with suppress(Invalid):
-                self.failure = decode(Failure, message.get("failure"), unknown="ignore")
-        elif kind == "agrees":
-            self.agreed = (int_or(message.get("round"), -1), int_or(message.get("tick"), 0))
-        elif kind == "promise":
-            number, tick, told = message.get("n"), message.get("tick"), message.get("told")
-            if isinstance(number, int):
-                self.promise = (
-                    number,
-                    tick if isinstance(tick, int) else None,
-                    told if isinstance(told, int) else None,
-                )
+    def listen(self, message: LearnerMessage) -> None:
+        """Record what a learner reports. Its state is complete in each message, also for a new guardian."""
+        if isinstance(message, LearnerState):
+            self._listen_to_state(message)
+        elif isinstance(message, FailureReport):
+            self.failure = message.failure
+        elif isinstance(message, ChangeAgreement):
+            self.agreed = message
+        elif isinstance(message, StopAgreement):
+            self.promise = message
 
-    def _listen_to_changes(self, message: Message) -> None:
-        self.may_change = self.may_change or message.get("may_change") is True
-        self.round = int_or(message.get("round"), self.round)
-        self.trains_as = int_or(message.get("generation"), self.trains_as)
-        self.built = int_or(message.get("built"), self.built)
-        self.stranded = int_or(message.get("stranded"), self.stranded)
-        self.missed = int_or(message.get("missed"), self.missed)
-        self.is_waiting = message.get("is_waiting") is True
-        self.is_held = message.get("is_held") is True
-        idle_s, trained = message.get("idle_s"), message.get("trained")
-        self.idle_s = float(idle_s) if isinstance(idle_s, int | float) else None
-        self.trained = tuple(trained) if isinstance(trained, list) else self.trained
+    def _listen_to_state(self, state: LearnerState) -> None:
+        self.uses_run = self.uses_run or state.uses_run
+        self.is_limited = self.is_limited or state.is_limited
+        self.may_change = self.may_change or state.may_change
+        self.round = _newer(state.membership_epoch, self.round)
+        self.trains_as = _newer(state.generation, self.trains_as)
+        self.built = _newer(state.built_epoch, self.built)
+        self.stranded = _newer(state.stranded_epoch, self.stranded)
+        self.missed = _newer(state.missed_epoch, self.missed)
+        self.is_waiting, self.is_held = state.is_waiting, state.is_held
+        self.idle_s, self.trained = state.idle_s, state.trained or self.trained
+        if state.step is not None:
+            self.trains_from, self.began_s = state.step, state.up_s
 
     def close(self) -> None:
         if self.line is not None:
@@ -128,7 +117,11 @@ class Learner:
             self.pidfd = None
 
 
-def find_living(job_dir: str, up: Mapping[int, Fact], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
+def _newer(reported: int | None, known: int) -> int:
+    return known if reported is None else reported
+
+
+def find_living(job_dir: str, up: Mapping[int, LearnerUp], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
     """Find the living learners of an earlier guardian: member -> identity and pidfd.
 
     The journal names them. If the guardian died after starting a learner and before recording it, the job's mark in the

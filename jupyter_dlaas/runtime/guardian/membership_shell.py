@@ -6,15 +6,13 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from jupyter_dlaas.jobdir.checkpoint_manifest import Range
 from jupyter_dlaas.runtime.guardian import membership
 from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.membership import Build, Order, Peer, Propose, Regroup
-from jupyter_dlaas.runtime.system.json_lines import Message
 from jupyter_dlaas.runtime.system.process import send
-from jupyter_dlaas.wire.codec import decode
 from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.learner_messages import BuildGroup, ProposeChange, Release, SwitchGroup, to_line
 from jupyter_dlaas.wire.protocol import Failure
 
 __all__ = ["Live"]
@@ -137,7 +135,7 @@ class Live:
             one = self._learners[member]
             if one.line is not None and "go" not in one.heard:
                 one.heard.add("go")
-                one.line.tell({"t": "go", "round": self._state.round})
+                one.line.send(to_line(Release(membership_epoch=self._state.round)))
         return now
 
     def _idle_s(self) -> float | None:
@@ -155,8 +153,8 @@ class Live:
         for rank, member in enumerate(members):
             one = self._learners[member]
             one.generation, one.rank = generation, rank
-            for number, ranges in one.trained:
-                self._chronicle.committed(number, [decode(Range, part) for part in ranges])
+            for steps in one.trained:
+                self._chronicle.committed(steps.generation, steps.ranges)
         failure, self._failure = self._failure, None
         step = max(self._learners[member].trains_from or 0 for member in members)
         self._chronicle.regrouped(generation, members, step, idle_s, failure)
@@ -168,20 +166,20 @@ class Live:
             for order in told:
                 if one.line is not None and order not in one.heard:
                     one.heard.add(order)
-                    one.line.tell(self._message(order))
+                    one.line.send(to_line(self._message(order)))
             if self._state.change is not None and self._state.change.is_told:
                 one.is_asked = member not in self._state.change.members
 
-    def _message(self, order: Order) -> Message:
+    def _message(self, order: Order) -> ProposeChange | BuildGroup | SwitchGroup:
+        epoch = order.round
         if isinstance(order, Propose):
-            return {"t": "propose", "round": order.round}
-        common: Message = {"round": order.round, "members": list(order.members)}
+            return ProposeChange(membership_epoch=epoch)
         if isinstance(order, Build):
-            if self._met[0] != order.round:
-                self._met = (order.round, self._where() if len(order.members) > 1 else ("", 0))
+            if self._met[0] != epoch:
+                self._met = (epoch, self._where() if len(order.members) > 1 else ("", 0))
             host, port = self._met[1]
-            return {"t": "build", **common, "host": host, "port": port}
-        return {"t": "switch", **common, "at": order.at, "generation": self._next}
+            return BuildGroup(membership_epoch=epoch, members=order.members, host=host, port=port)
+        return SwitchGroup(membership_epoch=epoch, members=order.members, boundary=order.at, generation=self._next)
 
     def call_off(self, alive: Sequence[Learner]) -> list[Learner]:
         """Cancel the change under way because all leave. Kill learners that only wait to join and return the others."""
@@ -202,6 +200,7 @@ class Live:
 
 
 def _peer(one: Learner) -> Peer:
+    agreed = one.agreed
     return Peer(
         is_alive=one.is_alive,
         round=one.round,
@@ -210,6 +209,6 @@ def _peer(one: Learner) -> Peer:
         is_limited=one.is_held,
         is_stranded=one.stranded == one.round >= 0,  # a learner that is in no group yet has lost none
         missed=one.missed,
-        promise=one.agreed,
+        promise=None if agreed is None else (agreed.membership_epoch, agreed.boundaries_passed),
         is_asked=one.is_asked,
     )

@@ -11,6 +11,7 @@ from jupyter_dlaas.runtime.guardian.decide import agree
 from jupyter_dlaas.runtime.guardian.exit_status import reap
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.system.process import Identity, kill_round, send
+from jupyter_dlaas.wire.learner_messages import ProposeStop, StopAt, to_line
 
 __all__ = ["TERM_S", "Farewell", "sweep"]
 
@@ -49,24 +50,26 @@ class Farewell:
             one.is_asked = True
             if one.uses_run and one.line is not None and one.proposed != self._proposal:
                 one.proposed = self._proposal
-                one.line.tell({"t": "propose", "n": self._proposal})
+                one.line.send(to_line(ProposeStop(proposal=self._proposal)))
         self._commit(alive)
         _pass(self._leave_at, alive, now)
 
     def _commit(self, alive: Sequence[Learner]) -> None:
         """Send the boundary to stop at, once all have agreed not to run past it."""
         promises = {
-            one.member: one.promise for one in alive if one.promise is not None and one.promise[0] == self._proposal
+            one.member: one.promise
+            for one in alive
+            if one.promise is not None and one.promise.proposal == self._proposal
         }
         if self._stop_at is None:
             if len(promises) < len(alive):
                 return
-            before = [at for _, _, at in promises.values() if at is not None]  # committed by an earlier guardian
-            self._stop_at = max(before) if before else agree(passed for _, passed, _ in promises.values())
+            committed = [one.committed_boundary for one in promises.values() if one.committed_boundary is not None]
+            self._stop_at = max(committed) if committed else agree(one.boundaries_passed for one in promises.values())
         for one in alive:
             if one.line is not None and one.member in promises and not one.is_told:
                 one.is_told = True
-                one.line.tell({"t": "commit", "n": self._proposal, "at": self._stop_at})
+                one.line.send(to_line(StopAt(proposal=self._proposal, boundary=self._stop_at)))
 
     def end(self, alive: Sequence[Learner], words_s: float, grace_s: float, now: float) -> None:
         """End the learners: their work no longer counts. For `words_s` seconds they may still report failures."""

@@ -23,12 +23,12 @@ from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.runtime.spawn import after_fork, launch, preload
 from jupyter_dlaas.runtime.spawn.launch import Order
 from jupyter_dlaas.runtime.system.process import JOB_MARK, stat_of
+from jupyter_dlaas.wire.learner_messages import JobZygoteReady, to_line
 
-__all__ = ["FLAG", "HELLO", "MARK", "Nursery", "leave_behind"]
+__all__ = ["FLAG", "MARK", "Nursery", "leave_behind"]
 
 FLAG: Final = "--nursery"
 """Argument with which a learner leaves a job zygote behind."""
-HELLO: Final = "nursery"
 MARK: Final = "DLAAS_NURSERY"
 """Variable in the environment that /proc shows of a job zygote, whose command line is that of the copied learner."""
 ANSWER_S: Final = 1.0
@@ -133,7 +133,7 @@ def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:
     os.chdir("/")
     try:
         sock = connect(socket.SOCK_STREAM, job_dir / "guardian.sock", timeout_s=5.0)
-        sock.sendall(b'{"t":"%s"}\n' % HELLO.encode())
+        sock.sendall(to_line(JobZygoteReady()))
     except OSError:
         return
     while preload.has_memory():

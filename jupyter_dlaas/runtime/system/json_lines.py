@@ -1,22 +1,14 @@
-"""JSON lines over a socket, for an event loop that must never block on the peer."""
+"""Lines over a socket, for an event loop that must never block on the peer."""
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 from typing import Final
 
-from jupyter_dlaas.wire.codec import Json
+__all__ = ["Lines"]
 
-__all__ = ["Lines", "Message", "to_line"]
-
-Message = dict[str, Json]
 _LONGEST: Final = 1 << 20
-
-
-def to_line(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 class Lines:
@@ -43,8 +35,8 @@ class Lines:
         raw = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return int.from_bytes(raw[:4], sys.byteorder)
 
-    def read(self) -> list[Message]:
-        """Return the complete messages received. Close the connection after its end or an overlong line."""
+    def read(self) -> list[bytes]:
+        """Return the complete lines received. Close the connection after its end or an overlong line."""
         while self.is_open:
             try:
                 data = self._sock.recv(1 << 16)
@@ -56,19 +48,11 @@ class Lines:
             if not data or len(self._in) > _LONGEST:
                 self.is_open = False
         *lines, self._in = self._in.split(b"\n")
-        messages = []
-        for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # partial line of a sender that was killed
-            if isinstance(message, dict):
-                messages.append(message)
-        return messages
+        return lines
 
-    def tell(self, message: Message) -> None:
-        """Send a message now, or as soon as the socket accepts it."""
-        self._out += to_line(message)
+    def send(self, line: bytes) -> None:
+        """Send a line now, or as soon as the socket accepts it."""
+        self._out += line
         self.write()
 
     def write(self) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind
-from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest, Range
+from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest
 from jupyter_dlaas.runtime.guardian import entrypoint
 from jupyter_dlaas.runtime.guardian.exit_status import Result, reap
 from jupyter_dlaas.runtime.spawn import launch, preload
@@ -33,8 +33,9 @@ from jupyter_dlaas.runtime.spawn.spawner import Origin
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import boot_id, identity, marked, stat_of, thread_count
 from jupyter_dlaas.wire.codec import decode, encode
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
+from jupyter_dlaas.wire.journal import GenerationLost, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, Progress, Where
+from jupyter_dlaas.wire.step_range import Range
 
 __all__ = ["main"]
 
@@ -186,7 +187,7 @@ def _rehearse() -> None:
     failure = Failure(cause=Cause.UNKNOWN, code="", what="", advice="", where=where)
     wanted = Wanted(revision=0, goal=Goal.RUN, generation=0, members=(MemberWanted(member=0, node=""),))
     decode(Wanted, encode(wanted))
-    fact_from_line(fact_to_line(Fact(n=0, at_s=0.0, kind=FactKind.LOST, failure=failure)))
+    fact_from_line(fact_to_line(GenerationLost(failure=failure)))
     part = Range(epoch=0, first=0, end=1)
     for record in (
         Manifest(step=0, epoch=0, generation=0, at_s=0, seconds=0, bytes=0, sha256="", learners=1, trained=(part,)),

@@ -11,7 +11,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import nodes_in_force
 from dlaas_server.core.planning.suspect_devices import cleared, moved_away, struck, trusted_again
 from dlaas_server.engine.transaction import Draft
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import CheckpointSaved, Fact, GenerationLost, JobCompleted, LearnerDown
 from jupyter_dlaas.wire.protocol import Cause
 
 __all__ = ["count_failure", "trust_again"]
@@ -22,17 +22,17 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
 
     A job that lost a learner there is tried again elsewhere. `before`: the job as it was before the fact was folded in.
     """
-    if fact.kind is FactKind.LEARNER_DOWN and fact.failure is not None:
+    if isinstance(fact, LearnerDown) and fact.failure is not None:
         settings = draft.settings
         found, text = struck(settings.suspects, before, fact, nodes_in_force(nodes, settings), draft.now_s)
         if found is not settings.suspects and found != settings.suspects:
             what = "met a hardware failure" if fact.failure.cause is Cause.HARDWARE else "was killed or hung"
             draft.set(replace(settings, suspects=found), text or f"A learner of {before.id} {what}.")
-    elif draft.settings.suspects and fact.kind in (FactKind.CHECKPOINT, FactKind.COMPLETED):
+    elif draft.settings.suspects and isinstance(fact, CheckpointSaved | JobCompleted):
         found = cleared(draft.settings.suspects, before, fact)
         if found is not draft.settings.suspects:
             draft.set(replace(draft.settings, suspects=found), f"{before.id} trains where learners had failed before.")
-    elif fact.kind is FactKind.LOST and draft.settings.suspects:
+    elif isinstance(fact, GenerationLost) and draft.settings.suspects:
         job = draft.job(before.id)
         elsewhere = moved_away(job, draft.settings.suspects)
         if elsewhere is not job:

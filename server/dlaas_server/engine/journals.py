@@ -12,7 +12,7 @@ from dlaas_server.engine.hardware import count_failure
 from dlaas_server.engine.transaction import Draft
 from dlaas_server.pools.base import Pool
 from jupyter_dlaas.wire.codec import DlaasError
-from jupyter_dlaas.wire.journal import Fact, FactKind
+from jupyter_dlaas.wire.journal import LineDamaged
 from jupyter_dlaas.wire.protocol import NotFound
 
 __all__ = ["read_journal"]
@@ -32,9 +32,9 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
     except DlaasError as error:
         log.error("the journal of %s cannot be read: %s", job_id, error)
         return False
-    _count_damage(draft, job_id, (fact for fact in facts if fact.kind is FactKind.DAMAGED))
+    _count_damage(draft, job_id, (fact for fact in facts if isinstance(fact, LineDamaged)))
     has_hole = False
-    for fact in sorted((fact for fact in facts if fact.kind is not FactKind.DAMAGED), key=lambda fact: fact.n):
+    for fact in sorted((fact for fact in facts if not isinstance(fact, LineDamaged)), key=lambda fact: fact.n):
         job = draft.job(job_id)
         has_hole = fact.n > job.facts_read and not job.damaged_lines
         if has_hole:
@@ -47,7 +47,7 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
     return True
 
 
-def _count_damage(draft: Draft, job_id: str, lost: Iterable[Fact]) -> None:
+def _count_damage(draft: Draft, job_id: str, lost: Iterable[LineDamaged]) -> None:
     places = [fact.why or "" for fact in lost]
     if places:
         log.error("%d lines of the journal of %s cannot be read: %s", len(places), job_id, "; ".join(places[:3]))

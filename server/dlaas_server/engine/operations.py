@@ -42,7 +42,7 @@ from dlaas_server.engine.transaction import Draft
 from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from dlaas_server.rest.routes import Change, Keyed, Warm
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, encode
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import LearnerUp
 from jupyter_dlaas.wire.protocol import (
     ID_PATTERN,
     NAME_PATTERN,
@@ -365,7 +365,7 @@ class Requests:
             facts, _ = await self.lifecycle.pool.facts(job.id, 0)
         except NotFound:
             return 0
-        first = [fact.member for fact in facts if fact.kind is FactKind.LEARNER_UP and fact.rank == 0]
+        first = [fact.member for fact in facts if isinstance(fact, LearnerUp) and fact.rank == 0]
         return first[-1] if first and first[-1] is not None else 0
 
     async def _read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from jupyter_dlaas.wire.codec import Invalid
-from jupyter_dlaas.wire.journal import Fact, FactKind, fact_from_line, find_fact
+from jupyter_dlaas.wire.journal import Fact, LineDamaged, fact_from_line, find_fact
 
 __all__ = ["damage", "facts_in"]
 
@@ -33,6 +33,6 @@ def facts_in(data: bytes, offset: int) -> tuple[list[Fact], int]:
     return found, offset + at
 
 
-def damage(why: str) -> Fact:
+def damage(why: str) -> LineDamaged:
     """A stand-in for what a journal has lost. It has no number among the facts."""
-    return Fact(n=-1, at_s=0.0, kind=FactKind.DAMAGED, why=why[:_TEXT_MAX])
+    return LineDamaged(why=why[:_TEXT_MAX])

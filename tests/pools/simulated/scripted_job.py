@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import FACT_TYPES, Fact, FactKind, Goal, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import Cause, Failure, Progress
 from tests.pools.simulated.virtual_clock import Clock
 
@@ -487,7 +487,7 @@ class ScriptedJob:
         self._clock.call_at(self._clock.now_s() + delay_s, lambda: fn() if watch == self._watch else None)
 
     def _fact(self, kind: FactKind, **fields: object) -> None:
-        fact = Fact(n=0, at_s=self._clock.now_s(), kind=kind, **fields)  # type: ignore[arg-type]  # names are Fact's own
+        fact = FACT_TYPES[kind](at_s=self._clock.now_s(), **fields)
         if self._is_reading:
             self._write(fact)
         else:

@@ -18,7 +18,7 @@ from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, 
 from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import readable, safe_parts, writable
 from jupyter_dlaas.wire.codec import Json, encode
-from jupyter_dlaas.wire.journal import Fact, FactKind, Wanted, fact_to_line
+from jupyter_dlaas.wire.journal import Fact, LearnerDown, LearnerUp, Wanted, fact_to_line
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound
 from tests.pools.simulated.scripted_job import Fault, Script, ScriptedJob
 from tests.pools.simulated.virtual_clock import Clock, VirtualClock
@@ -343,8 +343,7 @@ class SimulatedPool:
     def _watch_devices(self, job: str, fact: Fact) -> None:
         """Keep book of who holds which device, to catch an engine that lends one twice."""
         one = self._jobs[job]
-        if fact.kind == FactKind.LEARNER_UP:
-            assert fact.member is not None
+        if isinstance(fact, LearnerUp):
             member = next((m for m in one.play.learners if m.member == fact.member), None)
             known = {(n.name, d.id) for n in self._nodes for d in n.devices}
             for seat in [(member.node, d) for d in member.devices] if member else []:
@@ -355,6 +354,6 @@ class SimulatedPool:
                 elif seat in self._held:
                     self.conflicts.append(f"{job}: learner {fact.member} starts on {seat}, held by {self._held[seat]}")
                 self._held[seat] = (job, fact.member)
-        elif fact.kind == FactKind.LEARNER_DOWN:
+        elif isinstance(fact, LearnerDown):
             for seat in [s for s, holder in self._held.items() if holder == (job, fact.member)]:
                 del self._held[seat]

@@ -10,13 +10,13 @@ from dlaas_server.core.elasticity.autoscaler import learn, look
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.size_search import Point, Search, Window
-from jupyter_dlaas.wire.journal import Fact, Goal
+from jupyter_dlaas.wire.journal import Goal, SizeRequested, ThroughputMeasured
 from jupyter_dlaas.wire.protocol import Condition, Elastic, JobSpec, Scheduled, Speed, State
 
 __all__ = ["asked", "by_pace", "due", "kept_least", "scheduled", "speeds", "speedup"]
 
 
-def by_pace(job: Job, fact: Fact) -> tuple[Job, str]:
+def by_pace(job: Job, fact: ThroughputMeasured) -> tuple[Job, str]:
     """Record a measured window of steps.
 
     With `elastic` auto, return the job with its new wish, and the reason, else "".
@@ -69,7 +69,7 @@ def condition_of(spec: JobSpec) -> objective.Condition:
             return objective.Efficiency() if value is None else objective.Efficiency(value)
 
 
-def _work(job: Job, fact: Fact) -> objective.Work:
+def _work(job: Job, fact: ThroughputMeasured) -> objective.Work:
     samples = None if fact.left_s is None or fact.rate is None else fact.left_s * fact.rate
     limit_s = job.spec.condition_value if job.spec.condition is Condition.DEADLINE else None
     left_s = None if limit_s is None else max(job.submitted_s + limit_s - fact.at_s, 1.0)
@@ -81,7 +81,7 @@ def changed(search: Search, idle_s: float | None) -> Search:
     return search if idle_s is None else replace(search, idle_s=(search.idle_s + idle_s) / 2)
 
 
-def asked(job: Job, fact: Fact) -> tuple[Job, str]:
+def asked(job: Job, fact: SizeRequested) -> tuple[Job, str]:
     """Apply a size request of the program. Requests that are not allowed were refused where the program runs."""
     learners = fact.learners or 0
     if not job.spec.learners_min <= learners <= job.spec.learners_max or job.elastic is Elastic.OFF:

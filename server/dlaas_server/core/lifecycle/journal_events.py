@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from dlaas_server.core.elasticity import size_requests
 from dlaas_server.core.lifecycle import time_limit
@@ -17,7 +17,33 @@ from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job, MemberState, PendingResize, Profile, Slow
 from dlaas_server.core.model.phrases import attribution, count, duration
 from dlaas_server.core.model.states import Event, can, step
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, halts
+from jupyter_dlaas.wire.journal import (
+    CheckpointSaved,
+    CommunicationProfiled,
+    Fact,
+    GenerationLost,
+    GenerationStarted,
+    Goal,
+    GuardianUp,
+    IndependenceFound,
+    JobClosed,
+    JobCompleted,
+    JobHalted,
+    LearnerAwaited,
+    LearnerDown,
+    LearnerReady,
+    LearnersLost,
+    LearnerUp,
+    LoopBegun,
+    NoteReported,
+    ResultsStoring,
+    SizeRequested,
+    StepsCommitted,
+    StragglerFound,
+    ThroughputMeasured,
+    WantedSeen,
+    halts,
+)
 from jupyter_dlaas.wire.protocol import Cause, Elastic, Failure, Resize
 
 __all__ = ["broke", "closed", "fold", "scheduled"]
@@ -33,11 +59,11 @@ def fold(job: Job, fact: Fact) -> Told:
     job = replace(job, facts_read=fact.n + 1)
     if job.is_closed:
         return job, ()  # facts after the guardian's last one are ignored
-    handler = _HANDLERS.get(fact.kind)
+    handler = _HANDLERS.get(type(fact))
     return handler(job, fact) if handler else (job, ())
 
 
-def _awaited(job: Job, fact: Fact) -> Told:
+def _awaited(job: Job, fact: LearnerAwaited) -> Told:
     if fact.member is None:
         return replace(job, awaited=None), ()
     at = f", at {fact.why}" if fact.why else ""
@@ -45,7 +71,7 @@ def _awaited(job: Job, fact: Fact) -> Told:
     return with_story(replace(job, awaited=text), "awaited", text)
 
 
-def _slow(job: Job, fact: Fact) -> Told:
+def _slow(job: Job, fact: StragglerFound) -> Told:
     if fact.member is None:
         return replace(job, slow=None), ()
     slow = Slow(fact.member, fact.rate or 0.0)
@@ -53,7 +79,7 @@ def _slow(job: Job, fact: Fact) -> Told:
     return with_story(replace(job, slow=slow), "slow", text)
 
 
-def _profile(job: Job, fact: Fact) -> Told:
+def _profile(job: Job, fact: CommunicationProfiled) -> Told:
     """Record the communication cost of the gang at its present placement."""
     is_apart = len({member.seat.node for member in job.gang}) > 1 and fact.generation == job.generation
     communication = fact.communication if is_apart else job.profile.communication
@@ -61,7 +87,7 @@ def _profile(job: Job, fact: Fact) -> Told:
     return replace(job, profile=Profile(communication=communication, skew=skew)), ()
 
 
-def _alone(job: Job, fact: Fact) -> Told:
+def _alone(job: Job, fact: IndependenceFound) -> Told:
     """Record that more learners are of no use to the program; the job then requests its least size, once.
 
     If the fact holds a number of learners, the job cannot continue at another size: its size becomes fixed.
@@ -75,37 +101,37 @@ def _alone(job: Job, fact: Fact) -> Told:
     return with_story(job, "alone", f"{fact.why}{why}")
 
 
-def _report(job: Job, fact: Fact) -> Told:
+def _report(job: Job, fact: NoteReported) -> Told:
     """Add a finding of the training that the owner must know."""
     if fact.note is None:
         return job, ()
     return with_story(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
 
 
-def _guardian_up(job: Job, fact: Fact) -> Told:
+def _guardian_up(job: Job, fact: GuardianUp) -> Told:
     job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a new guardian reports these again
     if fact.took_over:
         return with_story(job, "guardian", "A new guardian process took over; the learners kept running.")
     return job, ()
 
 
-def _seen(job: Job, fact: Fact) -> Told:
-    return replace(job, seen_revision=max(job.seen_revision, fact.revision or 0)), ()
+def _seen(job: Job, fact: WantedSeen) -> Told:
+    return replace(job, seen_revision=max(job.seen_revision, fact.revision)), ()
 
 
-def _member_state(job: Job, fact: Fact, state: MemberState) -> Job:
+def _member_state(job: Job, fact: LearnerUp | LearnerReady, state: MemberState) -> Job:
     return replace(job, members=tuple(replace(m, state=state) if m.member == fact.member else m for m in job.members))
 
 
-def _learner_up(job: Job, fact: Fact) -> Told:
+def _learner_up(job: Job, fact: LearnerUp) -> Told:
     return _member_state(job, fact, MemberState.UP), ()
 
 
-def _learner_ready(job: Job, fact: Fact) -> Told:
+def _learner_ready(job: Job, fact: LearnerReady) -> Told:
     return _member_state(job, fact, MemberState.READY), ()
 
 
-def _learner_down(job: Job, fact: Fact) -> Told:
+def _learner_down(job: Job, fact: LearnerDown) -> Told:
     """Free the member's seat; after an unexpected end, keep it until the fate of the whole generation is known."""
     expected = job.goal is not Goal.RUN or job.state.is_final
     members = []
@@ -122,7 +148,7 @@ def _learner_down(job: Job, fact: Fact) -> Told:
     return job, ()
 
 
-def _generation(job: Job, fact: Fact) -> Told:
+def _generation(job: Job, fact: GenerationStarted) -> Told:
     generation, at = fact.generation or 0, fact.step or 0
     if generation < job.live_generation or job.state.is_final:
         return job, ()
@@ -148,11 +174,11 @@ def _generation(job: Job, fact: Fact) -> Told:
     return with_story(job, "training", said)
 
 
-def _begun(job: Job, fact: Fact) -> Told:
+def _begun(job: Job, fact: LoopBegun) -> Told:
     return (replace(job, is_plain=False) if fact.generation == job.live_generation else job), ()
 
 
-def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[Job, str]:
+def _changed(job: Job, change: PendingResize, fact: GenerationStarted, missed: int) -> tuple[Job, str]:
     """Finish the pending change of size; give it up if none of the joining learners came."""
     at, job = fact.step or 0, replace(job, resize=None)
     said = f"{count(missed, 'joining learner')} did not start" if missed else ""
@@ -166,7 +192,7 @@ def _changed(job: Job, change: PendingResize, fact: Fact, missed: int) -> tuple[
     return job, f"{said}{'. ' if said else ''}{changed}, {attribution(done.by)}, at step {at:,}{pause}."
 
 
-def _together(job: Job, fact: Fact) -> tuple[Job, int]:
+def _together(job: Job, fact: GenerationStarted) -> tuple[Job, int]:
     """Return the job with the members that the guardian reports, and the number of joining members that are missing.
 
     Missing members are tried again after a growing delay, while the others train on.
@@ -187,7 +213,7 @@ def _together(job: Job, fact: Fact) -> tuple[Job, int]:
     return replace(job, members=members, joins_failed=failed, not_before_s=not_before_s), missed
 
 
-def _regrouped(job: Job, fact: Fact) -> Told:
+def _regrouped(job: Job, fact: LearnersLost) -> Told:
     """Record that learners were lost and the others continued without them."""
     if fact.generation != job.generation or fact.members is None or job.state.is_final:
         return job, ()
@@ -211,7 +237,7 @@ def _regrouped(job: Job, fact: Fact) -> Told:
     return with_story(job, "regrouped", text)
 
 
-def _checkpoint(job: Job, fact: Fact) -> Told:
+def _checkpoint(job: Job, fact: CheckpointSaved) -> Told:
     at = fact.step or 0
     if job.checkpoint_step is None or at > job.checkpoint_step:
         job = replace(job, checkpoint_step=at, restarts=0)
@@ -222,15 +248,15 @@ def _checkpoint(job: Job, fact: Fact) -> Told:
     )
 
 
-def _committed(job: Job, fact: Fact) -> Told:
+def _committed(job: Job, fact: StepsCommitted) -> Told:
     return replace(job, step=max(job.step, fact.step or 0)), ()
 
 
-def _pace(job: Job, fact: Fact) -> Told:
+def _pace(job: Job, fact: ThroughputMeasured) -> Told:
     return _wished(size_requests.by_pace(job, fact))
 
 
-def _asked(job: Job, fact: Fact) -> Told:
+def _asked(job: Job, fact: SizeRequested) -> Told:
     return _wished(size_requests.asked(job, fact))
 
 
@@ -244,7 +270,7 @@ def _wished(found: tuple[Job, str]) -> Told:
     return with_story(job, "wish", why) if why else (job, ())
 
 
-def _lost(job: Job, fact: Fact) -> Told:
+def _lost(job: Job, fact: GenerationLost) -> Told:
     """Handle a broken generation: ignore it if a newer one exists, else restart on the same seats, or fail the job."""
     generation = fact.generation or 0
     if generation < job.generation or job.state.is_final or job.goal is not Goal.RUN:
@@ -299,13 +325,13 @@ def broke(job: Job, failure: Failure, now_s: float) -> Told:
     return with_story(job, "failed", f"Failed ({failure.cause}): {failure.what}")
 
 
-def _storing(job: Job, fact: Fact) -> Told:
+def _storing(job: Job, fact: ResultsStoring) -> Told:
     if not can(job.state, Event.STORING):
         return job, ()
     return with_story(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
 
 
-def _halted(job: Job, fact: Fact) -> Told:
+def _halted(job: Job, fact: JobHalted) -> Told:
     if job.needs_decision:
         return with_story(job, "left", "Halted; its checkpoints were not changed.")
     at = fact.step or 0
@@ -315,7 +341,7 @@ def _halted(job: Job, fact: Fact) -> Told:
     return with_story(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners stopped.")
 
 
-def _completed(job: Job, fact: Fact) -> Told:
+def _completed(job: Job, fact: JobCompleted) -> Told:
     if job.state.is_final:
         return job, ()
     job = replace(
@@ -331,7 +357,7 @@ def _completed(job: Job, fact: Fact) -> Told:
     return with_story(job, "completed", "Completed.")
 
 
-def _closed(job: Job, fact: Fact) -> Told:
+def _closed(job: Job, fact: JobClosed) -> Told:
     return closed(job, fact.at_s)
 
 
@@ -358,27 +384,27 @@ def executed_s(job: Job, now_s: float) -> float:
     return job.ran_s + max(now_s - max(job.started_s, job.seated_s or 0.0), 0.0)
 
 
-_HANDLERS: Final[dict[FactKind, Callable[[Job, Fact], Told]]] = {
-    FactKind.GUARDIAN_UP: _guardian_up,
-    FactKind.SEEN: _seen,
-    FactKind.LEARNER_UP: _learner_up,
-    FactKind.LEARNER_READY: _learner_ready,
-    FactKind.LEARNER_DOWN: _learner_down,
-    FactKind.GENERATION: _generation,
-    FactKind.BEGUN: _begun,
-    FactKind.REGROUPED: _regrouped,
-    FactKind.CHECKPOINT: _checkpoint,
-    FactKind.COMMITTED: _committed,
-    FactKind.PACE: _pace,
-    FactKind.ASKED: _asked,
-    FactKind.ALONE: _alone,
-    FactKind.REPORT: _report,
-    FactKind.LOST: _lost,
-    FactKind.STORING: _storing,
-    FactKind.AWAITED: _awaited,
-    FactKind.PROFILE: _profile,
-    FactKind.SLOW: _slow,
-    FactKind.HALTED: _halted,
-    FactKind.COMPLETED: _completed,
-    FactKind.CLOSED: _closed,
+_HANDLERS: Final[dict[type[Fact], Callable[[Job, Any], Told]]] = {
+    GuardianUp: _guardian_up,
+    WantedSeen: _seen,
+    LearnerUp: _learner_up,
+    LearnerReady: _learner_ready,
+    LearnerDown: _learner_down,
+    GenerationStarted: _generation,
+    LoopBegun: _begun,
+    LearnersLost: _regrouped,
+    CheckpointSaved: _checkpoint,
+    StepsCommitted: _committed,
+    ThroughputMeasured: _pace,
+    SizeRequested: _asked,
+    IndependenceFound: _alone,
+    NoteReported: _report,
+    GenerationLost: _lost,
+    ResultsStoring: _storing,
+    LearnerAwaited: _awaited,
+    CommunicationProfiled: _profile,
+    StragglerFound: _slow,
+    JobHalted: _halted,
+    JobCompleted: _completed,
+    JobClosed: _closed,
 }

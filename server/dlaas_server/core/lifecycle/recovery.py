@@ -9,7 +9,22 @@ from dlaas_server.core.lifecycle.journal_events import broke, fold
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Intent, Job, Member
 from dlaas_server.core.model.states import Event, step
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, Wanted
+from jupyter_dlaas.wire.journal import (
+    CheckpointSaved,
+    Fact,
+    GenerationLost,
+    GenerationStarted,
+    Goal,
+    JobClosed,
+    JobCompleted,
+    JobHalted,
+    LearnerUp,
+    LineDamaged,
+    NoteReported,
+    StepsCommitted,
+    Wanted,
+    WantedSeen,
+)
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, State
 
 __all__ = ["StoredJob", "number_of", "recovered"]
@@ -51,10 +66,10 @@ def recovered(found: StoredJob, unit: str) -> Job:
     """
     number, spec, wanted = number_of(found.id), found.spec, found.wanted
     assert number is not None, "the caller has looked"
-    facts = sorted((f for f in found.facts if f.kind is not FactKind.DAMAGED), key=lambda f: f.n)
-    generation = max([f.generation for f in facts if f.generation is not None], default=0)
-    revision = max([f.revision for f in facts if f.revision is not None], default=0)
-    members = [f.member for f in facts if f.member is not None and f.kind is FactKind.LEARNER_UP]
+    facts = sorted((f for f in found.facts if not isinstance(f, LineDamaged)), key=lambda f: f.n)
+    generation: int = max([g for f in facts if (g := getattr(f, "generation", None)) is not None], default=0)
+    revision = max([f.revision for f in facts if isinstance(f, WantedSeen)], default=0)
+    members = [f.member for f in facts if isinstance(f, LearnerUp)]
     if wanted is not None:
         generation, revision = max(generation, wanted.generation), max(revision, wanted.revision)
         members += [m.member for m in wanted.members]
@@ -72,10 +87,10 @@ def recovered(found: StoredJob, unit: str) -> Job:
         revision=revision,
         seen_revision=revision,
         next_member=max([found.next_member, *(m + 1 for m in members)]),
-        damaged_lines=sum(f.kind is FactKind.DAMAGED for f in found.facts),
+        damaged_lines=sum(isinstance(f, LineDamaged) for f in found.facts),
     )
-    closes = [i for i, f in enumerate(facts) if f.kind is FactKind.CLOSED]
-    is_closed = not facts or facts[-1].kind is FactKind.CLOSED
+    closes = [i for i, f in enumerate(facts) if isinstance(f, JobClosed)]
+    is_closed = not facts or isinstance(facts[-1], JobClosed)
     if is_closed:
         begin = closes[-2] + 1 if len(closes) > 1 else 0
         job = _history(job, facts[:begin])
@@ -90,9 +105,9 @@ def recovered(found: StoredJob, unit: str) -> Job:
 def _history(job: Job, facts: Sequence[Fact]) -> Job:
     """Replay the earlier runs of a job: its training progress and reports."""
     for fact in facts:
-        if fact.kind in (FactKind.CHECKPOINT, FactKind.COMMITTED, FactKind.REPORT):
+        if isinstance(fact, CheckpointSaved | StepsCommitted | NoteReported):
             job = fold(_opened(job), fact)[0]
-        elif fact.kind is FactKind.GENERATION:
+        elif isinstance(fact, GenerationStarted):
             job = replace(job, live_generation=fact.generation or 0, started_s=job.started_s or fact.at_s)
     return replace(job, is_closed=True)
 
@@ -121,26 +136,31 @@ def _runs(job: Job, wanted: Wanted | None, facts: Sequence[Fact]) -> Job:
         job = replace(job, notice_s=wanted.grace_s, checkpoints_asked=wanted.checkpoints)
     for fact in facts:
         job = fold(job, fact)[0]
-        if fact.kind is FactKind.LOST and fact.failure is not None and goal is Goal.STOP and not job.state.is_final:
+        if (
+            isinstance(fact, GenerationLost)
+            and fact.failure is not None
+            and goal is Goal.STOP
+            and not job.state.is_final
+        ):
             job = broke(replace(job, intent=Intent.RUN), fact.failure, fact.at_s)[0]
     return job
 
 
 def _ended(job: Job, facts: Sequence[Fact]) -> Job:
     """Rebuild a job that was closed, or never began. The last run shows how it ended."""
-    kinds = {fact.kind: fact for fact in facts}
+    last = {type(fact): fact for fact in facts}
     end_s = facts[-1].at_s if facts else job.submitted_s
     job = replace(job, state=State.DEPLOYING, is_closed=False)
     for fact in facts:
-        if fact.kind not in (FactKind.LOST, FactKind.CLOSED):
+        if not isinstance(fact, GenerationLost | JobClosed):
             job = fold(job, fact)[0]
     job = replace(job, is_closed=True, members=(), resize=None)
-    if FactKind.COMPLETED in kinds:
+    if JobCompleted in last:
         return job
-    if FactKind.HALTED in kinds or not facts:
+    if JobHalted in last or not facts:
         state = step(job.state, Event.LEFT)
         return replace(job, state=state, intent=Intent.HALT, goal=Goal.HALT, halted_by="the pool")
-    lost = kinds.get(FactKind.LOST)
-    failure = lost.failure if lost is not None and lost.failure is not None else _UNKNOWN_END
+    lost = last.get(GenerationLost)
+    failure = lost.failure if isinstance(lost, GenerationLost) and lost.failure is not None else _UNKNOWN_END
     failure = replace(failure, advice=failure.advice.replace("JOB", job.id))
     return replace(job, state=step(job.state, Event.BROKE), failure=failure, ended_s=end_s, goal=Goal.STOP)

@@ -13,7 +13,7 @@ from typing import Final
 from dlaas_server.core.model.cluster import Device, Node, Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal
+from jupyter_dlaas.wire.journal import CheckpointSaved, Fact, Goal, JobCompleted, LearnerDown
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
 
 __all__ = ["Suspect", "cleared", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
@@ -54,7 +54,7 @@ class Suspect:
 
 
 def struck(
-    suspects: Mapping[str, Suspect], job: Job, fact: Fact, nodes: Sequence[Node], now_s: float
+    suspects: Mapping[str, Suspect], job: Job, fact: LearnerDown, nodes: Sequence[Node], now_s: float
 ) -> tuple[Mapping[str, Suspect], str]:
     """Count a learner's failure if its device may be the cause. Return the suspects, and a sentence for the history.
 
@@ -63,7 +63,7 @@ def struck(
     """
     seat = next((m.seat for m in job.members if m.member == fact.member), None)
     failure = fact.failure
-    if fact.kind is not FactKind.LEARNER_DOWN or seat is None or failure is None:
+    if seat is None or failure is None:
         return suspects, ""
     if _is_indication(failure) and job.unit == "GPU":
         return _indicated(suspects, job, seat, failure, nodes, now_s)
@@ -133,7 +133,7 @@ def _indicated(
 
 def cleared(suspects: Mapping[str, Suspect], job: Job, fact: Fact) -> Mapping[str, Suspect]:
     """Drop the indications against the seats of a job that trains there: a checkpoint or its end proves that it can."""
-    if fact.kind not in (FactKind.CHECKPOINT, FactKind.COMPLETED):
+    if not isinstance(fact, CheckpointSaved | JobCompleted):
         return suspects
     proven = {f"{m.seat.node}/{device}" for m in job.gang for device in (*m.seat.devices, "")}
     kept = {key: one for key, one in suspects.items() if key not in proven or one.is_cordoned or not one.programs}

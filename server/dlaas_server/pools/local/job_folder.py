@@ -24,7 +24,7 @@ from jupyter_dlaas.jobdir.log_index import INDEX, LOG
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, recorded
 from jupyter_dlaas.stored import too_new
 from jupyter_dlaas.wire.codec import Invalid, decode, encode
-from jupyter_dlaas.wire.journal import JOURNAL_FORMAT, SPEC_FORMAT, Fact, FactKind, Wanted
+from jupyter_dlaas.wire.journal import JOURNAL_FORMAT, SPEC_FORMAT, Fact, FactKind, GuardianUp, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 
@@ -267,7 +267,9 @@ class JobFolder:
             finally:
                 os.close(fd)
         found, end = facts_in(data, offset)
-        _check_format(path, max((fact.format or 1 for fact in found), default=1), JOURNAL_FORMAT)
+        _check_format(
+            path, max((fact.format or 1 for fact in found if isinstance(fact, GuardianUp)), default=1), JOURNAL_FORMAT
+        )
         return lost + found, end
 
     def learners(self) -> list[tuple[int, Path]]:
