@@ -41,12 +41,12 @@ from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
 from dlaas_server.engine.estimation.start_estimator import Foreteller
 from dlaas_server.engine.hardware import trust_again
-from dlaas_server.engine.job_files import lay_out
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.transaction import Draft
 from dlaas_server.engine.wait_messages import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, InterpreterMissing, Pool, PoolError
+from dlaas_server.pools.job_files import lay_out
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
 from jupyter_dlaas.wire.journal import Goal
@@ -356,7 +356,8 @@ class Lifecycle:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded:
                 self._prepared.discard(job_id)  # a file that it needs may be damaged
-                draft.put(guardian_loss.guardian_gone(job, self.pool.loss_of(job_id), draft.now_s))
+                loss = self.pool.loss_of(job_id)
+                draft.put(guardian_loss.guardian_gone(job, loss.text, draft.now_s, has_exited=loss.has_exited))
 
     async def _is_unguarded(self, job_id: str) -> bool:
         try:
