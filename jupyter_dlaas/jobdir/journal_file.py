@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import write_whole
+from jupyter_dlaas.jobdir.disk_space import reserve
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.wire.journal import Fact, FactKind, fact_to_line, find_fact
 from jupyter_dlaas.wire.masked_records import masked_fact
@@ -29,6 +30,8 @@ _LASTING: Final = frozenset(
     }
 )
 """Kinds of facts that are synced to disk. A power cut ends all processes, so facts about those need not survive."""
+_RESERVE_BYTES: Final = 1 << 15
+"""Reserved space: about a hundred facts, more than a job writes while it leaves its devices."""
 
 
 def facts_of(data: bytes) -> list[Fact]:
@@ -51,7 +54,8 @@ def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
 class Journal:
     """Only writer of a journal. Opening it removes a line that a crash left incomplete.
 
-    A full disk loses no facts: they wait in memory, in order, until `flush` can write them.
+    A full disk loses no facts: they wait in memory, in order, until `flush` can write them. Space is reserved for the
+    last ones, so that a job can leave its devices on a full disk.
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time, *, mask: Mask = NO_MASK) -> None:
@@ -65,6 +69,8 @@ class Journal:
         """Facts that earlier guardians wrote."""
         self._next = 1 + max((fact.n for fact in self.earlier), default=-1)
         self._waiting: list[Fact] = []
+        self._reserved = 0
+        self._reserve(os.fstat(self._fd).st_size)
 
     def append(self, fact: Fact) -> Fact:
         """Write one fact now, with the next number and the time. Return it as written."""
@@ -85,6 +91,7 @@ class Journal:
                 write_whole(self._path, _content(self._fd), sync=True)
                 lost, self._fd = self._fd, _open(self._path)
                 os.close(lost)
+                self._reserved = 0
 
     def flush(self) -> bool:
         """Write waiting facts. Return False while the disk accepts none."""
@@ -101,10 +108,20 @@ class Journal:
                 if fact.kind in _LASTING:
                     os.fsync(self._fd)
             except OSError:
-                os.ftruncate(self._fd, size)  # an incomplete line must not stay: a reader would wait for its end
+                if os.fstat(self._fd).st_size > size:
+                    os.ftruncate(self._fd, size)  # an incomplete line must not stay: a reader would wait for its end
                 return False
             self._waiting.pop(0)
+            if fact.kind is FactKind.CLOSED:
+                os.ftruncate(self._fd, size + len(line))  # gives back what is still reserved
+            else:
+                self._reserve(size + len(line))
         return True
+
+    def _reserve(self, size: int) -> None:
+        if size + _RESERVE_BYTES // 2 > self._reserved:
+            self._reserved = size + _RESERVE_BYTES
+            reserve(self._fd, size, self._reserved)
 
     def close(self) -> None:
         os.close(self._fd)

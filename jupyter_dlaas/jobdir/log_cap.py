@@ -7,7 +7,6 @@ those of the whole log: `stdout.cut` says which bytes are missing, and `CutLog` 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import read_json, write_whole
+from jupyter_dlaas.jobdir.disk_space import release
 from jupyter_dlaas.jobdir.log_index import LOG
 
 __all__ = ["CUT", "HEAD_BYTES", "TAIL_BYTES", "Cut", "CutLog", "LogCap", "log_size", "read_cut"]
@@ -28,7 +28,6 @@ STEP_BYTES: Final = 8 << 20
 """Bytes by which the tail may exceed its limit before its beginning is dropped."""
 _COPY_BYTES: Final = 1 << 20
 _LINE_BYTES: Final = 4096
-_PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class LogCap:
             os.pwrite(fd, self._mark, self._head)
         before = first if self._cut is None else self._cut.end
         self._note(Cut(first, end))  # recorded before the bytes are gone, so that no reader reads a hole
-        _punch(fd, before, end)
+        release(fd, before, end)
 
     def finish(self) -> None:
         """Rewrite an ended learner's log without the missing part."""
@@ -128,14 +127,6 @@ def _pieces(fd: int, first: int, end: int) -> Iterator[bytes]:
     while first < end and (piece := os.pread(fd, min(_COPY_BYTES, end - first), first)):
         yield piece
         first += len(piece)
-
-
-def _punch(fd: int, first: int, end: int) -> None:
-    """Release the disk space of bytes [first, end). Unsupported file systems keep it until the learner ends."""
-    if first < end:
-        call = ctypes.CDLL(None, use_errno=True).fallocate
-        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-        call(fd, _PUNCH_HOLE, first, end - first)
 
 
 class CutLog:

@@ -10,6 +10,7 @@ import pytest
 from dlaas_server.core.lifecycle.guardian_loss import (
     GUARDIANS_MOST,
     SETTLED_S,
+    SILENT_GUARDIANS_MOST,
     abandoned,
     directory_lost,
     guardian_gone,
@@ -21,7 +22,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Cause, Note, State
-from tests.core.builders import told
+from tests.core.builders import deploying, job, seats, told
 from tests.core.test_fold import asked, running
 
 ENDS: dict[str, tuple[Callable[[], Job], State]] = {
@@ -95,3 +96,24 @@ def test_damaged_lines_are_counted_in_one_note() -> None:
     assert first == other
     assert note.text == told[0].text
     assert note.text.startswith("3 lines of the job's journal cannot be read and were skipped (last: byte 90")
+
+
+@pytest.mark.parametrize(("has_learners", "most"), [(False, SILENT_GUARDIANS_MOST), (True, GUARDIANS_MOST)])
+def test_guardians_that_exit_without_a_word_are_given_up_early(has_learners: bool, most: int) -> None:
+    one = running() if has_learners else deploying(job(), *seats("n1", 1))
+    starts = 0
+    while one.state is not State.FAILED:
+        one = guardian_gone(one, "It ended with exit code 1: no module named encodings", 60.0, has_exited=True)[0]
+        starts += 1
+
+    assert starts == most
+    assert one.failure is not None
+    assert "no module named encodings" in one.failure.what
+
+
+def test_guardians_that_are_killed_without_a_word_are_not_given_up_early() -> None:
+    one = deploying(job(), *seats("n1", 1))
+    for _ in range(GUARDIANS_MOST - 1):
+        one = guardian_gone(one, "It went away", 60.0)[0]
+
+    assert one.state is State.DEPLOYING

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dlaas_server.pools.base import Loss
 from dlaas_server.pools.local import liveness
 from dlaas_server.pools.local.job_folder import JobFolder
 from dlaas_server.pools.local.job_watch import JobWatch
@@ -136,8 +137,8 @@ async def test_a_hung_guardian_is_killed_and_the_loss_explained(
         watch.close()
 
     assert not is_alive(who)
-    assert watch.loss_of("a-1") == "It did not answer for 60 s and was ended"
-    assert watch.loss_of("a-1") is None, "told once"
+    assert watch.loss_of("a-1") == Loss(text="It did not answer for 60 s and was ended")
+    assert watch.loss_of("a-1") == Loss(), "told once"
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 import jupyter_dlaas
-from dlaas_server.pools.base import JOURNAL, InterpreterMissing, Pool, PoolError, log_of
+from dlaas_server.pools.base import JOURNAL, InterpreterMissing, Loss, Pool, PoolError, log_of
 from dlaas_server.pools.config import PoolConfig, PoolSection
 from dlaas_server.pools.devices import CpuSlots
-from dlaas_server.pools.local import LocalPool, job_folder, job_watch
+from dlaas_server.pools.local import LocalPool, job_watch
 from dlaas_server.pools.local import pool as local_pool
 from dlaas_server.pools.local.job_folder import JobFolder
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
@@ -44,9 +44,6 @@ for step in range({steps}):
         raise ValueError("bad luck at step {fails_at}")
     time.sleep(0.02)
 """
-
-
-LEAVING = ((1, (0, 1), Goal.RUN), (2, (0, 1), Goal.HALT), (3, (), Goal.STOP))
 
 
 @pytest.fixture
@@ -228,20 +225,6 @@ async def test_a_full_disk_is_said_in_words(rig: LocalRig, monkeypatch: pytest.M
     with pytest.raises(PoolError, match="the disk is full"):
         await rig.pool.create("b-2", "me", JobSpec(), {})
     assert not rig.root("b-2").exists()
-
-
-async def test_a_job_can_be_asked_to_leave_on_a_full_disk(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = JobFolder("a-1", rig.root(await rig.job()))
-    before, leave, gone = (wanted(n, members, goal=goal, node="n1") for n, members, goal in LEAVING)
-    folder.write_wanted(before)
-
-    def full(*args: object, **more: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(job_folder, "write_whole", full)
-    for document in (leave, gone, before):
-        folder.write_wanted(document)
-        assert folder.wanted() == document
 
 
 async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> None:
@@ -454,6 +437,8 @@ async def test_a_guardian_that_dies_at_once_is_told(rig: LocalRig) -> None:
         return ("a-1", JOURNAL) in rig.news and await rig.pool.is_guarded("a-1") is False
 
     await rig.until(is_told, "news of its end")
+    assert rig.pool.loss_of("a-1") == Loss(text="It ended with exit code 1", has_exited=True)
+    assert rig.pool.loss_of("a-1") == Loss(), "told once"
 
 
 async def test_a_guardian_that_stays_after_its_last_word_is_ended(

@@ -32,6 +32,7 @@ __all__ = [
     "InterpreterUnusable",
     "StartError",
     "Started",
+    "exit_code_of",
     "reap",
     "start_caretaker",
     "start_guardian",
@@ -46,6 +47,8 @@ _READ_AT_START: Final = re.compile(r"PYTHON.*|LD_.*|CUDA_(HOME|PATH)|LANG|LC_.*|
 """Variables that decide how Python starts and which libraries it loads: each set of values has its own zygote."""
 _GONE_S: Final = 0.5
 _children: Final[set[int]] = set()
+_statuses: Final[dict[int, int]] = {}
+"""Statuses of children that were reaped."""
 _loading: Final[dict[Path, int]] = {}
 """Socket of a zygote -> pid of the process that was last started for it."""
 
@@ -143,13 +146,22 @@ def reap() -> list[int]:
     gone = []
     for pid in sorted(_children):
         try:
-            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+            ended = (found := os.waitpid(pid, os.WNOHANG))[0] == pid
+            if ended:
+                _statuses[pid] = found[1]
         except ChildProcessError:  # already reaped elsewhere
             ended = True
         if ended:
             gone.append(pid)
-            _children.remove(pid)
+            _children.discard(pid)
     return gone
+
+
+def exit_code_of(pid: int) -> int | None:
+    """Return the exit code of a guardian that this process started directly and that ended by itself. Told once."""
+    reap()
+    code = os.waitstatus_to_exitcode(_statuses.pop(pid, signal.SIGKILL))
+    return code if code >= 0 else None
 
 
 # -- zygotes -----------------------------------------------------------------------------------------------------------

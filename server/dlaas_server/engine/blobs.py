@@ -1,22 +1,18 @@
-"""Uploaded bytes, kept by their SHA-256 until no job needs them, and the files of a job that are made of them."""
+"""Uploaded bytes, kept by their SHA-256 until no job needs them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.core.model.job import Job
-from dlaas_server.pools.base import Pool
 from dlaas_server.store import Store
-from jupyter_dlaas.wire.codec import Json, decode
-from jupyter_dlaas.wire.protocol import File
 
-__all__ = ["PARTIAL", "Blobs", "lay_out"]
+__all__ = ["PARTIAL", "Blobs"]
 
 AWAITED_S: Final = 86_400.0
 """So long uploaded bytes wait for the submit that names them."""
@@ -90,15 +86,3 @@ def _remove(paths: Collection[Path]) -> None:
     for path in paths:
         with suppress(OSError):
             path.unlink()
-
-
-async def lay_out(pool: Pool, job: Job, payload: Mapping[str, Json], blobs: Callable[[str], str]) -> None:
-    """Store the program, its environment and its files; `blobs` returns the path of uploaded bytes. Safe to repeat."""
-    environment = decode(dict[str, str], payload["environment"])
-    await pool.create(job.id, job.owner, job.spec, environment)
-    await pool.put(job.id, "train.py", str(payload["source"]).encode())
-    for file in decode(tuple[File, ...], payload["files"]):
-        if file.sha256 is not None:
-            await pool.put_file(job.id, file.path, blobs(file.sha256))
-        else:
-            await pool.put(job.id, file.path, (file.text or "").encode())

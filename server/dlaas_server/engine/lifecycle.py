@@ -36,7 +36,6 @@ from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view, pool_v
 from dlaas_server.core.scheduling.run_length import width_factor
 from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.engine import recovery
-from dlaas_server.engine.blobs import lay_out
 from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
@@ -47,6 +46,7 @@ from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.transaction import Draft
 from dlaas_server.engine.wait_messages import told, told_in_crowd
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, InterpreterMissing, Pool, PoolError
+from dlaas_server.pools.job_files import lay_out
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
 from jupyter_dlaas.wire.journal import Goal
@@ -356,7 +356,8 @@ class Lifecycle:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded:
                 self._prepared.discard(job_id)  # a file that it needs may be damaged
-                draft.put(guardian_loss.guardian_gone(job, self.pool.loss_of(job_id), draft.now_s))
+                loss = self.pool.loss_of(job_id)
+                draft.put(guardian_loss.guardian_gone(job, loss.text, draft.now_s, has_exited=loss.has_exited))
 
     async def _is_unguarded(self, job_id: str) -> bool:
         try:

@@ -12,7 +12,7 @@ from jupyter_dlaas.wire.codec import DlaasError, Json
 from jupyter_dlaas.wire.journal import Fact, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec
 
-__all__ = ["JOURNAL", "METRICS", "PROGRESS", "Chunk", "InterpreterMissing", "Pool", "PoolError", "log_of"]
+__all__ = ["JOURNAL", "METRICS", "PROGRESS", "Chunk", "InterpreterMissing", "Loss", "Pool", "PoolError", "log_of"]
 
 JOURNAL = "journal"
 METRICS = "metrics"
@@ -53,6 +53,16 @@ Changed = Callable[[str, str], None]
 
 `JOURNAL` also when its guardian went away.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """How a guardian was lost."""
+
+    text: str = "It went away"
+    """The begin of a sentence."""
+    has_exited: bool = False
+    """It exited by itself: its program or its files may be the cause."""
 
 
 class Pool(Protocol):
@@ -101,8 +111,8 @@ class Pool(Protocol):
     async def is_guarded(self, job: str) -> bool | None:
         """Whether a guardian lives. None: not known (not heard from is never proof)."""
 
-    def loss_of(self, job: str) -> str:
-        """How the job's last guardian was lost, as the begin of a sentence."""
+    def loss_of(self, job: str) -> Loss:
+        """How the job's last guardian was lost."""
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether it is proven that no process of the job is left: no guardian, no learner, nothing they started.

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import psutil
-
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.pools.config import DeviceChoice, PoolConfig
 
@@ -62,7 +60,7 @@ def _cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def _memory_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
-    total = int(psutil.virtual_memory().total)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in (root / "memory.max", root / "memory" / "memory.limit_in_bytes"):
         try:
             total = min(total, int(file.read_text()))
@@ -390,6 +388,8 @@ def _is_visible(visible: str | None, number: int, uuid: str) -> bool:
 
 
 def _process_name(pid: int) -> str:
+    import psutil  # needed for this name only, and the engine must start fast
+
     try:
         return f"{psutil.Process(pid).name()} (process {pid})"
     except psutil.Error:

@@ -14,7 +14,17 @@ from pathlib import Path
 
 from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
-from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Changed, Chunk, InterpreterMissing, PoolError, log_of
+from dlaas_server.pools.base import (
+    JOURNAL,
+    METRICS,
+    PROGRESS,
+    Changed,
+    Chunk,
+    InterpreterMissing,
+    Loss,
+    PoolError,
+    log_of,
+)
 from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import readable, safe_parts, writable
 from jupyter_dlaas.wire.codec import Json, encode
@@ -160,9 +170,9 @@ class SimulatedPool:
         one = self._job(job)
         return None if job in self.unreachable else one.play.guardian is not None
 
-    def loss_of(self, job: str) -> str:
+    def loss_of(self, job: str) -> Loss:
         """Guardians just die here."""
-        return "It went away"
+        return Loss()
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether nothing of the scripted job lives; with `kill` nothing does any more."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from dlaas_server.core.lifecycle.journal_events import broke, closed
 from dlaas_server.core.lifecycle.transition import Story, Told
-from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.job import Job, MemberState
 from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Cause, Failure, Note
@@ -24,22 +24,28 @@ __all__ = [
 
 GUARDIANS_MOST: Final = 8
 """Maximum number of guardian starts for one revision before the job fails."""
+SILENT_GUARDIANS_MOST: Final = 4
+"""Maximum number of guardian starts if they exit without a word and no learner was started."""
 SETTLED_S: Final = 2.0
 """Run time after which a guardian counts as healthy, so that its loss starts the count anew."""
 JOURNAL_NOTE: Final = "report_journal"
 
 
-def guardian_gone(job: Job, text: str, now_s: float) -> Told:
-    """Record that a guardian could not be started, or died.
+def guardian_gone(job: Job, text: str, now_s: float, *, has_exited: bool = False) -> Told:
+    """Record that a guardian could not be started, or died; `has_exited`: by itself.
 
     The first loss restarts it at once, later ones with a growing delay; after GUARDIANS_MOST starts the job fails. A
     guardian that held the job for SETTLED_S resets the count: a healthy job does not fail because its guardian is
-    killed.
+    killed. If no guardian wrote a fact and the last one exited by itself, the job's Python cannot run it, and
+    SILENT_GUARDIANS_MOST starts are enough.
     """
+    has_learners = any(m.state is not MemberState.WANTED for m in job.gang)
+    is_silent = has_exited and job.guardian_up_s is None and not has_learners
     has_held = job.guardian_up_s is not None and now_s - job.guardian_up_s >= SETTLED_S
     starts = 1 if has_held else job.guardian_starts + 1
     job = replace(job, guardian_starts=starts, guardian_up_s=None)
-    if job.guardian_starts < GUARDIANS_MOST or job.state.is_final:
+    most = SILENT_GUARDIANS_MOST if is_silent else GUARDIANS_MOST
+    if job.guardian_starts < most or job.state.is_final:
         delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
         return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}. Starting another one."),)
     failure = Failure(

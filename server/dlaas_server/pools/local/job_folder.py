@@ -223,6 +223,14 @@ class JobFolder:
         """Whether a guardian's last word is the newest line."""
         return _CLOSED in (self._last_line() or b"")
 
+    def last_log_line(self) -> str:
+        """The last line of the guardian's log; "" where there is none."""
+        try:
+            tail = (self.root / "guardian.log").read_bytes()[-4096:]
+        except OSError:
+            return ""
+        return next((line[:300] for line in reversed(tail.decode(errors="replace").splitlines()) if line.strip()), "")
+
     def journal_size(self) -> int:
         """Bytes of the journal; 0 where there is none."""
         try:

@@ -14,13 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.pools.base import JOURNAL, Changed
+from dlaas_server.pools.base import JOURNAL, Changed, Loss
 from dlaas_server.pools.local.job_folder import JobFolder, stream_of
 from dlaas_server.pools.local.liveness import HUNG_LOOKS, LivenessProbe
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import Identity, activity_of, open_process, send
+from jupyter_dlaas.runtime.zygote.start_guardian import exit_code_of
 
 __all__ = ["JobWatch"]
 
@@ -61,8 +62,8 @@ class JobWatch:
         self._stopped: dict[str, float] = {}
         """Since when guardians are stopped."""
         self._liveness = LivenessProbe()
-        self._losses: dict[str, str] = {}
-        """How guardians were lost that were ended here, as a sentence."""
+        self._losses: dict[str, Loss] = {}
+        """How guardians were lost that were ended here, or that exited by themselves."""
         self._removed: set[str] = set()
         """Jobs whose directory was gone at the last look."""
         self._queue = _queue_length()
@@ -159,6 +160,7 @@ class JobWatch:
         if fd is None:
             return False
         self._drop(job)
+        self._losses.pop(job, None)  # of an earlier guardian
         self._guardians[job] = (fd, who)
         self._loop.add_reader(fd, self._ended, job, fd)
         if self._looking is None:
@@ -187,12 +189,18 @@ class JobWatch:
     def _end(self, job: str, who: Identity, why: str) -> None:
         """End exactly this process: by pid and start time."""
         log.warning("guardian %d of %s: %s", who.pid, job, why)
-        self._losses[job] = why
+        self._losses[job] = Loss(text=why)
         send(who, signal.SIGKILL)
 
-    def loss_of(self, job: str) -> str | None:
-        """How the last guardian of the job was lost; None where it was not ended here. Told once."""
-        return self._losses.pop(job, None)
+    def see_exit(self, job: str, who: Identity) -> None:
+        """Note how a guardian exited, if it did so by itself."""
+        code = exit_code_of(who.pid)
+        if code is not None:
+            self._losses[job] = Loss(text=f"It ended with exit code {code}", has_exited=True)
+
+    def loss_of(self, job: str) -> Loss:
+        """How the last guardian of the job was lost, as far as is known. Told once."""
+        return self._losses.pop(job, Loss())
 
     def _see_removed(self) -> None:
         """Tell about directories that are gone for a whole look. The kernel tells only once nothing in them is open."""
@@ -227,6 +235,7 @@ class JobWatch:
         """A guardian's process ended; another one may have taken its place already."""
         self._loop.remove_reader(fd)
         if job in self._guardians and self._guardians[job][0] == fd:
+            self.see_exit(job, self._guardians[job][1])
             del self._guardians[job]
         os.close(fd)
         if job in self._folders:

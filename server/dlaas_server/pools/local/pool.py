@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 import jupyter_dlaas
 from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
-from dlaas_server.pools.base import JOURNAL, Changed, Chunk, InterpreterMissing, PoolError
+from dlaas_server.pools.base import JOURNAL, Changed, Chunk, InterpreterMissing, Loss, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.fact_times import on_clock
@@ -396,6 +396,7 @@ class LocalPool:
         warming.add_done_callback(self._warming.discard)
         if self._watch is not None and not self._watch.hold(folder.job, who):
             # So short was its life that nothing will tell of its end: tell it here.
+            self._watch.see_exit(folder.job, who)
             asyncio.get_running_loop().call_soon(self._guardian_gone, folder.job)
 
     def _guardian_gone(self, job: str) -> None:
@@ -418,9 +419,13 @@ class LocalPool:
         folder.must_exist()
         return self._watching().is_guarded(folder)
 
-    def loss_of(self, job: str) -> str:
-        """How the job's last guardian was lost."""
-        return self._watching().loss_of(job) or "It went away"
+    def loss_of(self, job: str) -> Loss:
+        """How the job's last guardian was lost; of one that exited, with the last line of its log."""
+        loss = self._watching().loss_of(job)
+        if not loss.has_exited:
+            return loss
+        said = self._mask(job).text(self._folder(job).last_log_line())
+        return replace(loss, text=f"{loss.text}: {said}") if said else loss
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Whether it is proven that no process of the job is left. `kill`: end what is left first."""
