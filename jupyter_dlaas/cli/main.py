@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("-f", "--follow", action="store_true", help="go on until the job is over; Ctrl-C detaches")
     one.add_argument("--member", type=int, help="only this learner")
     one = verb("scale", _scale, "Ask for so many learners, while it runs", of_job=True)
-    one.add_argument("learners", metavar="N")
+    one.add_argument("learners", metavar="N", help="number of learners")
     for name, says in (
         ("halt", "Write a checkpoint and give the devices back; asks first where none can be written"),
         ("resume", "Go on with a halted job"),
@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     one = verb("serve", _serve, "Run the pool's engine here, in the foreground")
     one.add_argument("--idle-s", type=float, default=0.0, help="end after so many idle seconds (default: never)")
     one = verb("engine", _engine, "The pool's engine: is it running; stop it (jobs go on)")
-    one.add_argument("what", choices=("status", "stop"))
+    one.add_argument("what", choices=("status", "stop"), help="show whether it runs; stop it")
     return top
 
 
