@@ -30,6 +30,7 @@ help:
 	@echo "make check    check formatting, lint, house rules, import contracts, types"
 	@echo "make bench    run the benchmarks and measure comparable systems in the same run"
 	@echo "make docs     build the documentation site in .make/docs; any warning is an error"
+	@echo "make screenshots  take the pictures of README and documentation from real jobs"
 	@echo "make format   format Python and TypeScript"
 	@echo "make lock     update requirements.lock"
 	@echo "make clean    remove everything that was installed or built"
@@ -46,9 +47,12 @@ lab: .make/python .make/front-end
 
 # ---------------------------------------------------------------------------------------------------------------- docs
 
-docs: .make/python
-	@python -m sphinx --builder html --nitpicky --fail-on-warning --keep-going --quiet docs .make/docs
+docs: .make/python .make/node
+	@python -m sphinx --builder html --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs .make/docs
 	@echo "Open .make/docs/index.html"
+
+screenshots: .make/python .make/front-end
+	@python -m tests.screenshots
 
 # --------------------------------------------------------------------------------------------------------------- check
 

@@ -13,6 +13,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "config": configuration.tables,
     "server-options": configuration.server_options,
     "train-options": commands.train_options,
+    "submit-options": commands.submit_options,
     "magic-verbs": commands.magic_verbs,
     "command-line": commands.command_line,
     "exit-codes": commands.exit_codes,

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from docs.generate.markdown import code, sentence, table
+from jupyter_dlaas.api import jobs
 from jupyter_dlaas.cli import main as command
 from jupyter_dlaas.kernel import magics
 
-__all__ = ["command_line", "exit_codes", "magic_verbs", "top_parser", "train_options", "train_parser", "verbs"]
+__all__ = [
+    "command_line",
+    "exit_codes",
+    "magic_verbs",
+    "submit_options",
+    "top_parser",
+    "train_options",
+    "train_parser",
+    "verbs",
+]
 
 
 def top_parser() -> argparse.ArgumentParser:
@@ -73,6 +84,18 @@ def train_options() -> str:
             title = {"positional arguments": "Name", "options": "Options"}.get(group.title or "", group.title or "")
             parts.append(f"### {sentence(title).rstrip('.')}\n\n{arguments(actions)}")
     return "\n".join(parts)
+
+
+def submit_options() -> str:
+    """Render the options of `dlaas.submit`, with the descriptions of the same options on a command line."""
+    said = {
+        action.dest: action.help or "" for parser in (verbs()["submit"], train_parser()) for action in shown(parser)
+    }
+    rows = []
+    for name, parameter in inspect.signature(jobs.prepare).parameters.items():
+        if said.get(name):
+            rows.append((code(name), code(repr(parameter.default)), sentence(said[name])))
+    return table(("option", "default", "meaning"), rows)
 
 
 def magic_verbs() -> str:

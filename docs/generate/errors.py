@@ -53,7 +53,7 @@ def failures() -> str:
 
 def advice(text: str) -> str:
     """Render advice below an entry."""
-    return f"\\\n  **What to do:** {escaped(text)}\n" if text.strip("…") else "\n"
+    return f"\n\n  **What to do:** {escaped(text)}\n" if text.strip("…") else "\n"
 
 
 def entry(row: Row) -> str:

@@ -45,7 +45,8 @@ def run(block: Block, kernel: Kernel, folder: Path) -> str:
     # An error that a page shows is what it is about.
     assert done.status == "ok" or block.output is not None, f"{block.place}\n{chr(10).join(done.traceback)}"
     result = "" if done.result is None else done.result["data"]["text/plain"]
-    return done.stdout + result + "\n".join(done.traceback)
+    shown = "".join(one["data"].get("text/plain", "") for one in done.displays)
+    return done.stdout + shown + result + "\n".join(done.traceback)
 
 
 def terminal(block: Block, folder: Path, work: Path) -> str:

@@ -60,6 +60,13 @@ def test_every_option_of_train_is_listed() -> None:
     assert set(listed) == set(shown) - {"-h", "--help"}
 
 
+def test_every_option_of_train_is_an_option_of_submit() -> None:
+    magic_only = {"push", "with_cell", "dry_run", "suggest", "wait"}
+    options = {action.dest for action in commands.shown(commands.train_parser())} - magic_only
+
+    assert options <= set(first_cells(PARTS["submit-options"]()))
+
+
 def test_every_verb_and_option_of_the_command_line_is_listed() -> None:
     said = PARTS["command-line"]()
     parts = {part.split("`")[0]: part for part in said.split("\n## `")[1:]}
