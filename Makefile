@@ -22,7 +22,7 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-c
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.spec.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
-.PHONY: help demo lab test test-all test-python check format bench lock clean
+.PHONY: help demo lab docs screenshots test test-all test-python check format bench lock clean
 
 help:
 	@echo "make demo     train examples/quickstart.ipynb on this machine"
@@ -31,6 +31,8 @@ help:
 	@echo "make test-all run all tests with more seeds (about an hour)"
 	@echo "make check    check formatting, lint, house rules, import contracts, types"
 	@echo "make bench    run the benchmarks and measure comparable systems in the same run"
+	@echo "make docs     build the documentation site in .make/docs; any warning is an error"
+	@echo "make screenshots  take the pictures of README and documentation from real jobs"
 	@echo "make format   format Python and TypeScript"
 	@echo "make lock     update requirements.lock"
 	@echo "make clean    remove everything that was installed or built"
@@ -44,6 +46,15 @@ lab: .make/python .make/front-end
 	@mkdir -p .make/jupyter/config/labconfig
 	@echo '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}' > .make/jupyter/config/labconfig/page_config.json
 	@cd examples && $(DEMO_PLACES) exec jupyter lab quickstart.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_OPTIONS)
+
+# ---------------------------------------------------------------------------------------------------------------- docs
+
+docs: .make/python .make/node
+	@python -m sphinx --builder html --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs .make/docs
+	@echo "Open .make/docs/index.html"
+
+screenshots: .make/python .make/front-end
+	@python -m tests.screenshots
 
 # --------------------------------------------------------------------------------------------------------------- check
 

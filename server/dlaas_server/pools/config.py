@@ -70,19 +70,29 @@ class PoolSection:
     name: str = field(
         default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no pool name")
     )
+    """Name of the pool, as the panel shows it."""
     devices: DeviceChoice = DeviceChoice.AUTO
+    """Devices that the pool offers. `auto`: GPUs if there are any, otherwise CPU slots."""
     cpu_slots: int | None = field(default=None, metadata=rule(least=1, most=4096))
+    """Number of CPU slots; unset: one for each core."""
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
+    """A GPU on which processes outside of the pool hold more memory than this is not offered."""
     order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
+    """Order of waiting jobs of equal priority."""
     preemption: bool = True
+    """`false`: running jobs never make room for others."""
     placement: PoolPlacement = PoolPlacement.PACK
+    """How learners are placed on nodes, for jobs that do not choose it themselves."""
     spot_price: float = field(default=0.3, metadata=rule(least=0, most=1))
+    """What a device of a spot job counts in its queue's share, with order `fair`."""
     spot_notice_s: float = field(default=30.0, metadata=rule(least=0, most=86_400))
+    """Seconds that a spot job has for a checkpoint when its devices are reclaimed."""
     admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
-    """Who may drain nodes and set shares, beside the pool's own user."""
+    """Users who may drain nodes, set queues and change the order, beside the pool's own user."""
     queued_per_user: int = field(default=10_000, metadata=rule(least=1, most=10**6))
+    """Number of jobs that one user may have waiting. Administrators have no limit."""
     priority_max: int = field(default=100, metadata=rule(least=0, most=10**6))
-    """Of users who are no admins."""
+    """Highest priority that users may request (`high` is 100). Administrators may request any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +100,21 @@ class QueueEntry:
     """[[queues]]: a queue and its share."""
 
     name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
+    """Name of the queue. `default` always exists."""
     guaranteed: int = field(default=0, metadata=rule(least=0, most=10**6))
+    """Devices that the queue gets whenever it needs them. While they are idle, other queues borrow them."""
     weight: float = field(default=1.0, metadata=rule(least=0.001, most=10**6))
+    """The queue's part of the devices that no queue is guaranteed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """[retention]: how long ended jobs are kept. None: for ever."""
+    """[retention]: how long ended jobs are kept."""
 
     days: float | None = field(default=30.0, metadata=rule(least=0, most=36_500))
+    """Ended jobs are removed after so many days."""
     jobs: int | None = field(default=1000, metadata=rule(least=0, most=1_000_000))
+    """Number of ended jobs to keep; the oldest are removed first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +122,15 @@ class DeviceEntry:
     """[[nodes.devices]]: one device, described by hand."""
 
     id: str = field(metadata=rule(pattern=r"[^\s,/]{1,100}", says="is no device id: no blanks, commas or slashes"))
+    """Identifier of the device, unique in the pool."""
     kind: str = "CPU"
+    """Kind of the device, such as `NVIDIA A100`; `--gpu-kind` selects by it."""
     memory_gib: float = field(default=0.0, metadata=rule(least=0, most=10_000))
+    """Memory of the device."""
     out_of_service: str | None = None
+    """Reason for not using the device; unset: it is used."""
     link: str = field(default="", metadata=rule(longest=80))
-    """Devices of a node with the same one are linked directly."""
+    """Devices of a node with the same value are directly linked, for placement `topology`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +138,22 @@ class NodeEntry:
     """[[nodes]]: one node, described by hand."""
 
     name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no node name"))
+    """Name of the node, unique in the pool."""
     cpus: float = field(default=0.0, metadata=rule(least=0, most=100_000))
+    """CPUs that learners on the node may request in all."""
     memory_gib: float = field(default=0.0, metadata=rule(least=0, most=1_000_000))
+    """Memory that learners on the node may request in all."""
     slots: int = field(default=0, metadata=rule(least=0, most=4096))
+    """Number of devices of one kind. Alternatively, describe each under `[[nodes.devices]]`."""
     kind: str = "CPU"
+    """Kind of the slots."""
     devices: tuple[DeviceEntry, ...] = ()
     cordoned: str | None = None
+    """Reason for placing no new learners on the node; unset: they are placed."""
     area: str = field(default="", metadata=rule(longest=80))
+    """Larger unit in which the rack stands, for placement `topology`."""
     rack: str = field(default="", metadata=rule(longest=80))
+    """Rack in which the node stands, for placement `topology`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

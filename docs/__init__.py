@@ -1,0 +1,1 @@
+"""Sources of the documentation site, and the code that renders the reference from the product."""

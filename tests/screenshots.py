@@ -1,0 +1,156 @@
+"""Pictures of the product for README and documentation, from real jobs in a real JupyterLab, in both themes.
+
+`python -m tests.screenshots` (`make screenshots`) writes them to docs/_static/screenshots.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Locator
+
+from tests.page.browser import Lab, a_browser
+from tests.page.conftest import EXPOSED
+from tests.whole.site import Site, standing, until
+
+OUT: Final = Path(__file__).parent.parent / "docs" / "_static" / "screenshots"
+SCALE: Final = 1.5
+WIDTH: Final = 1180
+HEIGHT: Final = 1000
+THEMES: Final = ("light", "dark")
+LOAD: Final = "%load_ext jupyter_dlaas"
+SETUP: Final = """\
+import time
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+
+torch.manual_seed(0)
+digits = load_digits()
+train_set = torch.utils.data.TensorDataset(torch.tensor(digits.data).float() / 16, torch.tensor(digits.target))
+model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+opt = torch.optim.Adam(model.parameters(), lr=3e-3)"""
+LOOP: Final = """\
+%%train {name} --gpus {gpus} -o model
+run = dlaas.run()
+model, opt = run.prepare(model, opt)
+for epoch in run.epochs({epochs}):
+    for x, y in run.batches(train_set, 64):
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+        {pace}
+    run.log(loss=loss)
+    print(f"epoch {{epoch + 1}}: loss {{loss:.4f}}")"""
+FAILS: Final = """\
+%%train broken
+x, y = torch.randn(32, 64), torch.full((32,), 10)
+loss = F.cross_entropy(model(x), y)
+loss.backward()"""
+PACE: Final = "time.sleep(0.02)  # leaves time to look"
+
+
+def cells() -> list[str]:
+    """Return the notebook: each training cell ends in another state."""
+    return [
+        LOAD,
+        SETUP,
+        FAILS,
+        LOOP.format(name="completed", gpus="1:2", epochs=12, pace="time.sleep(0.005)"),
+        LOOP.format(name="halted", gpus="1", epochs=4000, pace=PACE),
+        LOOP.format(name="digits", gpus="1:2", epochs=4000, pace=PACE),
+        LOOP.format(name="waiting", gpus="2", epochs=20, pace=PACE),
+    ]
+
+
+CARDS: Final = {"failed": 2, "completed": 3, "halted": 4, "processing": 5, "queued": 6}
+"""State of a card -> its cell."""
+
+
+def started(lab: Lab, index: int, name: str) -> str:
+    """Run a training cell, and return the handle of its job."""
+    lab.run(index)
+    card = lab.page.wait_for_selector(f'[aria-label^="Job {name}-"]', state="attached")
+    assert card is not None
+    return (card.get_attribute("aria-label") or "").removeprefix("Job ")
+
+
+def put_in_states(lab: Lab, site: Site) -> None:
+    """Bring a job into each state."""
+    for index in (0, 1):
+        lab.run(index)
+        lab.ran(index)
+    lab.is_at(started(lab, 2, "broken"), "FAILED")
+    lab.is_at(started(lab, 3, "completed"), "COMPLETED")
+    halted = started(lab, 4, "halted")
+    until(lambda: steps(site, halted) > 100, "it trains")
+    site.job(halted).halt()
+    lab.is_at(halted, "HALTED")
+    digits = started(lab, 5, "digits")
+    until(lambda: steps(site, digits) > 300, "it trains")
+    site.job(digits).scale(1)
+    until(lambda: site.job(digits).view.size.held == 1, "it shrinks")
+    until(lambda: steps(site, digits) > 500, "it trains")
+    site.job(digits).scale(2)
+    until(lambda: site.job(digits).view.size.held == 2, "it grows")
+    until(lambda: steps(site, digits) > 900, "it trains")
+    lab.is_at(started(lab, 6, "waiting"), "QUEUED")
+
+
+def steps(site: Site, job: str) -> int:
+    progress = site.job(job).view.progress
+    return 0 if progress is None else progress.step or 0
+
+
+def take(lab: Lab, theme: str) -> Iterator[tuple[str, Locator]]:
+    """Yield the name of each picture with what it shows."""
+    for state, index in CARDS.items():
+        lab.cell(index).scroll_into_view_if_needed()
+        yield f"card-{state}-{theme}", lab.cell(index).locator(".jp-Cell-outputWrapper")
+    lab.cell(5).scroll_into_view_if_needed()
+    yield f"cell-and-card-{theme}", lab.cell(5)
+    yield f"panel-{theme}", lab.panel()
+    lab.page.evaluate("window.jupyterapp.commands.execute('dlaas:train-notebook').catch(() => {}) && undefined")
+    dialog = lab.page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Cancel").wait_for()
+    yield f"dialog-train-{theme}", dialog.locator(".jp-Dialog-content").first
+    dialog.get_by_role("button", name="Cancel").click()
+
+
+@contextmanager
+def laboratory(folder: Path) -> Iterator[tuple[Lab, Site]]:
+    """A page of JupyterLab on a pool of two slots."""
+    with standing(folder, "site", folder / "aside", slots=2) as site, a_browser() as browser:
+        context = browser.new_context(
+            device_scale_factor=SCALE, viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce"
+        )
+        yield Lab.open(context, site.serve(EXPOSED)), site
+
+
+def main() -> int:
+    OUT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, laboratory(Path(folder)) as (lab, site):
+        lab.notebook("digits.ipynb", cells())
+        lab.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+        put_in_states(lab, site)
+        for theme in THEMES:
+            if theme == "dark":
+                lab.dark()
+            for name, shown in take(lab, theme):
+                shown.screenshot(path=str(OUT / f"{name}.png"), animations="disabled")
+                print(OUT / f"{name}.png", flush=True)
+        for view in site.client.jobs(limit=100):
+            if not view.state.is_final:
+                site.job(view.id).cancel()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
