@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jupyter_dlaas.wire.journal import Fact, FactKind
 from jupyter_dlaas.wire.protocol import Failure
 
-__all__ = ["Told", "int_or", "members_in", "told"]
+__all__ = ["JournalState", "int_or", "members_in", "replay"]
 
 
 def int_or(value: object, otherwise: int) -> int:
@@ -16,7 +16,7 @@ def int_or(value: object, otherwise: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class JournalState:
     """State of a job after the replay of its journal."""
 
     revision: int = -1
@@ -61,7 +61,7 @@ def members_in(value: object) -> set[int]:
     return {one for one in value if isinstance(one, int)} if isinstance(value, list) else set()
 
 
-def told(facts: Iterable[Fact]) -> Told:
+def replay(facts: Iterable[Fact]) -> JournalState:
     """Replay a journal."""
     up: dict[int, Fact] = {}
     ready: set[int] = set()
@@ -111,7 +111,7 @@ def told(facts: Iterable[Fact]) -> Told:
             is_completed = True
         elif fact.kind is FactKind.CLOSED:
             closed = revision
-    return Told(
+    return JournalState(
         revision=revision,
         closed_revision=closed,
         generation=generation,

@@ -108,7 +108,10 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
     ("text", "says"),
     [
         ('[pool]\norder = "random"\n', "pool.order: 'random' is no order of a pool"),
-        ('[pool]\nplacement = "far"\n', "pool.placement: 'far' is not valid; use one of pack, spread, tetris, fgd, topology"),
+        (
+            '[pool]\nplacement = "far"\n',
+            "pool.placement: 'far' is not valid; use one of pack, spread, tetris, fgd, topology",
+        ),
         ("[pool]\nspot_price = 2\n", "pool.spot_price: 2"),
         ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "there are two queues 'a'"),
     ],

@@ -10,7 +10,7 @@ from typing import Any, Final
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.jobdir.checkpoint_manifest import Range, manifests
 from jupyter_dlaas.jobdir.journal_file import Journal
-from jupyter_dlaas.jobdir.journal_replay import Told, told
+from jupyter_dlaas.jobdir.journal_replay import JournalState, replay
 from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
@@ -36,7 +36,7 @@ class Chronicle:
         self._explained = explained
         """Function that adds to a failure what the guardian knows of its cause."""
         self.journal = Journal(job_dir / "journal.jsonl", mask=mask)
-        self.earlier: Told = told(self.journal.earlier)
+        self.earlier: JournalState = replay(self.journal.earlier)
         self.guardians = sum(1 for fact in self.journal.earlier if fact.kind is FactKind.GUARDIAN_UP)
         """Number of guardians that held this job before."""
         self._together = self.earlier.together
@@ -169,16 +169,16 @@ class Chronicle:
             kind, generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True
         )
 
-    def pace(self, generation: int, told: Mapping[str, Any]) -> None:
+    def pace(self, generation: int, report: Mapping[str, Any]) -> None:
         """Record the gang's training speed."""
-        left_s = told.get("left_s")
+        left_s = report.get("left_s")
         self.journal.append(
             FactKind.PACE,
             generation=generation,
-            learners=int(told["learners"]),
-            steps=int(told["steps"]),
-            rate=float(told["rate"]),
-            spread=float(told["spread"]),
+            learners=int(report["learners"]),
+            steps=int(report["steps"]),
+            rate=float(report["rate"]),
+            spread=float(report["spread"]),
             left_s=None if left_s is None else float(left_s),
         )
 
