@@ -35,11 +35,13 @@ PLAIN_LANGUAGE = (
     "jupyter_dlaas/client",
     "jupyter_dlaas/display",
     "jupyter_dlaas/failures",
+    "jupyter_dlaas/jobdir",
     "jupyter_dlaas/kernel",
     "jupyter_dlaas/objects",
     "jupyter_dlaas/stored.py",
     "jupyter_dlaas/suggest",
     "jupyter_dlaas/transfer",
+    "jupyter_dlaas/wire",
 )
 """Packages and modules whose language is checked. Add each one when it is clean."""
 PRIVATE_WORDS = {

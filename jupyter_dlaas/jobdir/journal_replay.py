@@ -23,7 +23,7 @@ from jupyter_dlaas.wire.journal import (
 )
 from jupyter_dlaas.wire.protocol import Failure
 
-__all__ = ["Told", "int_or", "members_in", "told"]
+__all__ = ["JournalState", "int_or", "members_in", "replay"]
 
 
 def int_or(value: object, otherwise: int) -> int:
@@ -31,7 +31,7 @@ def int_or(value: object, otherwise: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class JournalState:
     """State of a job after the replay of its journal."""
 
     revision: int = -1
@@ -80,7 +80,7 @@ def _number(generation: int | None) -> int:
     return -1 if generation is None else generation
 
 
-def told(facts: Iterable[Fact]) -> Told:
+def replay(facts: Iterable[Fact]) -> JournalState:
     """Replay a journal."""
     up: dict[int, LearnerUp] = {}
     ready: set[int] = set()
@@ -131,7 +131,7 @@ def told(facts: Iterable[Fact]) -> Told:
             is_completed = True
         elif isinstance(fact, JobClosed):
             closed = revision
-    return Told(
+    return JournalState(
         revision=revision,
         closed_revision=closed,
         generation=generation,

@@ -42,7 +42,7 @@ class Windows:
 
     def again(self) -> None:
         """Start over for another size."""
-        self._told = 0
+        self._windows = 0
         self._window_s = WINDOW_S
         self._last: tuple[float, float] | None = None
         self._begin()
@@ -69,21 +69,21 @@ class Windows:
         self._chunk_steps += count
         self._chunk_s += took_s * count
         steps, least_s = STEPS, self._window_s
-        if self._is_quick and self._told < len(QUICK):
-            steps, least_s = QUICK[self._told]
+        if self._is_quick and self._windows < len(QUICK):
+            steps, least_s = QUICK[self._windows]
         parts = len(self._times_s)
         if self._steps >= steps and parts >= _PARTS and (self._took_s >= least_s or parts >= _KEPT):
             return self._ended(parts)
         if self._is_quick and self._chunk_steps >= STEPS and self._chunk >= _PARTS and self._chunk_s >= WINDOW_S:
             chunk, self._chunk, self._chunk_steps, self._chunk_s = self._chunk, 0, 0, 0.0
             if self._is_off(self._times_s[-chunk:]):
-                self._told, self._window_s = len(QUICK), WINDOW_S
+                self._windows, self._window_s = len(QUICK), WINDOW_S
                 return self._ended(chunk)
         return ()
 
     def _ended(self, parts: int) -> Sequence[float]:
-        self._told += 1
-        if self._told >= FIRST + (len(QUICK) if self._is_quick else 0):
+        self._windows += 1
+        if self._windows >= FIRST + (len(QUICK) if self._is_quick else 0):
             self._window_s = min(2 * self._window_s, self._most_s)
         times_s, self.steps = self._times_s[-parts:], sum(self._counts[-parts:])
         self._last = middle(times_s)

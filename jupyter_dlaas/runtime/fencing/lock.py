@@ -13,7 +13,7 @@ from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.jobdir.journal_file import read_facts
-from jupyter_dlaas.jobdir.journal_replay import told
+from jupyter_dlaas.jobdir.journal_replay import replay
 from jupyter_dlaas.runtime.fencing.watchdog import keep
 from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, identity
 
@@ -71,7 +71,7 @@ def hold(job_dir: Path) -> Lock | None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if told(read_facts(job_dir / "journal.jsonl")[0]).closed_revision is None or time.monotonic() > deadline:
+            if replay(read_facts(job_dir / "journal.jsonl")[0]).closed_revision is None or time.monotonic() > deadline:
                 os.close(fd)
                 return None
         else:

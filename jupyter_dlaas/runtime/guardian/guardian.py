@@ -22,7 +22,7 @@ from typing import Final
 from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.atomic_files import read_json
-from jupyter_dlaas.jobdir.journal_replay import Told, members_in
+from jupyter_dlaas.jobdir.journal_replay import JournalState, members_in
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.discovery_files import STATUS, Presence
 from jupyter_dlaas.runtime.fencing.lock import Lock
@@ -367,7 +367,7 @@ class Guardian:
                 self._start_one(wanted.members, rank, where)
         self._write_status()
 
-    def _take(self, member: int, who: Identity, fd: int, earlier: Told) -> None:
+    def _take(self, member: int, who: Identity, fd: int, earlier: JournalState) -> None:
         fact = earlier.up.get(member)
         if fact is None:
             environment = environment_of(who.pid)

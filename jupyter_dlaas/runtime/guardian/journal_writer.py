@@ -11,7 +11,7 @@ from typing import Final
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.jobdir.checkpoint_manifest import manifests
 from jupyter_dlaas.jobdir.journal_file import Journal
-from jupyter_dlaas.jobdir.journal_replay import Told, told
+from jupyter_dlaas.jobdir.journal_replay import JournalState, replay
 from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
@@ -63,7 +63,7 @@ class Chronicle:
         self._explained = explained
         """Function that adds to a failure what the guardian knows of its cause."""
         self.journal = Journal(job_dir / "journal.jsonl", mask=mask)
-        self.earlier: Told = told(self.journal.earlier)
+        self.earlier: JournalState = replay(self.journal.earlier)
         self.guardians = sum(isinstance(fact, GuardianUp) for fact in self.journal.earlier)
         """Number of guardians that held this job before."""
         self._together = self.earlier.together

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.journal_file import read_facts
-from jupyter_dlaas.jobdir.journal_replay import told
+from jupyter_dlaas.jobdir.journal_replay import replay
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, is_alive, kill_round, marked, stat_of
 
@@ -52,7 +52,7 @@ def _sessions(root: Path) -> set[Identity]:
     """The sessions that learners began: of those who live, and of those whose end nobody has seen."""
     living = {who for who, _ in marked(str(root)) if (stat := stat_of(who.pid)) is not None and stat.session == who.pid}
     with suppress(OSError):
-        for fact in told(read_facts(root / "journal.jsonl")[0]).up.values():
+        for fact in replay(read_facts(root / "journal.jsonl")[0]).up.values():
             if fact.pid is not None and fact.start is not None:
                 living.add(Identity(fact.pid, fact.start, fact.boot or boot_id()))
     return living
