@@ -10,7 +10,8 @@ from typing import Any
 
 from docs.generate.markdown import code, sentence, table
 from jupyter_dlaas.api import jobs
-from jupyter_dlaas.cli import parser
+from jupyter_dlaas.cli import main as command
+from jupyter_dlaas.cli.parser import build
 from jupyter_dlaas.kernel import magics
 
 __all__ = [
@@ -27,7 +28,7 @@ __all__ = [
 
 def top_parser() -> argparse.ArgumentParser:
     """Return the parser of `jupyter dlaas`."""
-    return parser.build()
+    return build()
 
 
 def train_parser() -> argparse.ArgumentParser:

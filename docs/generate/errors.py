@@ -65,8 +65,8 @@ def conditions(row: Row) -> Iterator[str]:
     """Yield what must hold for a row to match."""
     if row.raised:
         yield "Exception " + " or ".join(code(one) for one in row.raised)
-    if row.says is not None:
-        yield "message like " + code(row.says) if row.raised else "Message like " + code(row.says)
+    if row.message is not None:
+        yield "message like " + code(row.message) if row.raised else "Message like " + code(row.message)
     if row.traced is not None:
         yield "traceback like " + code(row.traced)
     if row.signal is not None:

@@ -16,7 +16,7 @@ from dlaas_server.core.model.job import Intent
 from dlaas_server.pools.local.job_folder import JobFolder
 from dlaas_server.store import Batch, Event, Inserted, Store, StoreError
 from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
-from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import Goal, JobClosed, JobHalted, LearnerDown, MemberWanted, Wanted, WantedSeen
 from jupyter_dlaas.wire.protocol import JobSpec, State
 from tests.core.builders import job
 
@@ -104,15 +104,15 @@ def test_a_journal_takes_the_facts_of_a_leaving_job(disk: Path) -> None:
     path = disk / "journal.jsonl"
     journal = Journal(path)
     for number in range(200):
-        journal.append(FactKind.SEEN, revision=number)
+        journal.append(WantedSeen(revision=number))
     fill(disk)
     for member in range(50):
-        journal.append(FactKind.LEARNER_DOWN, member=member, generation=1, code=0)
-    journal.append(FactKind.HALTED, step=8, has_checkpoint=True)
-    journal.append(FactKind.CLOSED, why="halted")
+        journal.append(LearnerDown(member=member, generation=1, code=0))
+    journal.append(JobHalted(step=8, has_checkpoint=True))
+    journal.append(JobClosed(why="halted"))
 
     assert journal.flush(), "nothing waits for space"
-    assert read_facts(path)[0][-1].kind is FactKind.CLOSED
+    assert isinstance(read_facts(path)[0][-1], JobClosed)
     info = path.stat()
     assert 512 * info.st_blocks < info.st_size + 8192, "the rest of the reserved space is given back"
     journal.close()
