@@ -1,4 +1,4 @@
-"""The name that a misspelled name was perhaps meant to be. Pure."""
+"""Suggestion of the closest name for a misspelled one. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 __all__ = ["closest_name"]
 
 _CLOSE: Final = 0.7
-"""Similarity from which a name is suggested for another: `hist` for `history`, but not `time` for `optimizer`."""
+"""Minimum similarity of a suggested name: `hist` for `history`, but not `time` for `optimizer`."""
 
 
 def closest_name(name: str, candidates: Iterable[str]) -> str | None:

@@ -53,7 +53,7 @@ def binds_as_text(nodes: Iterable[ast.AST]) -> bool:
 
 
 def may_bind_any_name(node: ast.AST) -> bool:
-    """Tell if running this may bind module-level names that its text does not show.
+    """Return whether running this may bind module-level names that its text does not contain.
 
     Unlike `binds_as_text`, the answer is generous: also `exec(code, space)`, `import __main__`, `fill(globals())`,
     `setattr(sys.modules[__name__], "x", 1)`, and function bodies.

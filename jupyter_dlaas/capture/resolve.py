@@ -319,9 +319,9 @@ class _Solver:
         where, cell, line = self._where(blocked)
         place = f"{binder.statement.label}, line {binder.statement.line} (`{binder.statement.head}`)"
         if self._is_output(blocked):
-            text = f"-o {name}: only {place} can bind `{name}`. If it does not, the job returns no `{name}`."
+            text = f"-o {name}: only {place} can define `{name}`. If it does not, the job returns no `{name}`."
             return Problem("perhaps_bound", text, cell, line, (name,))
-        text = f"{where} reads `{name}`, which only {place} can bind. If it does not, the job fails there."
+        text = f"{where} reads `{name}`, which only {place} can define. If it does not, the job fails there."
         return Problem("perhaps_bound", text, cell, line, (name,))
 
     def _is_output(self, blocked: Blocked) -> bool:

@@ -17,7 +17,7 @@ __all__ = ["GROUPS", "VERBS", "build"]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb of the command line: one sentence on what it does, and an example that runs as it stands."""
+    """A verb of the command line: one sentence on what it does, and a complete example."""
 
     name: str
     summary: str
@@ -168,7 +168,7 @@ def _before(word: str, args: Sequence[str]) -> str:
 
 
 def build() -> argparse.ArgumentParser:
-    """Return the parser. Its result has `verb`, None where none was given, and that verb's options."""
+    """Return the parser. The parsed result has `verb` (None if none was given) and the options of that verb."""
     top = _TopParser(prog="jupyter dlaas", description="Submit training jobs to a pool and manage them.")
     top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
     _common(top, json=False, pool=None)

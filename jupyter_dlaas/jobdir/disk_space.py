@@ -13,7 +13,7 @@ _PUNCH_HOLE: Final = 0x02 | _KEEP_SIZE  # FALLOC_FL_PUNCH_HOLE
 
 
 def reserve(fd: int, first: int, end: int) -> None:
-    """Reserve the disk space of bytes [first, end). Does nothing where the disk is full or its file system cannot."""
+    """Reserve the disk space of bytes [first, end). Does nothing if the disk is full or the file system cannot."""
     _allocate(fd, _KEEP_SIZE, first, end)
 
 
