@@ -81,20 +81,20 @@ describe('the stream', () => {
 
   afterEach(() => {
     stream.dispose();
+    vi.restoreAllMocks();
     vi.useRealTimers();
   });
 
-  const follow = (id = 'resnet-48'): void =>
-    stream.subscribe(id, {
-      want: ['view', 'log', 'metrics'],
-      cursor: () => cursor
-    });
+  const follow = async (id = 'resnet-48'): Promise<void> => {
+    stream.subscribe(id, { want: ['view', 'log', 'metrics'], cursor: () => cursor });
+    await vi.advanceTimersByTimeAsync(1); // a poll begins with its first tick
+  };
 
-  it('opens one socket for all jobs, with the first subscription', () => {
+  it('opens one socket for all jobs, with the first subscription', async () => {
     expect(server.sockets).toHaveLength(0);
 
-    follow();
-    follow('unet-37');
+    await follow();
+    await follow('unet-37');
     stream.watchPool(true);
     server.last.open();
 
@@ -104,14 +104,15 @@ describe('the stream', () => {
   });
 
   it('comes back after a break and goes on from the cursor', async () => {
-    follow();
+    await follow();
     server.last.open();
     cursor = { row: 31, metrics: 166, logs: { '0': 1246 } };
     server.last.break();
     expect(stream.connection.kind).toBe('lost');
-    expect(stream.connection.retryS).not.toBeNull();
+    await vi.advanceTimersByTimeAsync(0);
+    expect(stream.connection.retryS).toBeGreaterThan(Date.now() / 1000);
 
-    await vi.advanceTimersByTimeAsync(700);
+    await vi.advanceTimersByTimeAsync(1100);
     server.last.open();
 
     expect(server.sockets).toHaveLength(2);
@@ -126,23 +127,50 @@ describe('the stream', () => {
     expect(stream.connection.kind).toBe('live');
   });
 
-  it('waits longer after each failure', async () => {
+  it('waits longer after each failure, and at most 15 s', async () => {
+    vi.spyOn(Math, 'random').mockReturnValue(0.5);
     server.answer = () => ({ status: 503, body: {} });
-    follow();
+    await follow();
     const waits: number[] = [];
-    for (let i = 0; i < 4; i++) {
+    for (let i = 0; i < 12; i++) {
       server.last.break();
+      await vi.advanceTimersByTimeAsync(0);
       waits.push((stream.connection.retryS ?? 0) - Date.now() / 1000);
       await vi.advanceTimersByTimeAsync(waits[i] * 1000 + 10);
     }
 
-    expect(waits[3]).toBeGreaterThan(waits[2]);
-    expect(waits[2]).toBeGreaterThan(waits[1]);
-    expect(server.sockets).toHaveLength(5);
+    expect(waits).toEqual([...waits].sort((x, y) => x - y));
+    expect(waits[4]).toBeGreaterThan(waits[1]);
+    expect(Math.max(...waits)).toBeCloseTo(15);
+    expect(server.sockets).toHaveLength(13);
+  });
+
+  it('reconnects soon after a session, however long the delays were before', async () => {
+    server.answer = () => ({ status: 503, body: {} });
+    await follow();
+    for (let i = 0; i < 8; i++) {
+      server.last.break();
+      await vi.advanceTimersByTimeAsync(15_000);
+    }
+    server.last.open();
+    server.last.break();
+    await vi.advanceTimersByTimeAsync(0);
+
+    expect((stream.connection.retryS ?? 0) - Date.now() / 1000).toBeCloseTo(0.5);
+  });
+
+  it('tries at once when told to', async () => {
+    await follow();
+    server.last.break();
+    await vi.advanceTimersByTimeAsync(0);
+    stream.retry();
+    await vi.advanceTimersByTimeAsync(1);
+
+    expect(server.sockets).toHaveLength(2);
   });
 
   it('is stale after five seconds without a word, and opens a new socket after ten', async () => {
-    follow();
+    await follow();
     server.last.open();
     await vi.advanceTimersByTimeAsync(4000);
     server.last.say(golden.message('heartbeat'));
@@ -159,7 +187,7 @@ describe('the stream', () => {
   });
 
   it('acknowledges the bytes that it took', async () => {
-    follow();
+    await follow();
     server.last.open();
     server.last.say(golden.message('log'));
     server.last.say(golden.message('metrics'));
@@ -170,16 +198,16 @@ describe('the stream', () => {
     expect(bytes).toEqual([(log.type === 'log' ? log.to - log.from : 0) + 166]);
   });
 
-  it('follows a job anew by leaving it first', () => {
-    follow();
+  it('follows a job anew by leaving it first', async () => {
+    await follow();
     server.last.open();
-    follow();
+    await follow();
 
     expect(server.last.sent.map(m => m.type)).toEqual(['subscribe', 'unsubscribe', 'subscribe']);
   });
 
-  it('passes over frames that are not ours', () => {
-    follow();
+  it('passes over frames that are not ours', async () => {
+    await follow();
     server.last.open();
     server.last.onmessage?.({ data: 'not json' });
     server.last.onmessage?.({ data: '[1]' });
@@ -188,7 +216,7 @@ describe('the stream', () => {
   });
 
   it('closes the socket some time after the last subscription', async () => {
-    follow();
+    await follow();
     server.last.open();
     stream.unsubscribe('resnet-48');
     await vi.advanceTimersByTimeAsync(11_000);
@@ -202,7 +230,7 @@ describe('the stream', () => {
       url.includes('/stream?')
         ? { status: 200, body: { messages: [golden.message('job')], cursor } }
         : { status: 200, body: golden.pool() };
-    follow();
+    await follow();
     for (let i = 0; i < 3; i++) {
       server.last.break();
       await vi.advanceTimersByTimeAsync(2500);
@@ -217,7 +245,7 @@ describe('the stream', () => {
 
   it('stops asking where our part of the server is missing, until told to', async () => {
     server.answer = () => ({ status: 404, body: {} });
-    follow();
+    await follow();
     for (let i = 0; i < 3; i++) {
       server.last.break();
       await vi.advanceTimersByTimeAsync(2500);
@@ -228,6 +256,7 @@ describe('the stream', () => {
     expect(server.sockets).toHaveLength(tried);
 
     stream.retry();
+    await vi.advanceTimersByTimeAsync(1);
     server.last.open();
     expect(stream.connection.kind).toBe('live');
   });

@@ -1,3 +1,4 @@
+import { Debouncer, type IPoll, Poll } from '@lumino/polling';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import {
@@ -9,41 +10,72 @@ import {
 } from '../protocol';
 import { ApiError, type Client, type IServer } from './client';
 
-/** How the page stands with the server. `absent`: a server answers, but our part of it is not enabled. */
+/** State of the connection. `absent`: a server answers, but its dlaas_server extension is not enabled. */
 export type ConnectionKind = 'idle' | 'connecting' | 'live' | 'polling' | 'lost' | 'absent';
 
 export interface IConnection {
   kind: ConnectionKind;
-  /** When something was last heard, in seconds of this page's clock. */
+  /** When the last message came, in seconds of this page's clock. */
   heardS: number;
-  /** When the next attempt is made, while there is none under way. */
+  /** When the next attempt is made, while none is under way. */
   retryS: number | null;
-  /** True after 5 s without a word: what is shown may be out of date. */
+  /** No message came for 5 s: what is shown may be out of date. */
   stale: boolean;
 }
 
 export interface ISubscription {
   want: Want[];
-  /** Asked anew at each (re)connection, so that nothing comes twice and nothing is left out. */
+  /** Read at each (re)connection, so that nothing comes twice and nothing is left out. */
   cursor: () => ICursor;
 }
 
 export const STALE_AFTER_S = 5;
 const DEAD_AFTER_S = 10;
-const RETRY_S_MAX = 15;
-const POLL_WAIT_S = 10;
-const POLL_POOL_EVERY_S = 5;
-const SOCKET_AGAIN_S = 60;
+/** Growing, randomised delays between attempts to connect; the first is at most half a second. */
+const RECONNECT: IPoll.Frequency = { interval: 500, backoff: 3, max: 15_000 };
+const JOB_POLL: IPoll.Frequency = { interval: 200, backoff: 3, max: 15_000 };
+const POOL_POLL: IPoll.Frequency = { interval: 5000, backoff: 3, max: 15_000 };
+const WATCH: IPoll.Frequency = { interval: 1000, backoff: false, max: 1000 };
+/** How long the server may hold a long poll. */
+const LONG_POLL_S = 10;
+const SOCKET_AGAIN_MS = 60_000;
 const FAILURES_BEFORE_POLLING = 3;
 const ACK_EVERY_BYTES = 32 * 1024;
 const ACK_EVERY_MS = 50;
 const IDLE_CLOSE_MS = 10_000;
 
+/** Make a poll that also runs in hidden pages, whose notifications and titles must stay up to date. */
+function newPoll(options: {
+  name: string;
+  auto: boolean;
+  factory: () => Promise<void>;
+  frequency: IPoll.Frequency;
+}): Poll {
+  const poll = new Poll({ ...options, standby: 'never' });
+  poll.frequency = options.frequency; // the constructor raises `max` to 30 s
+  return poll;
+}
+
+/** A long poll of one job, which can be aborted. */
+interface IJobPoll {
+  poll: Poll;
+  abort: AbortController;
+}
+
+/** A WebSocket connection from its opening to its end. */
+interface ISession {
+  socket: WebSocket;
+  openedS: number;
+  /** The server has said hello. */
+  isLive: boolean;
+  end: () => void;
+}
+
 /**
  * The one WebSocket of a page, shared by all cards and the panel.
  *
  * Opened with the first subscription, closed some time after the last. Reconnects with growing delays; where no
- * WebSocket gets through, the same messages come by long polling.
+ * WebSocket connection is possible, the same messages come by long polling.
  */
 export class Stream {
   constructor(
@@ -51,20 +83,34 @@ export class Stream {
     private readonly client: Client,
     private readonly nowS: () => number = () => Date.now() / 1000
   ) {
-    this.state = {
-      kind: 'idle',
-      heardS: nowS(),
-      retryS: null,
-      stale: false
-    };
+    this.state = { kind: 'idle', heardS: nowS(), retryS: null, stale: false };
+    // one round is one session: it fails if the server never said hello, and then the delays grow
+    this.reconnect = newPoll({
+      name: 'jupyter-dlaas:reconnect',
+      auto: false,
+      factory: () => this.openSession(),
+      frequency: RECONNECT
+    });
+    this.reconnect.ticked.connect((_, { phase, interval }) => {
+      if (this.state.kind === 'lost' && phase !== 'stopped') {
+        this.set({ retryS: this.nowS() + interval / 1000 });
+      }
+    });
+    this.watch = newPoll({
+      name: 'jupyter-dlaas:watch',
+      auto: false,
+      factory: () => Promise.resolve(this.checkSilence()),
+      frequency: WATCH
+    });
+    this.closeWhenIdle = new Debouncer(() => this.closeIfIdle(), IDLE_CLOSE_MS);
   }
 
   get message(): ISignal<this, ServerMessage> {
-    return this.arrived;
+    return this.messageSignal;
   }
 
   get connectionChanged(): ISignal<this, IConnection> {
-    return this.changed;
+    return this.connectionSignal;
   }
 
   get connection(): IConnection {
@@ -81,138 +127,167 @@ export class Stream {
     }
     this.disposed = true;
     this.close();
-    window.clearTimeout(this.idleTimer);
+    this.reconnect.dispose();
+    this.watch.dispose();
+    this.closeWhenIdle.dispose();
     Signal.clearData(this);
   }
 
   /** Follow a job, or follow it anew from its cursor. */
   subscribe(job: string, subscription: ISubscription): void {
-    const known = this.jobs.has(job);
+    const isKnown = this.jobs.has(job);
     this.jobs.set(job, subscription);
     if (this.state.kind === 'polling') {
       this.pollJob(job);
     } else if (this.isOpen()) {
-      if (known) {
+      if (isKnown) {
         this.send({ type: 'unsubscribe', job });
       }
       this.sendSubscribe(job, subscription);
     }
-    this.wake();
+    this.connect();
   }
 
   unsubscribe(job: string): void {
     if (!this.jobs.delete(job)) {
       return;
     }
-    this.polls.get(job)?.abort();
-    this.polls.delete(job);
+    this.stopJobPoll(job);
     if (this.isOpen()) {
       this.send({ type: 'unsubscribe', job });
     }
-    this.rest();
+    this.scheduleClose();
   }
 
-  watchPool(wanted: boolean): void {
-    if (wanted === this.poolWanted) {
+  watchPool(isWanted: boolean): void {
+    if (isWanted === this.isPoolWanted) {
       return;
     }
-    this.poolWanted = wanted;
+    this.isPoolWanted = isWanted;
     if (this.isOpen()) {
-      this.send({ type: wanted ? 'subscribe_pool' : 'unsubscribe_pool' });
+      this.send({ type: isWanted ? 'subscribe_pool' : 'unsubscribe_pool' });
     }
-    if (wanted) {
-      if (this.state.kind === 'polling') {
-        this.pollPool();
-      }
-      this.wake();
-    } else {
-      this.rest();
+    if (!isWanted) {
+      this.poolPoll?.dispose();
+      this.scheduleClose();
+      return;
     }
+    if (this.state.kind === 'polling') {
+      this.pollPool();
+    }
+    this.connect();
   }
 
   /** Try now instead of at the end of the delay. */
   retry(): void {
+    if (this.state.kind === 'absent') {
+      this.failures = FAILURES_BEFORE_POLLING - 1;
+    }
     if (this.state.kind === 'lost' || this.state.kind === 'absent') {
-      this.failures = this.state.kind === 'absent' ? FAILURES_BEFORE_POLLING - 1 : this.failures;
-      this.connect();
+      void this.reconnect.refresh();
     }
   }
 
   // ---- the socket ----
 
-  private wake(): void {
-    window.clearTimeout(this.idleTimer);
+  private connect(): void {
     if (this.state.kind === 'idle' && !this.disposed) {
       this.set({ kind: 'connecting', heardS: this.nowS() });
-      this.connect();
+      void this.reconnect.start();
     }
   }
 
-  private rest(): void {
-    if (this.jobs.size === 0 && !this.poolWanted) {
-      window.clearTimeout(this.idleTimer);
-      this.idleTimer = window.setTimeout(() => {
-        if (this.jobs.size === 0 && !this.poolWanted) {
-          this.close();
-          this.set({ kind: 'idle', retryS: null, stale: false });
-        }
-      }, IDLE_CLOSE_MS);
+  private scheduleClose(): void {
+    if (!this.disposed) {
+      void this.closeWhenIdle.invoke();
     }
   }
 
-  private connect(): void {
+  private closeIfIdle(): void {
+    if (this.jobs.size === 0 && !this.isPoolWanted) {
+      this.close();
+      void this.reconnect.stop();
+      this.set({ kind: 'idle', retryS: null, stale: false });
+    }
+  }
+
+  /** Open a socket. The promise ends with the session: rejected if the server never said hello. */
+  private openSession(): Promise<void> {
     this.close();
-    if (this.disposed) {
-      return;
-    }
     this.set({ retryS: null });
-    let socket: WebSocket;
-    try {
-      socket = this.server.socket('stream');
-    } catch {
-      this.failed();
-      return;
+    return new Promise((resolve, reject) => {
+      let socket: WebSocket;
+      try {
+        socket = this.server.socket('stream');
+      } catch (error) {
+        this.reportLost();
+        reject(error as Error);
+        return;
+      }
+      const session: ISession = {
+        socket,
+        openedS: this.nowS(),
+        isLive: false,
+        end: () => (session.isLive ? resolve() : reject(new Error('no connection')))
+      };
+      this.session = session;
+      socket.onopen = () => this.subscribeAll();
+      socket.onmessage = event => this.receive(event.data);
+      socket.onclose = () => {
+        if (this.session === session) {
+          this.endSession(session);
+        }
+      };
+      void this.watch.start();
+    });
+  }
+
+  private subscribeAll(): void {
+    if (this.isPoolWanted) {
+      this.send({ type: 'subscribe_pool' });
     }
-    this.socket = socket;
-    socket.onopen = () => {
-      if (this.poolWanted) {
-        this.send({ type: 'subscribe_pool' });
-      }
-      for (const [job, subscription] of this.jobs) {
-        this.sendSubscribe(job, subscription);
-      }
-    };
-    socket.onmessage = event => this.receive(event.data);
-    socket.onclose = () => {
-      if (this.socket === socket) {
-        this.failed();
-      }
-    };
-    this.openedS = this.nowS();
-    this.watch = window.setInterval(() => this.check(), 1000);
+    for (const [job, subscription] of this.jobs) {
+      this.sendSubscribe(job, subscription);
+    }
+  }
+
+  /** The connection broke: report it, and let `reconnect` try again. */
+  private endSession(session: ISession): void {
+    this.close();
+    this.reportLost();
+    session.end();
+  }
+
+  private reportLost(): void {
+    this.failures += 1;
+    this.set({ kind: 'lost' });
+    void this.watch.start();
+    if (this.failures >= FAILURES_BEFORE_POLLING) {
+      void this.probe();
+    }
   }
 
   private close(): void {
-    window.clearInterval(this.watch);
-    window.clearTimeout(this.retryTimer);
+    void this.watch.stop();
     window.clearTimeout(this.ackTimer);
     this.ackTimer = undefined;
-    this.unacked = 0;
+    this.unacknowledged = 0;
     this.stopPolls();
-    const socket = this.socket;
-    this.socket = null;
-    if (socket) {
+    const { session } = this;
+    this.session = null;
+    if (session) {
+      const { socket } = session;
       socket.onopen = socket.onmessage = socket.onclose = null;
       socket.close();
     }
   }
 
   private isOpen(): boolean {
-    return this.socket !== null && this.socket.readyState === 1;
+    return this.session !== null && this.session.socket.readyState === 1;
   }
 
   private send(message: ClientMessage): void {
-    this.socket?.send(JSON.stringify(message));
+    this.session?.socket.send(JSON.stringify(message));
   }
 
   private sendSubscribe(job: string, subscription: ISubscription): void {
@@ -229,24 +304,27 @@ export class Stream {
     try {
       message = typeof data === 'string' ? asServerMessage(JSON.parse(data)) : null;
     } catch {
-      return; // not ours; the heartbeat tells whether the other side is still well
+      return; // not a message of dlaas_server; missing heartbeats show whether it still runs
     }
     if (!message) {
       return;
     }
-    this.heard(message.type === 'hello' ? 'live' : undefined);
     if (message.type === 'hello') {
       this.failures = 0;
+      if (this.session) {
+        this.session.isLive = true;
+      }
     }
+    this.markHeard(message.type === 'hello' ? 'live' : undefined);
     if (message.type === 'log' || message.type === 'metrics') {
       this.acknowledge(message.to - message.from);
     }
-    this.arrived.emit(message);
+    this.messageSignal.emit(message);
   }
 
   private acknowledge(bytes: number): void {
-    this.unacked += bytes;
-    if (this.unacked >= ACK_EVERY_BYTES) {
+    this.unacknowledged += bytes;
+    if (this.unacknowledged >= ACK_EVERY_BYTES) {
       this.sendAck();
     } else if (this.ackTimer === undefined) {
       this.ackTimer = window.setTimeout(() => this.sendAck(), ACK_EVERY_MS);
@@ -256,182 +334,165 @@ export class Stream {
   private sendAck(): void {
     window.clearTimeout(this.ackTimer);
     this.ackTimer = undefined;
-    if (this.unacked > 0 && this.isOpen()) {
-      this.send({ type: 'ack', bytes: this.unacked });
-      this.unacked = 0;
+    if (this.unacknowledged > 0 && this.isOpen()) {
+      this.send({ type: 'ack', bytes: this.unacknowledged });
+      this.unacknowledged = 0;
     }
   }
 
-  /** Once a second: has the other side gone quiet? */
-  private check(): void {
+  /** Once a second: mark the state stale after a silence, and give up a silent socket. */
+  private checkSilence(): void {
     const nowS = this.nowS();
-    const quietS = nowS - this.state.heardS;
-    if (quietS > STALE_AFTER_S && !this.state.stale) {
+    const silenceS = nowS - this.state.heardS;
+    if (silenceS > STALE_AFTER_S && !this.state.stale) {
       this.set({ stale: true });
     }
-    if (quietS > DEAD_AFTER_S && nowS - this.openedS > DEAD_AFTER_S) {
-      this.failed();
+    const { session } = this;
+    if (session && silenceS > DEAD_AFTER_S && nowS - session.openedS > DEAD_AFTER_S) {
+      this.endSession(session);
     }
   }
 
-  private heard(kind?: ConnectionKind): void {
+  private markHeard(kind?: ConnectionKind): void {
     const heardS = this.nowS();
     if ((kind && kind !== this.state.kind) || this.state.stale) {
-      this.set({
-        kind: kind ?? this.state.kind,
-        heardS,
-        stale: false,
-        retryS: null
-      });
+      this.set({ kind: kind ?? this.state.kind, heardS, stale: false, retryS: null });
     } else {
       this.state = { ...this.state, heardS };
     }
   }
 
-  private failed(): void {
-    this.close();
-    this.failures += 1;
-    const baseS = Math.min(RETRY_S_MAX, 0.5 * 2 ** (this.failures - 1));
-    const delayS = baseS * (0.8 + 0.4 * Math.random());
-    this.again(delayS);
-    this.set({ kind: 'lost', retryS: this.nowS() + delayS });
-    this.watch = window.setInterval(() => this.checkLost(), 1000);
-    if (this.failures >= FAILURES_BEFORE_POLLING) {
-      void this.probe();
-    }
-  }
-
-  private checkLost(): void {
-    if (!this.state.stale && this.nowS() - this.state.heardS > STALE_AFTER_S) {
-      this.set({ stale: true });
-    }
-  }
-
-  private again(delayS: number): void {
-    window.clearTimeout(this.retryTimer);
-    this.retryTimer = window.setTimeout(() => this.connect(), delayS * 1000);
-  }
-
   // ---- long polling ----
 
-  /** No WebSocket came through. Does the server answer at all, and is our part there? */
+  /** No WebSocket connection was possible: find out whether the server answers, and has our extension. */
   private async probe(): Promise<void> {
-    const failures = this.failures;
+    const { failures } = this;
+    const isOutdated = (): boolean =>
+      this.disposed || this.failures !== failures || this.state.kind !== 'lost';
     try {
       await this.client.pool();
     } catch (error) {
-      if (this.failures === failures && error instanceof ApiError && error.status === 404) {
-        // nobody home: asking on would only fill the console; "Check again" asks
+      if (!isOutdated() && error instanceof ApiError && error.status === 404) {
+        // further requests would only fill the browser's console; "Check again" calls `retry`
         this.close();
+        void this.reconnect.stop();
         this.set({ kind: 'absent', retryS: null });
       }
       return;
     }
-    if (this.disposed || this.failures !== failures || this.state.kind !== 'lost') {
-      return;
+    if (!isOutdated()) {
+      this.startPolling();
     }
+  }
+
+  private startPolling(): void {
     this.close();
-    this.set({
-      kind: 'polling',
-      heardS: this.nowS(),
-      stale: false,
-      retryS: null
-    });
-    this.again(SOCKET_AGAIN_S);
+    void this.reconnect.schedule({ interval: SOCKET_AGAIN_MS, phase: 'standby' });
+    this.set({ kind: 'polling', heardS: this.nowS(), stale: false, retryS: null });
     for (const job of this.jobs.keys()) {
       this.pollJob(job);
     }
-    if (this.poolWanted) {
+    if (this.isPoolWanted) {
       this.pollPool();
     }
   }
 
   private pollJob(job: string): void {
-    this.polls.get(job)?.abort();
+    this.stopJobPoll(job);
     const abort = new AbortController();
-    this.polls.set(job, abort);
-    void this.pollLoop(job, abort.signal);
+    const poll = newPoll({
+      name: `jupyter-dlaas:job-${job}`,
+      auto: true,
+      factory: () => this.requestMessages(job, abort.signal),
+      frequency: JOB_POLL
+    });
+    this.jobPolls.set(job, { poll, abort });
   }
 
-  private async pollLoop(job: string, signal: AbortSignal): Promise<void> {
-    let delayS = 0.2;
-    for (;;) {
-      const subscription = this.jobs.get(job);
-      if (!subscription || signal.aborted) {
+  private async requestMessages(job: string, signal: AbortSignal): Promise<void> {
+    const subscription = this.jobs.get(job);
+    if (!subscription) {
+      this.stopJobPoll(job);
+      return;
+    }
+    try {
+      const messages = await this.client.poll(job, subscription.cursor(), LONG_POLL_S, signal);
+      if (signal.aborted) {
         return;
       }
-      try {
-        const messages = await this.client.poll(job, subscription.cursor(), POLL_WAIT_S, signal);
-        if (signal.aborted) {
-          return;
-        }
-        this.heard();
-        for (const message of messages) {
-          this.arrived.emit(message);
-        }
-        delayS = 0.2;
-      } catch (error) {
-        if (signal.aborted) {
-          return;
-        }
-        if (error instanceof ApiError && error.status === 404) {
-          this.arrived.emit({ type: 'gone', job });
-          return;
-        }
-        delayS = Math.min(RETRY_S_MAX, delayS * 2);
-        this.checkLost();
+      this.markHeard();
+      messages.forEach(message => this.messageSignal.emit(message));
+    } catch (error) {
+      if (signal.aborted) {
+        return;
       }
-      await new Promise(done => window.setTimeout(done, delayS * 1000));
+      if (error instanceof ApiError && error.status === 404) {
+        this.stopJobPoll(job);
+        this.messageSignal.emit({ type: 'gone', job });
+        return;
+      }
+      this.checkSilence();
+      throw error; // the next request comes later
     }
   }
 
   private pollPool(): void {
-    window.clearTimeout(this.poolTimer);
-    const round = async (): Promise<void> => {
-      try {
-        const [pool, jobs] = await Promise.all([this.client.pool(), this.client.jobs()]);
-        this.heard();
-        this.arrived.emit({ type: 'pool', pool });
-        this.arrived.emit({ type: 'jobs', jobs });
-      } catch {
-        this.checkLost();
-      }
-      if (this.state.kind === 'polling' && this.poolWanted && !this.disposed) {
-        this.poolTimer = window.setTimeout(() => void round(), POLL_POOL_EVERY_S * 1000);
-      }
-    };
-    void round();
+    this.poolPoll?.dispose();
+    this.poolPoll = newPoll({
+      name: 'jupyter-dlaas:pool',
+      auto: true,
+      factory: () => this.requestPool(),
+      frequency: POOL_POLL
+    });
+  }
+
+  private async requestPool(): Promise<void> {
+    try {
+      const [pool, jobs] = await Promise.all([this.client.pool(), this.client.jobs()]);
+      this.markHeard();
+      this.messageSignal.emit({ type: 'pool', pool });
+      this.messageSignal.emit({ type: 'jobs', jobs });
+    } catch (error) {
+      this.checkSilence();
+      throw error;
+    }
+  }
+
+  private stopJobPoll(job: string): void {
+    const jobPoll = this.jobPolls.get(job);
+    this.jobPolls.delete(job);
+    jobPoll?.abort.abort();
+    jobPoll?.poll.dispose();
   }
 
   private stopPolls(): void {
-    for (const abort of this.polls.values()) {
-      abort.abort();
+    for (const job of [...this.jobPolls.keys()]) {
+      this.stopJobPoll(job);
     }
-    this.polls.clear();
-    window.clearTimeout(this.poolTimer);
+    this.poolPoll?.dispose();
+    this.poolPoll = null;
   }
 
   private set(change: Partial<IConnection>): void {
     this.state = { ...this.state, ...change };
     if (!this.disposed) {
-      this.changed.emit(this.state);
+      this.connectionSignal.emit(this.state);
     }
   }
 
   private state: IConnection;
-  private arrived = new Signal<this, ServerMessage>(this);
-  private changed = new Signal<this, IConnection>(this);
-  private jobs = new Map<string, ISubscription>();
-  private poolWanted = false;
-  private socket: WebSocket | null = null;
+  private readonly messageSignal = new Signal<this, ServerMessage>(this);
+  private readonly connectionSignal = new Signal<this, IConnection>(this);
+  private readonly jobs = new Map<string, ISubscription>();
+  private readonly reconnect: Poll;
+  private readonly watch: Poll;
+  private readonly closeWhenIdle: Debouncer;
+  private readonly jobPolls = new Map<string, IJobPoll>();
+  private poolPoll: Poll | null = null;
+  private session: ISession | null = null;
+  private isPoolWanted = false;
   private disposed = false;
   private failures = 0;
-  private openedS = 0;
-  private unacked = 0;
-  private polls = new Map<string, AbortController>();
-  private watch: number | undefined;
-  private retryTimer: number | undefined;
+  private unacknowledged = 0;
   private ackTimer: number | undefined;
-  private idleTimer: number | undefined;
-  private poolTimer: number | undefined;
 }
