@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
 from jupyter_dlaas.transfer import code_by_value
-from jupyter_dlaas.transfer.object_traversal import is_a, is_from, path_to, title, walk, why_it_stays
+from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, title, walk, why_it_stays
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = [
@@ -269,6 +269,8 @@ def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> Ca
         said = error.said.format(what=what, path=path if path and "(" not in path else "it")
     elif (why := why_it_stays(last)) is not None:
         said = f"{what} is {why} and cannot leave this process. {_INSTEAD}"
+    elif is_from(last, *GRAD_SCALER):
+        said = f"{what} has made a step without its update. Call {path or 'its'}.update() in a cell, and send it then."
     else:
         said = f"{what} ({kind}) cannot leave this process: {_words(error)}. {_INSTEAD}"
     return CannotTravel(f"--push {name}: {said}")
