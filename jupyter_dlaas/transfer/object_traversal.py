@@ -19,7 +19,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-__all__ = ["fields_of", "is_a", "is_from", "made_of", "path_to", "process_bound_kind", "title", "trained_in", "walk"]
+__all__ = [
+    "GRAD_SCALER",
+    "fields_of",
+    "is_a",
+    "is_from",
+    "made_of",
+    "path_to",
+    "process_bound_kind",
+    "title",
+    "trained_in",
+    "walk",
+]
 
 _MRO: Final = type.__dict__["__mro__"].__get__
 _MODULE: Final = type.__dict__["__module__"].__get__
@@ -77,6 +88,10 @@ def title(kind: type) -> tuple[str, str]:
     """Return the module and qualified name of a class."""
     module = _MODULE(kind)
     return module if type(module) is str else "", _QUALNAME(kind)
+
+
+GRAD_SCALER: Final = ("torch.amp.grad_scaler", "GradScaler")
+"""The title of a class whose objects cannot be pickled between `step` and `update`."""
 
 
 def is_from(value: object, module: str, name: str) -> bool:

@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
 from jupyter_dlaas.transfer import code_by_value
-from jupyter_dlaas.transfer.object_traversal import is_a, is_from, path_to, process_bound_kind, title, walk
+from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, process_bound_kind, title, walk
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = [
@@ -272,6 +272,9 @@ def _cannot(objects: Mapping[str, object], last: object, error: Exception) -> No
         template = error.template.format(what=what, path=path if path and "(" not in path else "it")
     elif (why := process_bound_kind(last)) is not None:
         template = f"{what} is {why} and cannot be sent to a job. {_INSTEAD}"
+    elif is_from(last, *GRAD_SCALER):
+        call = f"{path or 'its'}.update()"
+        template = f"{what} has made a step without its update. Call {call} in a cell, then send it."
     else:
         template = f"{what} ({kind}) cannot be sent to a job: {_error_text(error)}. {_INSTEAD}"
     return NotSendable(f"--push {name}: {template}")

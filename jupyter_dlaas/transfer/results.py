@@ -25,6 +25,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.objects import code_versions, keras_objects
 from jupyter_dlaas.transfer import class_definitions, shared_objects
+from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.wire.codec import DlaasError
 
@@ -79,8 +80,11 @@ def _why_not(name: str, value: object, error: Exception, script: Mapping[str, An
     """Return the reason and the fix in one line: the log is read line by line."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     why = f"a {type(value).__name__} cannot be stored ({reason[:400]})"
-    if hasattr(type(value), "state_dict"):
-        why += f"; its weights can be: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
+    if is_from(value, *GRAD_SCALER):
+        why += f"; call {name}.update() after its last step"
+    elif hasattr(type(value), "state_dict"):
+        part = "weights" if hasattr(type(value), "parameters") else "state"
+        why += f"; its {part} can be: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
     elif hasattr(type(value), "get_weights"):
         why += f"; its weights can be: {name}_weights = {name}.get_weights() in the cell, and -o {name}_weights"
         held = {id(one) for one in getattr(value, "__dict__", {}).values() if hasattr(type(one), "get_weights")}

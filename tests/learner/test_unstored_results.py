@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 
 import pytest
+import torch
 
 from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.pushed_objects import CannotTravel, write_pushed
 
 
 class _Layer:
@@ -38,3 +41,34 @@ def test_a_model_that_cannot_be_stored_says_in_one_line_what_can(
     assert errors["vae"].endswith(says)
     assert "\n" not in errors["vae"]
     assert "created by passing non-serializable values." in errors["vae"]
+
+
+def _scaler_without_update() -> torch.amp.GradScaler:
+    weight, scaler = torch.nn.Parameter(torch.ones(2)), torch.amp.GradScaler("cpu", 8.0)
+    scaler.scale(weight.sum()).backward()
+    scaler.step(torch.optim.SGD([weight], lr=0.1))
+    return scaler
+
+
+def test_a_scaler_between_step_and_update_names_the_update(tmp_path: Path) -> None:
+    scaler = _scaler_without_update()
+    trainer = types.SimpleNamespace(amp=scaler)
+
+    _, errors = results.store(tmp_path / "results", ["scaler"], {"scaler": scaler})
+    with pytest.raises(CannotTravel) as refused:
+        write_pushed(tmp_path / "pushed.bin", {"trainer": trainer})
+
+    assert errors["scaler"].endswith("; call scaler.update() after its last step")
+    assert str(refused.value).endswith("Call trainer.amp.update() in a cell, and send it then.")
+    scaler.update()
+    assert results.store(tmp_path / "results", ["scaler"], {"scaler": scaler})[1] == {}
+
+
+def test_what_is_no_model_has_a_state_and_no_weights(tmp_path: Path) -> None:
+    opt = torch.optim.SGD([torch.ones(1)], lr=0.1)
+    plan = torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.5**epoch)
+    plan.held = (one for one in ())  # type: ignore[attr-defined]
+
+    _, errors = results.store(tmp_path / "results", ["plan"], {"plan": plan})
+
+    assert errors["plan"].endswith("its state can: plan_state = plan.state_dict() in the cell, and -o plan_state")
