@@ -54,7 +54,7 @@ def waits_with_reasons(
         if job.not_before_s > now_s:
             reason = f"Tried again in {job.not_before_s - now_s:.0f} s, after a loss."
         else:
-            own = job.id if job.id == kept.promised else ""
+            own = job.id if job.id == kept.starting else ""
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
             if asked not in said:
                 short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
