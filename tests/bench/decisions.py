@@ -16,7 +16,7 @@ from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import Layout, free_of, place
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.planning.pruning import pruned
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
 from dlaas_server.sim.replay.production import nodes_of
@@ -137,7 +137,7 @@ def planned_s(queued: int, *, alike: bool, gpus: int = 64, rounds: int = 5) -> t
         decided = []
         for took_s in (some, whole):
             begin = time.thread_time()
-            seen = near(pool, 2.0, policy) if took_s is some else pool
+            seen = pruned(pool, 2.0, policy) if took_s is some else pool
             decided.append(plan(seen, 2.0, policy))
             took_s.append(time.thread_time() - begin)
         assert decided[0].starts == decided[1].starts, "who is left out changes nothing"

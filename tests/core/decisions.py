@@ -18,7 +18,7 @@ from random import Random
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Plan
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.planning.pruning import pruned
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.policy import Policy, Share
 from dlaas_server.sim.replay.event_loop import replay
@@ -107,7 +107,7 @@ def of_long_queue(seed: int, order: str) -> tuple[object, object]:
     """Plan a pool with a long queue, prune the queue, and carry the plan out."""
     policy = Policy(order=order, preempts=seed % 3 > 0, shares=QUEUES)
     picture, now_s = crowded(seed, policy)
-    close = near(picture, now_s, policy)
+    close = pruned(picture, now_s, policy)
     after = carried_out(picture, now_s, policy)
     found, then = parts(plan(picture, now_s, policy)), parts(plan(after, now_s + 600.0, policy))
     return (sorted(close.jobs), parts(plan(close, now_s, policy))[0], found[0], then[0]), (found[1], then[1])
@@ -134,7 +134,7 @@ def of_traces(folder: Path) -> Iterator[str]:
             continue
         trace = read_trace(path)
         count, gpus = NODES.get(path.stem, (100, 4) if path.stem.startswith("ffdl") else (16, 8))
-        node = NodeSpec(name="", gpus=gpus, cpus=32.0, mem_gb=256.0, disk_mbps=200.0, net_mbps=1000.0)
+        node = NodeSpec(name="", gpus=gpus, cpus=32.0, mem_gb=256.0, disk_mbps=400.0, net_mbps=1000.0)
         nodes = tuple(replace(node, name=f"n{i:05}") for i in range(count))
         for order in ORDERS:
             for error in (1.0, 0.0) if len(trace.jobs) < 10_000 else (1.0,):

@@ -146,7 +146,7 @@ class Drive:
             self.ended[one.request.number] = now_s
         elif not starts:
             self.on.enqueue(one.request, now_s)
-        elif one.request.starts == starts and one.request.since_s is not None:
+        elif one.request.starts == starts and not one.request.waits:
             self.on.remove(one.request, now_s)
             self.ended[one.request.number] = now_s
 
@@ -178,7 +178,7 @@ def _job(request: GangRequest, queued_s: float) -> Job:
         queue=request.queue,
         spot=request.is_spot,
     )
-    runs = request.since_s is not None
+    runs = not request.waits
     return Job(
         id=request.id,
         number=request.number,

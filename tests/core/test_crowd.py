@@ -14,7 +14,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.planning.decisions import Plan
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.planning.pruning import pruned
 from dlaas_server.core.scheduling.gang_request import length_level
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.policy import Share
@@ -91,22 +91,22 @@ def test_who_waits_behind_enough_of_its_kind_changes_nothing(order: str, seed: i
     policy = Policy(order=order, preempts=preempts, shares=SHARES)
     picture, now_s = crowded(seed, policy)
 
-    assert decided(plan(near(picture, now_s, policy), now_s, policy)) == decided(plan(picture, now_s, policy))
+    assert decided(plan(pruned(picture, now_s, policy), now_s, policy)) == decided(plan(picture, now_s, policy))
 
 
 @given(st.integers(0, 1 << 32))
 def test_all_that_ran_before_are_looked_at_and_who_is_looked_at_stays_so(seed: int) -> None:
     picture, now_s = crowded(seed, Policy())
-    close = near(picture, now_s, Policy())
+    close = pruned(picture, now_s, Policy())
 
     assert all(name in close.jobs for name, one in picture.jobs.items() if one.members or one.queued_s)
-    assert near(close, now_s, Policy()) == close
+    assert pruned(close, now_s, Policy()) == close
 
 
 def test_of_those_that_ask_for_the_same_one_more_of_each_level_of_length_than_could_run_is_looked_at() -> None:
     many = [job(number, submitted_s=float(number)) for number in range(1, 1001)]
     known = {one.id: Known(length_s=100.0 + one.number) for one in many}  # all different, of three levels
-    close = near(replace(pool([node(devices=4)], *many), known=known), 2e3, Policy())
+    close = pruned(replace(pool([node(devices=4)], *many), known=known), 2e3, Policy())
 
     assert Counter(length_level(known[name].length_s) for name in close.jobs) == {3: 5, 4: 5, 5: 5}
     assert min(one.number for one in close.jobs.values() if known[one.id].length_s == 101.0) == 1
@@ -123,7 +123,7 @@ def test_who_is_late_keeps_its_promise_behind_shorter_ones_of_its_kind() -> None
     known |= {one.id: Known(length_s=4200.0 + one.number) for one in shorter}
     picture = replace(pool([node(devices=4)], there, late, *shorter, long), known=known)
     policy = Policy(preempts=False)
-    close = near(picture, now_s, policy)
+    close = pruned(picture, now_s, policy)
 
     assert late.id in close.jobs
     assert len(close.jobs) < len(picture.jobs)
@@ -133,4 +133,4 @@ def test_who_is_late_keeps_its_promise_behind_shorter_ones_of_its_kind() -> None
 def test_who_asks_for_no_devices_is_always_looked_at() -> None:
     many = [job(number, gpus=0) for number in range(1, 20)]
 
-    assert len(near(pool([node()], *many), 1.0, Policy()).jobs) == 19
+    assert len(pruned(pool([node()], *many), 1.0, Policy()).jobs) == 19

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.elasticity.resize import ahead
+from dlaas_server.core.elasticity.resize import after_pending_changes
 from dlaas_server.core.forecast.size_offers import offers
 from dlaas_server.core.forecast.start_time import forecast
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
@@ -73,7 +73,10 @@ def test_devices_that_are_left_first_are_promised_first() -> None:
     early = ask(early, Event.HALT, by="ana", now_s=150.0)[0]
     late, _ = preempted(late, "job-3 (ana) has priority 5", 160.0)
 
-    assert [loan.job for loan in ahead(pool([node(devices=2)], late, early)).leaving] == ["job-2", "job-1"]
+    assert [loan.job for loan in after_pending_changes(pool([node(devices=2)], late, early)).leaving] == [
+        "job-2",
+        "job-1",
+    ]
 
 
 def test_reason_names_the_job_that_an_idle_device_is_kept_for() -> None:
@@ -220,10 +223,10 @@ def test_room_is_made_once_for_an_urgent_job() -> None:
             ahead_then.clear()
         places = {wait.job: wait.place for wait in decided.waits if wait.place}
         for winner in sorted({stop.winner for stop in decided.preempts}):
-            ahead = {name for name, place in places.items() if place < places.get(winner, 0)}
-            others = ahead & {stop.winner for stop in decided.preempts}
-            assert winner not in ahead_then or ahead - ahead_then[winner] or others, (winner, decided)
-            ahead_then[winner] = ahead
+            after_pending_changes = {name for name, place in places.items() if place < places.get(winner, 0)}
+            others = after_pending_changes & {stop.winner for stop in decided.preempts}
+            assert winner not in ahead_then or after_pending_changes - ahead_then[winner] or others, (winner, decided)
+            ahead_then[winner] = after_pending_changes
 
     def tried(chance: Random) -> None:
         ahead_then.clear()

@@ -15,8 +15,9 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
-from dlaas_server.core.planning.plan import ANEW, plan
-from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.planning.phases import ANEW
+from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.planning.wait_reasons import check_feasible
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind, Goal
@@ -276,5 +277,5 @@ def test_a_job_that_starts_holds_its_seats_at_once() -> None:
 def test_how_wrong_the_length_of_a_job_may_be_is_told_to_the_order() -> None:
     picture = replace(pool([node()], job(1)), known={"job-1": Known(length_s=60.0, spread=0.1)})
 
-    (waiting,) = scheduled(picture, 60.0, Policy())[0].queue_order()
+    (waiting,) = scheduler_of(picture, 60.0, Policy())[0].queue_order()
     assert waiting.spread == 0.1

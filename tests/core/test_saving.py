@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dlaas_server.core.model.job import Job
-from dlaas_server.core.planning.checkpoint_requests import asked_to_save
+from dlaas_server.core.planning.checkpoint_requests import checkpoint_requests
 from dlaas_server.core.planning.plan import DEFAULT, plan
 from dlaas_server.core.scheduling.policy import Policy, Share
 from tests.core.builders import job, node, pool, seats, training
@@ -20,7 +20,7 @@ def of(queue: str, one: Job) -> Job:
 
 def asked(*jobs: Job, policy: Policy = DEFAULT) -> Mapping[str, str]:
     picture = pool([node(devices=4)], *jobs)
-    return asked_to_save(picture, plan(picture, 200.0, policy).waits, policy)
+    return checkpoint_requests(picture, plan(picture, 200.0, policy).waits, policy)
 
 
 def test_who_would_be_preempted_but_for_a_checkpoint_is_asked_for_one() -> None:

@@ -15,7 +15,7 @@ from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.planning.decisions import Plan
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.scheduling.policy import Policy, Share
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic
@@ -196,7 +196,7 @@ def test_a_queue_is_charged_the_price_for_what_is_lent_to_it() -> None:
     picture = pool([node(devices=7)], lent, other, mine, theirs)
 
     def first(price: float) -> str:
-        scheduler, _ = scheduled(picture, 60.0, Policy(order="fair", spot_price=price))
+        scheduler, _ = scheduler_of(picture, 60.0, Policy(order="fair", spot_price=price))
         return scheduler.decide(60.0).starts[0].id
 
     assert (first(0.3), first(1.0)) == ("job-3", "job-4")
@@ -295,7 +295,7 @@ def test_for_an_ordinary_job_the_scheduler_that_is_kept_from_event_to_event_stop
     known = {name: Known(executed_s=100.0, restart_s=1.0) for name in picture.jobs}
     picture = replace(picture, jobs={**picture.jobs, **{one.id: one for one in new}}, known=known)
 
-    found, (scheduler, _) = plan(picture, 200.0), scheduled(picture, 200.0, Policy())
+    found, (scheduler, _) = plan(picture, 200.0), scheduler_of(picture, 200.0, Policy())
     choice = scheduler.decide(200.0)
 
     stopped = {one.job for one in found.preempts if not picture.jobs[one.winner].spec.spot}
@@ -312,7 +312,7 @@ def test_a_price_changes_no_turn_among_spot_jobs_also_by_attained_service() -> N
             for one, served_s in zip(jobs, (9e4, 10, 9e3, 0), strict=True)
         }
         picture = replace(pool([node(devices=2)], *jobs), known=known)
-        scheduler, _ = scheduled(picture, 60.0, Policy(order=order, spot_price=price))
+        scheduler, _ = scheduler_of(picture, 60.0, Policy(order=order, spot_price=price))
         return [one.id for one in scheduler.queue_order()]
 
     for order in ("las", "gittins"):

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import PassResult, Policy, Share
@@ -27,7 +27,7 @@ def said(choice: PassResult) -> tuple[object, ...]:
 
 
 def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[PassResult], None]:
-    whole, _ = scheduled(on.picture(now_s), now_s, on.on.policy, on.on.order)
+    whole, _ = scheduler_of(on.picture(now_s), now_s, on.on.policy, on.on.order)
     wanted = said(whole.decide(now_s))
 
     def after(choice: PassResult) -> None:

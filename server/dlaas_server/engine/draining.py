@@ -8,7 +8,7 @@ from dlaas_server.core.lifecycle import plan_outcomes, user_requests
 from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.placement.shape import Layout
-from dlaas_server.core.planning.checkpoint_requests import may_save
+from dlaas_server.core.planning.checkpoint_requests import may_request_checkpoint
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import Way, drain
 from dlaas_server.engine.transaction import Draft
@@ -18,7 +18,7 @@ __all__ = ["ask_to_save", "emptied"]
 
 def ask_to_save(draft: Draft, name: str, by: str) -> None:
     """Ask a job for a checkpoint, unless it leaves or changes its size already."""
-    if may_save(draft.job(name)):
+    if may_request_checkpoint(draft.job(name)):
         draft.put(user_requests.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
 
 

@@ -24,11 +24,11 @@ from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool as Picture
-from dlaas_server.core.planning.checkpoint_requests import asked_to_save
-from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.planning.checkpoint_requests import checkpoint_requests
+from dlaas_server.core.planning.decisions import Wait, in_queue
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import Settings, nodes_in_force, policy_in_force
-from dlaas_server.core.planning.pruning import near
+from dlaas_server.core.planning.pruning import pruned
 from dlaas_server.core.planning.suspect_devices import expiry_s
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.core.presentation.clock_shift import shifted_view
@@ -256,7 +256,7 @@ class Lifecycle:
 
     def pool_view(self) -> PoolView:
         """The pool as people see it."""
-        waiting = sorted((w for w in self.waits.values() if w.place), key=lambda w: w.place)
+        waiting = in_queue(self.waits.values())
         return pool_view(
             row=self.last_row,
             name=self.pool.name,
@@ -322,7 +322,7 @@ class Lifecycle:
             self.wake_s = min(self._plan_s, planned.wake_s or self._plan_s)
             return
         factor = width_factor(one.held for one in self.forecasts)
-        waiting = max(sum(1 for wait in self.waits.values() if wait.place), planned.left_out)
+        waiting = max(sum(1 for wait in self.waits.values() if wait.is_queued), planned.left_out)
         spread = self.lengths.spread
         policy = self.policy
         order = self.lengths.order(policy.order)
@@ -378,7 +378,7 @@ class Lifecycle:
         policy = policy_in_force(self.configured, draft.settings)
         picture = Picture(nodes=nodes, jobs=active, known=known)
         order = self.lengths.order(policy.order)
-        close = near(picture, draft.now_s, policy, order) if len(active) > CROWD else picture
+        close = pruned(picture, draft.now_s, policy, order) if len(active) > CROWD else picture
         left_out = len(active) - len(close.jobs)
         is_crowd = left_out > CROWD
         picture, staying = emptied(draft, close if is_crowd else picture, policy.placement)
@@ -393,7 +393,7 @@ class Lifecycle:
         for resize in decided.resizes:
             job, seats = draft.job(resize.job), resize.seats
             draft.put(plan_outcomes.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
-        for name, winner in asked_to_save(picture, decided.waits, policy).items():
+        for name, winner in checkpoint_requests(picture, decided.waits, policy).items():
             ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]

@@ -32,7 +32,7 @@ def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) 
             idle = idle or free_of(picture.nodes, {**picture.jobs, **draft.changed}.values())
             offer = offer if idle.room(shape_of(job), offer) >= offer else None
         out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, offer))
-        if wait.place and (not job.is_told or (job.said is None and when is not None)):
+        if wait.is_queued and (not job.is_told or (job.said is None and when is not None)):
             draft.put(plan_outcomes.waits(job, now.reason, when, draft.now_s))
     return out
 
@@ -54,6 +54,6 @@ def told_in_crowd(
     """
     there = {**active, **draft.changed}
     gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
-    kept = {name: wait for name, wait in before.items() if wait.place and name not in gone}
+    kept = {name: wait for name, wait in before.items() if wait.is_queued and name not in gone}
     news = [wait for wait in found.waits if wait.job in there and there[wait.job].waits] if has_news else []
-    return kept | told(draft, picture, [*(wait for wait in waits if not wait.place), *news], found)
+    return kept | told(draft, picture, [*(wait for wait in waits if not wait.is_queued), *news], found)

@@ -16,18 +16,26 @@ from dlaas_server.core.elasticity.allocation import Gang, Sizes
 from dlaas_server.core.elasticity.throughput_curve import fit
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.interruptions import since_s
-from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Loan, Shape
 from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.gang_placement import place
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.scheduling.gang_request import GangRequest
-from dlaas_server.core.spot.reclaim import free_in
+from dlaas_server.core.spot.reclaim import planning_capacity
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Elastic
 
-__all__ = ["ahead", "cost_s", "make_way", "needed", "shared_out", "without"]
+__all__ = [
+    "after_pending_changes",
+    "cost_s",
+    "may_change",
+    "redistributed",
+    "reduced_to",
+    "shrinks_for",
+    "used_shrinks",
+]
 
 REFUSED_MOST: Final = 64
 """Number of request kinds that do not fit after which the rest of the queue is skipped."""
@@ -35,7 +43,13 @@ LEAST_GAIN: Final = 1e-3
 NOTHING_KNOWN: Final = Known()
 
 
-def ahead(pool: Pool) -> Pool:
+def may_change(job: Job, now_s: float) -> bool:
+    """Return whether the pool may change the job's size: nothing else is under way, and no work is lost."""
+    keeps_work = job.is_live or job.checkpoint_step is not None
+    return job.elastic is not Elastic.OFF and keeps_work and job.not_before_s <= now_s and is_settled(job)
+
+
+def after_pending_changes(pool: Pool) -> Pool:
     """Return the pool after pending changes. Seats that are being released count as free, and are listed as `leaving`.
 
     Seats released for the longest come first: the job ahead keeps them if others begin to leave for a job behind it.
@@ -60,18 +74,18 @@ def _given_up(job: Job, after: Job | None) -> list[Loan]:
     return [Loan(job.id, job.spec.queue, shape_of(job), (seat,)) for seat in seats]
 
 
-def make_way(
-    pool: Pool, line: Iterable[GangRequest], may_change: Callable[[Job], bool], pressed: Collection[str] = ()
+def shrinks_for(
+    pool: Pool, line: Iterable[GangRequest], is_allowed: Callable[[Job], bool], pressed: Collection[str] = ()
 ) -> dict[str, tuple[Seat, ...]]:
     """Return the seats that elastic jobs keep, so that waiting jobs get their least size, in queue order.
 
     `pool`: after pending changes. `pressed`: jobs that would otherwise preempt others.
     """
-    gangs = [_giving(job, pool.known.get(job.id, NOTHING_KNOWN)) for job in pool.jobs.values() if may_change(job)]
+    gangs = [_giving(job, pool.known.get(job.id, NOTHING_KNOWN)) for job in pool.jobs.values() if is_allowed(job)]
     gangs = [gang for gang in gangs if len(gang.seats) > gang.least]
     if not gangs:
         return {}
-    capacity = free_in(pool)
+    capacity = planning_capacity(pool)
     sizes, refused = Sizes(capacity, gangs), set[tuple[Shape, int, int]]()
     for request in line:
         wanted = (request.shape, request.learners, 2 * request.priority + (request.id in pressed))
@@ -86,7 +100,7 @@ def make_way(
     return sizes.changes()
 
 
-def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
+def reduced_to(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
     """Return the pool with these jobs reduced to the seats that they keep."""
     jobs, loans = dict(pool.jobs), list(pool.leaving)
     for name, seats in kept.items():
@@ -100,7 +114,7 @@ def without(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
     return replace(pool, jobs=jobs, leaving=tuple(loans))
 
 
-def needed(
+def used_shrinks(
     pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[GangRequest]
 ) -> dict[str, tuple[tuple[Seat, ...], str]]:
     """Return only the shrinks whose seats are used by `starts`: job -> seats that it keeps, job that it shrinks for."""
@@ -126,11 +140,11 @@ def needed(
     return out
 
 
-def shared_out(
+def redistributed(
     pool: Pool,
     taken: Iterable[tuple[Shape, Sequence[Seat]]],
     free: FreeCapacity,
-    may_change: Callable[[Job], bool],
+    is_allowed: Callable[[Job], bool],
     usual: Layout = Layout.PACK,
 ) -> dict[str, tuple[Seat, ...]]:
     """Return new seats of `auto` jobs: idle devices go where they gain most, and between jobs where that clearly pays.
@@ -143,11 +157,11 @@ def shared_out(
     gangs = [
         _taking(job, pool.known.get(job.id, NOTHING_KNOWN), usual)
         for job in pool.jobs.values()
-        if job.elastic is Elastic.AUTO and may_change(job)
+        if job.elastic is Elastic.AUTO and is_allowed(job)
     ]
     if not gangs:
         return {}
-    sizes = Sizes(free_in(pool), [replace(g, cost_s=0.0, rates=_rising(g)) for g in gangs])
+    sizes = Sizes(planning_capacity(pool), [replace(g, cost_s=0.0, rates=_rising(g)) for g in gangs])
     for shape, seats in taken:
         sizes.capacity.claim(shape, seats)
     sizes.grow()

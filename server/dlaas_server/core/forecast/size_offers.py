@@ -9,7 +9,7 @@ from typing import Final
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.placement.gang_placement import free_of, shape_of
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.planning.scheduler_snapshot import scheduled
+from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy
 
@@ -26,7 +26,7 @@ def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None)
 
     `order`: with what it learned from finished jobs. Only sizes that fit on idle devices are planned.
     """
-    line = [ask.id for ask in scheduled(pool, now_s, policy, order)[0].queue_order()[:LINE_MOST]]
+    line = [ask.id for ask in scheduler_of(pool, now_s, policy, order)[0].queue_order()[:LINE_MOST]]
     near = {name: job for name, job in pool.jobs.items() if not job.waits or name in set(line)}
     idle = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     found: dict[str, int] = {}

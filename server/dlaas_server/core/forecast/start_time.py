@@ -11,13 +11,13 @@ from math import exp, inf, log, sqrt
 from statistics import pstdev
 from typing import Final
 
-from dlaas_server.core.elasticity.resize import ahead
+from dlaas_server.core.elasticity.resize import after_pending_changes
 from dlaas_server.core.forecast.remaining_time import left_s
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import FreeCapacity, NodeCapacity
-from dlaas_server.core.planning.checkpoint_requests import as_if_saved
-from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, scheduled
+from dlaas_server.core.planning.checkpoint_requests import with_checkpoints
+from dlaas_server.core.planning.scheduler_snapshot import NOTHING_KNOWN, scheduler_of
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.run_length import NORMAL, length_s
@@ -200,7 +200,7 @@ class _Run:
 
     def _holds(self, entry: tuple[float, int, int]) -> bool:
         ask = self.asks.get(entry[1])
-        return ask is not None and ask.starts == entry[2] and ask.since_s is not None
+        return ask is not None and ask.starts == entry[2] and not ask.waits
 
     def end(self, now_s: float) -> None:
         """Remove the jobs that have ended by now."""
@@ -395,8 +395,8 @@ def _newcomers(
 
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
     """Return the state of the pool after pending changes. `order`: with what it learned; None: nothing."""
-    future = ahead(pool)
-    scheduler, _ = scheduled(as_if_saved(future), now_s, policy, order)
+    future = after_pending_changes(pool)
+    scheduler, _ = scheduler_of(with_checkpoints(future), now_s, policy, order)
     leaving = {
         (member.seat.node, device): job.notice_s
         for job in pool.jobs.values()

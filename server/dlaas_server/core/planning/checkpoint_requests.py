@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.pool import Pool
-from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.planning.decisions import Wait, in_queue
 from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
 from dlaas_server.core.scheduling.policy import Policy, Share
 
-__all__ = ["as_if_saved", "asked_to_save", "may_save"]
+__all__ = ["checkpoint_requests", "may_request_checkpoint", "with_checkpoints"]
 
 
 def _is_unsaved(job: Job) -> bool:
@@ -24,28 +24,31 @@ def _is_unsaved(job: Job) -> bool:
     return is_settled(job) and not job.is_plain and job.checkpoint_step is None
 
 
-def may_save(job: Job) -> bool:
+def may_request_checkpoint(job: Job) -> bool:
     """Return whether the job is unsaved and was not asked for a checkpoint yet."""
     return _is_unsaved(job) and not job.awaits_checkpoint
 
 
-def as_if_saved(pool: Pool) -> Pool:
+def with_checkpoints(pool: Pool) -> Pool:
     """Return the pool after all unsaved jobs wrote a checkpoint, as before any preemption. Used for forecasts."""
     saved = {name: replace(job, checkpoint_step=job.step) for name, job in pool.jobs.items() if _is_unsaved(job)}
     return replace(pool, jobs={**pool.jobs, **saved}) if saved else pool
 
 
-def asked_to_save(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[str, str]:
+def checkpoint_requests(pool: Pool, waits: Iterable[Wait], policy: Policy) -> Mapping[str, str]:
     """Return the jobs to ask for a checkpoint, each with the waiting job that needs it.
 
     That job has a higher priority, or its queue owns the devices that the running job borrows. Spot jobs are not asked:
     they write a checkpoint as they leave.
     """
-    unsaved = [job for job in pool.jobs.values() if not job.spec.spot and may_save(job)] if policy.preempts else []
+    unsaved = (
+        [job for job in pool.jobs.values() if not job.spec.spot and may_request_checkpoint(job)]
+        if policy.preempts
+        else []
+    )
     if not unsaved:
         return {}
-    in_line = sorted((wait for wait in waits if wait.place), key=lambda wait: wait.place)
-    waiting = [pool.jobs[wait.job] for wait in in_line if not pool.jobs[wait.job].spec.spot]
+    waiting = [pool.jobs[wait.job] for wait in in_queue(waits) if not pool.jobs[wait.job].spec.spot]
     first = max(waiting, key=lambda job: job.priority, default=None)
     if first is None:
         return {}

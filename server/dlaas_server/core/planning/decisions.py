@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlaas_server.core.model.cluster import Seat
 
-__all__ = ["Plan", "Preempt", "Resized", "Start", "Wait"]
+__all__ = ["Plan", "Preempt", "Resized", "Start", "Wait", "in_queue"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,16 @@ class Wait:
     reason: str
     place: int = 0
     of: int = 0
+
+    @property
+    def is_queued(self) -> bool:
+        """True if the job waits in the queue; False if it runs below its wished size."""
+        return self.place > 0
+
+
+def in_queue(waits: Iterable[Wait]) -> list[Wait]:
+    """Return the waits of queued jobs, in queue order."""
+    return sorted((wait for wait in waits if wait.is_queued), key=lambda wait: wait.place)
 
 
 @dataclass(frozen=True, slots=True)

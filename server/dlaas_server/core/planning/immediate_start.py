@@ -17,7 +17,7 @@ from dlaas_server.core.scheduling.fit import fits, take_seats
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.pass_result import PassResult
 
-__all__ = ["HeldDevices", "ImmediateStarts", "immediate", "kept_for"]
+__all__ = ["HeldDevices", "ImmediateStarts", "held_devices", "immediate_starts"]
 
 NOTHING = Shape(0, 0.0, 0, None, Layout.PACK)
 
@@ -33,8 +33,8 @@ class ImmediateStarts:
     """Idle capacity that is not kept for a job; None if nothing is kept."""
 
 
-def immediate(
-    choice: PassResult, waiting: Collection[str], idle: FreeCapacity, lendable: FreeCapacity, now_s: float
+def immediate_starts(
+    result: PassResult, waiting: Collection[str], idle: FreeCapacity, lendable: FreeCapacity, now_s: float
 ) -> ImmediateStarts:
     """Assign idle seats to the chosen jobs, in queue order, and take them from `idle`.
 
@@ -42,38 +42,38 @@ def immediate(
     `lendable`: `idle` plus the devices of spot jobs, which give back chosen seats. A job behind a reservation, and a
     job for which others are preempted, gets only the seats that were chosen, so that it delays no other job.
     """
-    found = ImmediateStarts()
-    winners = {stop.winner.id for stop in choice.stops}
-    places = {name: place for place, name in enumerate(waiting)}
-    reserved = inf if choice.reserved is None else places.get(choice.reserved.id, -1)
+    starts = ImmediateStarts()
+    winners = {stop.winner.id for stop in result.stops}
+    positions = {name: position for position, name in enumerate(waiting)}
+    reserved = inf if result.reserved is None else positions.get(result.reserved.id, -1)
     claimed: list[tuple[Shape, Seat]] = []
     elsewhere: set[tuple[str, str]] = set()
-    for request in choice.starts:
+    for request in result.starts:
         seats: Sequence[Seat] | None = None
-        if request.id not in places:
+        if request.id not in positions:
             pass
         elif idle.has(request.shape, request.seats):
             idle.claim(request.shape, request.seats)
             seats = request.seats
-        elif places[request.id] < reserved and request.id not in winners and not _is_lent(request, idle, lendable):
+        elif positions[request.id] < reserved and request.id not in winners and not _is_lent(request, idle, lendable):
             seats = take_seats(idle, request, now_s) if fits(idle, request) else None
             elsewhere |= _devices(seats or ())
         if seats is not None:
-            found.seats[request.id] = tuple(seats)
+            starts.seats[request.id] = tuple(seats)
             continue
         kept = [part for seat in request.seats if (part := _keep(idle, request.shape, seat)) is not None]
-        is_first = places.get(request.id, inf) < reserved
+        is_first = positions.get(request.id, inf) < reserved
         if is_first and not kept and not elsewhere.isdisjoint(_devices(request.seats)):  # taken meanwhile: use others
             fitting = room(idle, request.shape, request.learners)
             kept = [(request.shape, seat) for seat in (place(idle, request.shape, fitting) if fitting else None) or ()]
         claimed += kept
         if kept:
-            found.kept[request.id] = tuple(seat for _, seat in kept)
+            starts.kept[request.id] = tuple(seat for _, seat in kept)
     if claimed:
-        found.rest = FreeCapacity(free.copy() for free in idle)
+        starts.rest = FreeCapacity(free.copy() for free in idle)
     for shape, seat in claimed:
         idle.give(shape, (seat,))
-    return found
+    return starts
 
 
 def _devices(seats: Iterable[Seat]) -> set[tuple[str, str]]:
@@ -90,8 +90,8 @@ def _keep(idle: FreeCapacity, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | 
     free = idle.named(seat.node)
     if free is None:
         return None
-    there = {device for _, device in free.devices}
-    part = Seat(seat.node, tuple(device for device in seat.devices if device in there))
+    idle_devices = {device for _, device in free.devices}
+    part = Seat(seat.node, tuple(device for device in seat.devices if device in idle_devices))
     rest = replace(NOTHING, cpus=shape.cpus, memory_bytes=shape.memory_bytes)
     held = rest if free.fits(rest, 1) else NOTHING
     if not part.devices and (seat.devices or held is NOTHING):
@@ -104,7 +104,7 @@ def _keep(idle: FreeCapacity, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | 
 class HeldDevices:
     """Reason why jobs that fit now do not start: idle devices are kept for another job."""
 
-    promised: str | None
+    starting: str | None
     """Job that starts there once other jobs have left."""
     reserved: str | None
     """Job that goes first, by reservation or in strict order."""
@@ -112,16 +112,16 @@ class HeldDevices:
 
     def why(self, job: str, shape: Shape, learners: int) -> str:
         """Return the wait reason of a job that fits on kept devices; "" if they are kept for no other job."""
-        if self.promised not in (None, job) and (self.rest is None or self.rest.room(shape, learners) < learners):
-            return f"kept for {self.promised}, which starts as soon as the rest of its devices is free"
+        if self.starting not in (None, job) and (self.rest is None or self.rest.room(shape, learners) < learners):
+            return f"kept for {self.starting}, which starts as soon as the rest of its devices is free"
         return "" if self.reserved is None else f"kept for {self.reserved}, which goes first"
 
 
-def kept_for(
-    choice: PassResult, found: ImmediateStarts, line: Sequence[GangRequest], *, is_strict: bool
+def held_devices(
+    result: PassResult, starts: ImmediateStarts, requests: Sequence[GangRequest], *, is_strict: bool
 ) -> HeldDevices:
-    """Return the jobs for which idle devices are kept after this choice."""
-    reserved = None if choice.reserved is None else choice.reserved.id
+    """Return the jobs for which idle devices are kept after this result."""
+    reserved = None if result.reserved is None else result.reserved.id
     if is_strict and reserved is None:
-        reserved = next((request.id for request in line if request.id not in found.seats), None)
-    return HeldDevices(next(iter(found.kept), None), reserved, found.rest)
+        reserved = next((request.id for request in requests if request.id not in starts.seats), None)
+    return HeldDevices(next(iter(starts.kept), None), reserved, starts.rest)

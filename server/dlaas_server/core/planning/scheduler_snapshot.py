@@ -13,19 +13,19 @@ from dlaas_server.core.placement.gang_placement import shape_of
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import Policy, Scheduler
-from dlaas_server.core.spot.reclaim import free_in
+from dlaas_server.core.spot.reclaim import planning_capacity
 from dlaas_server.core.spot.spot_scheduler import SpotScheduler, spot_usage
 
-__all__ = ["NOTHING_KNOWN", "expect", "request_of", "scheduled"]
+__all__ = ["NOTHING_KNOWN", "request_of", "scheduler_of", "set_estimates"]
 
 NOTHING_KNOWN: Final = Known()
 
 
-def scheduled(
+def scheduler_of(
     pool: Pool, now_s: float, policy: Policy, order: Order | None = None
 ) -> tuple[Scheduler | SpotScheduler, list[Job]]:
     """Return a scheduler with the pool's jobs, and all jobs that wait."""
-    capacity = free_in(pool)
+    capacity = planning_capacity(pool)
     scheduler: Scheduler | SpotScheduler
     if any(job.spec.spot for job in pool.jobs.values()):
         scheduler = SpotScheduler(capacity, policy, order)
@@ -70,13 +70,13 @@ def request_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> GangReques
         is_preemptible=policy.preempts and (job.waits or (is_settled(job) and job.checkpoint_step is not None)),
         id=job.id,
     )
-    expect(request, pool.known.get(job.id, NOTHING_KNOWN))
+    set_estimates(request, pool.known.get(job.id, NOTHING_KNOWN))
     request.queued_s = max(job.submitted_s, job.queued_s)
     request.starts = int(job.queued_s > 0)  # when it starts again, it is restored first
     return request
 
 
-def expect(request: GangRequest, known: Known) -> None:
+def set_estimates(request: GangRequest, known: Known) -> None:
     """Copy what is known of the job's length into the request."""
     request.estimate_s, request.usual_s, request.mean_s, request.spread = (
         known.length_s,

@@ -12,7 +12,7 @@ from dlaas_server.core.model.phrases import count, duration, ordinal, unit_of
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.placement.free_capacity import free_of
 from dlaas_server.core.placement.shape import Layout, relaxed, shape_of
-from dlaas_server.core.planning.decisions import Wait
+from dlaas_server.core.planning.decisions import Wait, in_queue
 from dlaas_server.core.planning.pool_settings import held_by_queue, is_entitled, queues_of
 from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import length_counts, new_order
@@ -32,7 +32,7 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *,
 
     `waits`: all waits of the plan. Unknown lengths are not guessed. `is_foretold`: the job has a start estimate.
     """
-    line = sorted((w for w in waits if w.place), key=lambda w: w.place)
+    line = in_queue(waits)
     own = next((w for w in line if w.job == job.id), None)
     if own is None or not job.waits:
         return []

@@ -85,8 +85,8 @@ def job_view(
         status_line=_status_line(job, transition, wait),
         reason=_reason(job, wait),
         transition=transition,
-        place=wait.place if wait and wait.place else None,
-        waiting=wait.of if wait and wait.place else None,
+        place=wait.place if wait and wait.is_queued else None,
+        waiting=wait.of if wait and wait.is_queued else None,
         submitted_s=job.submitted_s,
         started_s=job.started_s,
         ended_s=job.ended_s,
@@ -185,7 +185,7 @@ def _label(job: Job, state: State, transition: str | None) -> str:
 def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
     ran = duration(job.ended_s - job.started_s) if job.ended_s is not None and job.started_s is not None else None
     match job.state:
-        case State.QUEUED if wait is not None and wait.place:
+        case State.QUEUED if wait is not None and wait.is_queued:
             return f"{ordinal(wait.place)} of {wait.of}"
         case State.DEPLOYING:
             ready = sum(1 for m in job.gang if m.state is MemberState.READY)

@@ -23,7 +23,7 @@ from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.rebalancing.consolidation import HORIZON_S, Movable, Move, Wanted, consolidation, together
 from dlaas_server.core.scheduling.fit import LEVEL_NAMES
 from dlaas_server.core.scheduling.gang_request import GangRequest
-from dlaas_server.core.spot.reclaim import free_in
+from dlaas_server.core.spot.reclaim import planning_capacity
 
 __all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved", "rested_s"]
 
@@ -153,7 +153,7 @@ def _wait_s(pool: Pool, request: GangRequest, usual: Layout) -> float:
         known = pool.known.get(job.id, NOTHING_KNOWN)
         if job.gang and known.length_s is not None:
             ends.append((max(known.length_s - known.executed_s, 0.0), job.number, job))
-    capacity = free_in(pool)
+    capacity = planning_capacity(pool)
     for left_s, _, job in sorted(ends, key=lambda end: end[:2]):
         if left_s >= HORIZON_S:
             break

@@ -95,6 +95,16 @@ class GangRequest:
     def __post_init__(self) -> None:
         self.weight = self.learners * (self.shape.gpus or 1)
 
+    @property
+    def waits(self) -> bool:
+        """True if the job waits for devices; False if it runs."""
+        return self.since_s is None
+
+    @property
+    def class_key(self) -> tuple[Shape, int, str]:
+        """Key of the equivalence class: jobs with equal keys fit on the same seats and share a queue."""
+        return self.shape, self.learners, self.queue
+
     def executed(self, now_s: float) -> float:
         """Return the run time until now."""
         since_s = self.since_s

@@ -180,7 +180,7 @@ class Shortest:
     def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which it falls to the next class; in the lowest class, the time at which it overruns."""
         left_s = self._left_s(request, now_s)
-        if left_s is None or request.since_s is None:
+        if left_s is None or request.waits:
             return None
         here = _class(left_s * request.weight)
         next_s = max(2.0 ** (STEP * here) / request.weight, request.batch_s) if here > LEAST else request.batch_s
@@ -204,12 +204,12 @@ class Remaining(_Unlearned):
         """Return the rank in eighths of an octave. A running job counts as the shortest within its octave."""
         left_s = _left_s(request, now_s)
         halvings = log2(max(3600.0 if left_s is None else left_s, BRIEF_S))
-        return int(8 * halvings) if request.since_s is None else 8 * int(halvings)
+        return int(8 * halvings) if request.waits else 8 * int(halvings)
 
     def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which the remaining time reaches the next power of two, or the job overruns."""
         left_s = _left_s(request, now_s)
-        if left_s is None or request.since_s is None:
+        if left_s is None or request.waits:
             return None
         here_s = 2.0 ** int(log2(max(left_s, BRIEF_S)))
         return _after(request, now_s, left_s - (max(here_s, request.batch_s) if here_s > BRIEF_S else request.batch_s))
@@ -230,7 +230,7 @@ class Attained(_Unlearned):
 
     def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         limit_s = self.quantum_gpu_s * 4.0 ** self.rank(request, now_s) / request.weight
-        return None if request.since_s is None else _after(request, now_s, limit_s - _executed_s(request, now_s))
+        return None if request.waits else _after(request, now_s, limit_s - _executed_s(request, now_s))
 
 
 @dataclass(slots=True)
@@ -260,7 +260,7 @@ class Gittins:
         return self._ranks[bisect_right(self._bounds, _executed_s(request, now_s) * request.weight) - 1]
 
     def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        if request.since_s is None:
+        if request.waits:
             return None
         if not self._ranks:
             return self._las.changes_s(request, now_s)
@@ -359,7 +359,7 @@ class FairFinish(_Unlearned):
 
     def changes_s(self, request: GangRequest, now_s: float) -> float | None:
         """Return the time at which it has run longer than assumed."""
-        if request.since_s is None:
+        if request.waits:
             return None
         executed_s = _executed_s(request, now_s)
         return _after(request, now_s, self._early_s(request, executed_s) - executed_s)

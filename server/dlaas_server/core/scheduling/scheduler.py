@@ -134,7 +134,7 @@ class Scheduler:
 
     def remove(self, request: GangRequest, now_s: float, *, has_ended: bool = True) -> None:
         """Remove a job that ended or was withdrawn."""
-        if request.since_s is None:
+        if request.waits:
             if self._guard.starving:
                 self._guard.withdraw(request)
             self._queue.withdraw(request)
@@ -150,7 +150,7 @@ class Scheduler:
 
     def update_estimate(self, request: GangRequest, now_s: float) -> None:
         """Update the job's place in the queue, or its expected end, after its estimate changed."""
-        if request.since_s is None:
+        if request.waits:
             request.rank = self.order.rank(request, now_s)
             self._move(request, now_s)
             return

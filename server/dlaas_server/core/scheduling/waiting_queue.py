@@ -68,10 +68,10 @@ class WaitingQueue:
         return self._insert(request)
 
     def _insert(self, request: GangRequest) -> Key:
-        shared = (request.shape, request.learners, request.queue)
-        alike = self._classes.get(shared)
+        class_key = request.class_key
+        alike = self._classes.get(class_key)
         if alike is None:
-            alike = self._classes[shared] = EquivalenceClass(request.shape, request.learners)
+            alike = self._classes[class_key] = EquivalenceClass(request.shape, request.learners)
         key = self.key_of(request)
         if alike.push(key, request):
             alike.is_blocked, self.is_open = False, True
@@ -94,7 +94,7 @@ class WaitingQueue:
         self.count -= 1
         alike.refresh()
         if alike.key is None and len(self._classes) > MAX_CLASSES:
-            del self._classes[request.shape, request.learners, request.queue]
+            del self._classes[request.class_key]
 
     def reopen(self) -> None:
         """Reopen every class, so that its head is tried again."""
@@ -133,7 +133,7 @@ class WaitingQueue:
 
     def class_of(self, request: GangRequest) -> EquivalenceClass:
         """Return the equivalence class of a waiting job."""
-        return self._classes[request.shape, request.learners, request.queue]
+        return self._classes[request.class_key]
 
     def entries(self) -> list[tuple[Key, GangRequest]]:
         """Return the keys and jobs of all waiting jobs, unsorted."""

@@ -12,24 +12,24 @@ from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Loan, Shape
 from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
 from dlaas_server.core.placement.shape import shape_of
-from dlaas_server.core.spot.spot_scheduler import in_the_way
+from dlaas_server.core.spot.spot_scheduler import blocking_loans
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import State
 
-__all__ = ["Reclaim", "ReservedSeats", "free_in", "given_back", "holding", "idle_in", "loans_of"]
+__all__ = ["Reclaim", "ReservedSeats", "idle_capacity", "loans_of", "planning_capacity", "reclaims_for", "with_seats"]
 
 ReservedSeats = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
 """Job -> seats that it gets once they are free."""
 
 
-def free_in(pool: Pool) -> FreeCapacity:
+def planning_capacity(pool: Pool) -> FreeCapacity:
     """Return the free capacity for planning. It includes seats being released or lent, which are taken last."""
     capacity = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     capacity.lent = (*pool.leaving, *pool.lent)
     return capacity
 
 
-def idle_in(pool: Pool) -> FreeCapacity:
+def idle_capacity(pool: Pool) -> FreeCapacity:
     """Return the idle capacity, held by no job."""
     capacity = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     for loan in pool.lent:
@@ -43,7 +43,7 @@ def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Lo
     First seats that are being released already, then learners beyond the least size of jobs that may shrink, then whole
     jobs: lowest priority and youngest first.
     """
-    found: list[tuple[tuple[float, ...], Loan]] = []
+    loans: list[tuple[tuple[float, ...], Loan]] = []
     for job in jobs:
         gang, shape = [m.seat for m in job.gang], shape_of(job)
         least = min(job.spec.learners_min, len(gang)) if may_shrink(job) else len(gang)
@@ -51,7 +51,7 @@ def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Lo
         old = tuple(m.seat for m in job.members if m.seat not in gang)
 
         def note(kind: int, *seats: Seat, job: Job = job, shape: Shape = shape, age: tuple[float, ...] = age) -> None:
-            found.append(((kind, *age, -len(found)), Loan(job.id, job.spec.queue, shape, seats)))
+            loans.append(((kind, *age, -len(loans)), Loan(job.id, job.spec.queue, shape, seats)))
 
         if old:
             note(0, *old)
@@ -59,7 +59,7 @@ def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Lo
             note(2 if _may_stop(job) else 0, *gang[:least])
         for seat in gang[least:]:
             note(1, seat)
-    return tuple(loan for _, loan in sorted(found, key=lambda one: one[0]))
+    return tuple(loan for _, loan in sorted(loans, key=lambda entry: entry[0]))
 
 
 def _may_stop(job: Job) -> bool:
@@ -80,36 +80,36 @@ class Reclaim:
     """True if the job must still be asked; False if it is releasing the seats already, or ends."""
 
 
-def given_back(
-    capacity: FreeCapacity, promised: ReservedSeats, loans: Sequence[Loan], jobs: Mapping[str, Job]
+def reclaims_for(
+    capacity: FreeCapacity, reserved: ReservedSeats, loans: Sequence[Loan], jobs: Mapping[str, Job]
 ) -> dict[str, Reclaim]:
-    """Return the reclaims that free all chosen seats.
+    """Return the reclaims that free all reserved seats.
 
     `capacity`: capacity after pending changes, in which lent seats are taken.
     """
     left, given, winners = list(loans), dict[str, list[Loan]](), dict[str, str]()
-    for winner, (shape, seats) in promised.items():
-        for loan in in_the_way(capacity, shape, seats, left):
+    for winner, (shape, seats) in reserved.items():
+        for loan in blocking_loans(capacity, shape, seats, left):
             left.remove(loan)
             capacity.give(loan.shape, loan.seats)
             given.setdefault(loan.job, []).append(loan)
             winners.setdefault(loan.job, winner)
         capacity.claim(shape, seats)
-    out: dict[str, Reclaim] = {}
-    for name, theirs in sorted(given.items()):
+    reclaims: dict[str, Reclaim] = {}
+    for name, own_loans in sorted(given.items()):
         job = jobs[name]
-        gone = Counter(seat for loan in theirs for seat in loan.seats)
+        gone = Counter(seat for loan in own_loans for seat in loan.seats)
         kept = tuple((Counter(m.seat for m in job.gang) - gone).elements())
         if len(kept) < job.spec.learners_min:
             kept = ()
         each = shape_of(job).gpus or 1
         is_due = _may_stop(job) and len(kept) < len(job.gang)
         given_up = len(gone) if kept and not is_due else len(job.gang) - len(kept)
-        out[name] = Reclaim(name, winners[name], given_up * each, kept, is_due)
-    return out
+        reclaims[name] = Reclaim(name, winners[name], given_up * each, kept, is_due)
+    return reclaims
 
 
-def holding(job: Job, seats: Iterable[Seat]) -> Job:
+def with_seats(job: Job, seats: Iterable[Seat]) -> Job:
     """Return the job as if it held these seats in addition to its own."""
     more = [Member(member=-1, generation=job.generation, rank=0, seat=seat) for seat in seats]
     return replace(job, members=(*job.members, *more))

@@ -17,10 +17,10 @@ from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy, Share
 from dlaas_server.core.scheduling.scheduler import PassResult, Preempted, Scheduler
 
-__all__ = ["SpotScheduler", "in_the_way", "spot_usage"]
+__all__ = ["SpotScheduler", "blocking_loans", "spot_usage"]
 
 
-def in_the_way(capacity: FreeCapacity, shape: Shape, seats: Sequence[Seat], loans: Iterable[Loan]) -> list[Loan]:
+def blocking_loans(capacity: FreeCapacity, shape: Shape, seats: Sequence[Seat], loans: Iterable[Loan]) -> list[Loan]:
     """Return the loans to reclaim so that these seats become free. `capacity`, where they are taken, is unchanged."""
     wanted = {(seat.node, device) for seat in seats for device in seat.devices}
     nodes = {seat.node for seat in seats}
@@ -179,7 +179,7 @@ class SpotScheduler:
         there = [loan for loan in loans if int(loan.job) in self.spot.running]
         victims = [
             self.spot.running[int(one.job)]
-            for one in in_the_way(self.spot.capacity, request.shape, request.seats, there)
+            for one in blocking_loans(self.spot.capacity, request.shape, request.seats, there)
         ]
         for victim in victims:
             self.spot.remove(victim, now_s, has_ended=False)

@@ -160,7 +160,7 @@ class Lengths:
 
 def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:
     """The reason, with when the job is expected to start where that can be said, and with what it would start now."""
-    if not wait.place:
+    if not wait.is_queued:
         return wait
     said = "" if expected is None else f" Expected to start {soon(expected, now_s)}."
     return replace(wait, reason=f"{wait.reason}{said}{offer}") if said or offer else wait

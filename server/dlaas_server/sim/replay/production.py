@@ -150,7 +150,7 @@ class ByCore:
         """What those that run have told by now."""
         for number, ask in self.asks.items():
             length_s = self._runs[number].job.duration_s or 0.0
-            if ask.since_s is not None and ask.spread is None and ask.executed(now_s) >= share * length_s:
+            if not ask.waits and ask.spread is None and ask.executed(now_s) >= share * length_s:
                 ask.estimate_s, ask.mean_s, ask.spread = length_s, length_s, 0.0
                 if isinstance(self.scheduler, Scheduler):
                     self.scheduler.update_estimate(ask, now_s)
@@ -190,7 +190,7 @@ class ByCore:
         self._batches[batch] -= done_s
         for ask in self.asks.values():
             work = self._runs[ask.number].job.work
-            if ask.since_s is None and isinstance(work, Task) and work.job == batch:
+            if ask.waits and isinstance(work, Task) and work.job == batch:
                 ask.batch_s -= done_s
                 self.scheduler.update_estimate(ask, now_s)
 
