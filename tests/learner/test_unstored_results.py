@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jupyter_dlaas.transfer import results
-from jupyter_dlaas.transfer.pushed_objects import CannotTravel, write_pushed
+from jupyter_dlaas.transfer.pushed_objects import NotSendable, write_pushed
 
 
 class _Layer:
@@ -55,7 +55,7 @@ def test_a_scaler_between_step_and_update_names_the_update(tmp_path: Path) -> No
     trainer = types.SimpleNamespace(amp=scaler)
 
     _, errors = results.store(tmp_path / "results", ["scaler"], {"scaler": scaler})
-    with pytest.raises(CannotTravel) as refused:
+    with pytest.raises(NotSendable) as refused:
         write_pushed(tmp_path / "pushed.bin", {"trainer": trainer})
 
     assert errors["scaler"].endswith("; call scaler.update() after its last step")
