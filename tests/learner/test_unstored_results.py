@@ -59,7 +59,7 @@ def test_a_scaler_between_step_and_update_names_the_update(tmp_path: Path) -> No
         write_pushed(tmp_path / "pushed.bin", {"trainer": trainer})
 
     assert errors["scaler"].endswith("; call scaler.update() after its last step")
-    assert str(refused.value).endswith("Call trainer.amp.update() in a cell, and send it then.")
+    assert str(refused.value).endswith("Call trainer.amp.update() in a cell, then send it.")
     scaler.update()
     assert results.store(tmp_path / "results", ["scaler"], {"scaler": scaler})[1] == {}
 
@@ -67,8 +67,8 @@ def test_a_scaler_between_step_and_update_names_the_update(tmp_path: Path) -> No
 def test_what_is_no_model_has_a_state_and_no_weights(tmp_path: Path) -> None:
     opt = torch.optim.SGD([torch.ones(1)], lr=0.1)
     plan = torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.5**epoch)
-    plan.held = (one for one in ())  # type: ignore[attr-defined]
+    plan.held = (number for number in range(0))  # type: ignore[attr-defined]
 
     _, errors = results.store(tmp_path / "results", ["plan"], {"plan": plan})
 
-    assert errors["plan"].endswith("its state can: plan_state = plan.state_dict() in the cell, and -o plan_state")
+    assert errors["plan"].endswith("its state can be: plan_state = plan.state_dict() in the cell, and -o plan_state")
