@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dlaas_server.core.model.states import NEXT, Event
-from docs.generate.attributes import descriptions
 from docs.generate.markdown import code, sentence, table
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import FACT_TYPES, FactKind
 from jupyter_dlaas.wire.protocol import State
 from tests.state_diagram import document
 
@@ -67,5 +66,5 @@ def events() -> str:
 
 def facts() -> str:
     """Render the kinds of lines in a job's journal."""
-    said = descriptions(FactKind)
-    return table(("fact", "meaning"), [(code(kind), sentence(said[kind.name])) for kind in FactKind])
+    said = {kind: " ".join((record.__doc__ or "").split()) for kind, record in FACT_TYPES.items()}
+    return table(("fact", "meaning"), [(code(kind), sentence(said[kind])) for kind in FactKind])

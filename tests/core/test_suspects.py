@@ -130,7 +130,7 @@ def test_different_programs_that_are_killed_on_a_gpu_cordon_it() -> None:
 
     (gpu,) = suspects.values()
     assert (gpu.device, gpu.is_cordoned) == ("n1/0", True)
-    assert gpu.reason.startswith("failed 3 times in an hour: killed from outside (SIGKILL) (job-1); to use it again")
+    assert gpu.reason.startswith("failed 3 times in an hour: killed from outside (SIGKILL) (job-1); uncordon n1")
 
 
 def test_one_program_that_always_fails_accuses_no_device() -> None:

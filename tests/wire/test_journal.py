@@ -39,7 +39,7 @@ def test_a_field_of_a_later_version_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        (b'{"n":1,"at_s":2.0,"kind":"later"}', "kind: 'later' is none of"),
+        (b'{"n":1,"at_s":2.0,"kind":"later"}', "kind: 'later' is not valid; use one of"),
         (b'{"n":1,"at_s":2.0}', "kind: is missing"),
         (b'{"at_s":2.0,"kind":"seen","revision":3}', "n: is missing"),
         (b'{"n":1,"at_s":2.0,"kind":"seen"}', "revision: is missing"),

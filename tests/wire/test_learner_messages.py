@@ -157,7 +157,7 @@ def test_defaults_are_left_out() -> None:
         (b'{"t":"hello","member":1,"trained":3}', "trained: must be a list, not 3"),
         (b'{"t":"hello","member":1,"trained":[[1,[2]]]}', "trained: must be an object, not 2"),
         (b'{"t":"hello","member":1,"asks":[2]}', "asks: must have 2 parts, not 1"),
-        (b'{"t":"failed","failure":{"cause":"none of ours"}}', "failure.cause: .* is none of"),
+        (b'{"t":"failed","failure":{"cause":"none of ours"}}', "failure.cause: .* is not valid; use one of"),
         (b"[1]", "message: must be an object, not list"),
         (b'{"t":"be', "message: is no JSON"),
         (b"\xff", "message: is no JSON"),
