@@ -106,17 +106,17 @@ DEATHS = dedent(
             number = 19 if words[1] == "stop" else 9
             for who in words[1 + (number == 19):]:
                 os.kill(status["pid"] if who == "guardian" else status["learners"][who]["pid"], number)
-    told, enter = halting.Boundaries._told, regrouping.Regrouping._enter
+    on_message, enter = halting.Boundaries._on_message, regrouping.Regrouping._enter
     def hear(self, message):
-        phase = message.get("t")
-        die(phase if phase != "switch" else "recover" if message.get("at") is None else "commit")
-        told(self, message)
+        phase = message.KIND
+        die(phase if phase != "switch" else "recover" if message.boundary is None else "commit")
+        on_message(self, message)
     def go(self, *arguments):
         die("switch")
         content = enter(self, *arguments)
         die("entered")
         return content
-    halting.Boundaries._told, regrouping.Regrouping._enter = hear, go
+    halting.Boundaries._on_message, regrouping.Regrouping._enter = hear, go
     """
 ).lstrip()
 """Somebody is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds "PHASE MEMBER…" or "PHASE
