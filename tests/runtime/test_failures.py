@@ -310,9 +310,9 @@ AGAIN = {
     "killed": diagnosis.from_exit(None, signal.SIGKILL),
     "a broken disk": diagnosis.from_exception(["OSError"], "[Errno 5] Input/output error", where=None, traceback=""),
     "an interrupt from outside": diagnosis.from_exit(None, signal.SIGINT),
-    "no interpreter": diagnosis.from_exit(127, None),
 }
 NEVER_AGAIN = {
+    "no interpreter": diagnosis.from_exit(127, None),
     "a bug": diagnosis.from_exception(["KeyError", "Exception"], "'x'", where=None, traceback=""),
     "a crash": diagnosis.from_exit(None, signal.SIGSEGV),
     "os._exit(0)": diagnosis.from_exit(0, None),
