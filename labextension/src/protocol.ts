@@ -22,7 +22,7 @@ export type Tone = 'idle' | 'active' | 'good' | 'warn' | 'bad';
 
 export type ActionId = 'scale' | 'halt' | 'resume' | 'cancel' | 'retry';
 
-/** What is asked of a job by name. */
+/** An action that is requested by its name alone. */
 export type Verb = Exclude<ActionId, 'scale'> | 'checkpoint';
 
 export interface IAction {
@@ -30,7 +30,7 @@ export interface IAction {
   label: string;
   enabled: boolean;
   why_not: string | null;
-  /** What is lost by it, as a sentence: ask before doing it. */
+  /** Sentence that says what the action loses; ask for confirmation with it. */
   confirm?: string | null;
 }
 
@@ -164,7 +164,7 @@ export interface IJobView {
   /** The step of the newest checkpoint; null: there is none to go on from. */
   checkpoint_step?: number | null;
   interruptions?: IInterruption[];
-  /** Seconds in the queue until it last got devices. */
+  /** Time in the queue until the job last got devices. */
   queued_s?: number;
 }
 
@@ -211,20 +211,20 @@ export interface IPoolView {
   order: string;
   preemption: boolean;
   placement: string;
-  /** What a device of a spot job counts in its queue's share. */
+  /** Weight of a spot job's device in its queue's share. */
   spot_price: number;
-  /** How long a spot job may take for a checkpoint when its devices are taken back. */
+  /** Time that a spot job has for a checkpoint when its devices are taken back. */
   spot_notice_s: number;
   queues: IQueueView[];
-  /** How good start estimates were until now, in a sentence; empty where none was put to the test. */
+  /** Sentence about the accuracy of start estimates so far; empty if there were none. */
   track_record: string;
   notices: string[];
 }
 
-/** What may be asked of a job's size: so many learners, or who chooses it. Absolute, so that it is safe to repeat. */
+/** A size request: a number of learners, or who chooses it. Absolute, so that it is safe to repeat. */
 export type IChange = { learners: number } | { elastic: 'manual' | 'auto' };
 
-/** What a drain does, or would do, with one job: shrink, move, preempt, or stay for now. */
+/** The effect of a drain on one job: shrink, move, preempt, or stay for now. */
 export interface ILeaveView {
   job: string;
   way: 'shrink' | 'move' | 'preempt' | 'stay';
@@ -243,7 +243,7 @@ export interface IDrainView {
   jobs: ILeaveView[];
 }
 
-/** What a reader of a job has seen; valid after a restart of everything. */
+/** A reader's position in a job's streams; valid after a restart of everything. */
 export interface ICursor {
   row: number;
   metrics: number;
@@ -264,7 +264,7 @@ export function asWireNumber(value: number): WireNumber {
   return Number.isFinite(value) ? value : (String(value) as WireNumber);
 }
 
-/** What a cell's output keeps: enough to draw the card without a server. */
+/** A job in a cell's output: enough to draw the card without a server. */
 export interface IBundle {
   schema: number;
   pool: string;
@@ -322,7 +322,7 @@ export interface IMetricsMessage {
   records: IMetricRecord[];
 }
 
-/** What is told about one job. */
+/** A message about one job. */
 export type JobMessage =
   | { type: 'job'; job: IJobView }
   | { type: 'progress'; job: string; progress: IProgress }
@@ -395,7 +395,7 @@ export interface INotebookChecked {
   error: string | null;
 }
 
-/** What a training found out about itself, beside what was known at submit. */
+/** Return whether a note reports a finding of the training, not of the submission. */
 export function isReport(note: INote): boolean {
   return note.code.startsWith('report_');
 }

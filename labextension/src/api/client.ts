@@ -13,7 +13,7 @@ import type {
   Verb
 } from '../protocol';
 
-/** What this layer needs of Jupyter: made from the server settings, or a fake one in tests. */
+/** The Jupyter server as this layer needs it: made from the server settings, or a fake one in tests. */
 export interface IServer {
   /** URL of the routes of dlaas_server, ending in `dlaas/`. */
   readonly url: string;

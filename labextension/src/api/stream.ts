@@ -15,9 +15,9 @@ export type ConnectionKind = 'idle' | 'connecting' | 'live' | 'polling' | 'lost'
 
 export interface IConnection {
   kind: ConnectionKind;
-  /** When the last message came, in seconds of this page's clock. */
+  /** Time of the last message, in seconds of this page's clock. */
   heardS: number;
-  /** When the next attempt is made, while none is under way. */
+  /** Time of the next attempt, while none is under way. */
   retryS: number | null;
   /** No message came for 5 s: what is shown may be out of date. */
   stale: boolean;
@@ -36,7 +36,7 @@ const RECONNECT: IPoll.Frequency = { interval: 500, backoff: 3, max: 15_000 };
 const JOB_POLL: IPoll.Frequency = { interval: 200, backoff: 3, max: 15_000 };
 const POOL_POLL: IPoll.Frequency = { interval: 5000, backoff: 3, max: 15_000 };
 const WATCH: IPoll.Frequency = { interval: 1000, backoff: false, max: 1000 };
-/** How long the server may hold a long poll. */
+/** The server may hold a long poll for this long. */
 const LONG_POLL_S = 10;
 const SOCKET_AGAIN_MS = 60_000;
 const FAILURES_BEFORE_POLLING = 3;

@@ -53,10 +53,10 @@ export function cellDiff(note: INote): ICellDiff | null {
 /** Return the changed rows with two rows around each; the rest is a gap. */
 function nearChanges(all: readonly IDiffRow[]): IDiffRow[] {
   const changed = all.flatMap((row, i) => (row.kind === 'new' || row.kind === 'old' ? [i] : []));
-  const shown = all.map((row, i) => row.kind !== 'gap' && changed.some(at => Math.abs(at - i) <= CONTEXT));
+  const isShown = all.map((row, i) => row.kind !== 'gap' && changed.some(at => Math.abs(at - i) <= CONTEXT));
   const rows: IDiffRow[] = [];
   all.forEach((row, i) => {
-    if (shown[i]) {
+    if (isShown[i]) {
       rows.push(row);
     } else if (rows.length > 0 && rows[rows.length - 1].kind !== 'gap') {
       rows.push({ kind: 'gap', text: '' });

@@ -44,7 +44,7 @@ export interface IJobState {
   problem: string;
 }
 
-/** What a job needs of the server. */
+/** The requests of a job to the server. */
 export interface IJobBackend {
   readonly connection: IConnection;
   changeSize(id: string, change: IChange): Promise<IJobView>;
@@ -93,10 +93,10 @@ export class JobModel {
   }
 
   get state(): IJobState {
-    if (!this.shown) {
+    if (!this.cachedState) {
       const useCopy = this.copy && this.metrics.offset === 0;
       const logCopy = this.copy && this.log.count === 0;
-      this.shown = {
+      this.cachedState = {
         view: this.current,
         progress: this.progress ?? this.current.progress,
         curves: useCopy && this.copy ? copiedCurves(this.copy) : this.metrics.curves,
@@ -109,7 +109,7 @@ export class JobModel {
         problem: this.problem
       };
     }
-    return this.shown;
+    return this.cachedState;
   }
 
   /** Show the copy in the notebook until the server sends the job. */
@@ -236,7 +236,7 @@ export class JobModel {
   }
 
   private emit(): void {
-    this.shown = null;
+    this.cachedState = null;
     this.change.emit();
   }
 
@@ -248,7 +248,7 @@ export class JobModel {
   private problem = '';
   private resubscribedS = 0;
   private copy: IBundle | null = null;
-  private shown: IJobState | null = null;
+  private cachedState: IJobState | null = null;
   private readonly log = new Log();
   private readonly metrics = new Metrics();
   private readonly wish: Wish;

@@ -39,7 +39,7 @@ export function firstOf<T extends { view: IJobView }>(all: readonly T[], limit: 
   return [...all].sort((a, b) => rank(a) - rank(b)).slice(0, limit);
 }
 
-/** All jobs that this page knows, each once, however many views show it. */
+/** The jobs that this page knows, each once, however many views show it. */
 export class Jobs implements IJobBackend {
   constructor(
     readonly client: Client,
@@ -99,7 +99,7 @@ export class Jobs implements IJobBackend {
       .sort((a, b) => b.view.submitted_s - a.view.submitted_s || b.view.number - a.view.number);
   }
 
-  /** So many of them; see `first_of`. */
+  /** Return at most `limit` jobs; see `firstOf`. */
   first(limit: number): readonly JobModel[] {
     return firstOf(this.list, limit);
   }

@@ -14,7 +14,7 @@ export interface ILogRow {
   skippedBytes?: number;
 }
 
-/** What became of a frame: taken, seen before, or there is a hole before it. */
+/** Result of a frame: `new` was taken, `old` was known, `gap` has a hole before it. */
 export type Taken = 'new' | 'old' | 'gap';
 
 const ERROR = /\b(error|exception|traceback|critical|fatal)\b|Error:|Exception:/i;
@@ -24,7 +24,7 @@ export function levelOf(text: string): LogLevel {
   return ERROR.test(text) ? 'error' : WARNING.test(text) ? 'warn' : 'plain';
 }
 
-/** What a terminal shows of a line with carriage returns: later text overwrites earlier text from its start. */
+/** Return what a terminal shows of a line with carriage returns: later text overwrites earlier text. */
 export function overwrite(text: string): string {
   if (!text.includes('\r')) {
     return text;
@@ -57,10 +57,10 @@ export class Log {
 
   /** The rows to show, oldest first; a new array after each change. */
   get rows(): readonly ILogRow[] {
-    if (!this.shown) {
-      this.shown = this.list.slice();
+    if (!this.cachedRows) {
+      this.cachedRows = this.list.slice();
     }
-    return this.shown;
+    return this.cachedRows;
   }
 
   /** Lines taken in all, also those that are no longer kept. */
@@ -107,7 +107,7 @@ export class Log {
     }
     member.offset = frame.to;
     this.append(frame.member, member, frame.text, frame.at_s);
-    this.shown = null;
+    this.cachedRows = null;
     return 'new';
   }
 
@@ -132,7 +132,7 @@ export class Log {
       level: 'plain',
       skippedBytes: bytes
     });
-    this.shown = null;
+    this.cachedRows = null;
     return 'new';
   }
 
@@ -192,7 +192,7 @@ export class Log {
     member.open = '';
   }
 
-  /** Put a row where its time belongs: replays of several learners arrive one after the other. */
+  /** Insert a row by its time: replays of several learners arrive one after the other. */
   private insert(row: ILogRow): void {
     let at = this.list.length;
     while (at > 0 && this.list[at - 1].atS > row.atS && this.list[at - 1].member !== row.member) {
@@ -213,7 +213,7 @@ export class Log {
 
   private members = new Map<number, IMember>();
   private list: ILogRow[] = [];
-  private shown: readonly ILogRow[] | null = null;
+  private cachedRows: readonly ILogRow[] | null = null;
   private counts = { warn: 0, error: 0 };
   private gone = 0;
 }

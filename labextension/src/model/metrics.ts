@@ -32,15 +32,15 @@ export class Metrics {
 
   /** Points by metric, in the order in which metrics were first logged; a new map after each change. */
   get curves(): ReadonlyMap<string, readonly Point[]> {
-    if (!this.shown) {
-      this.shown = new Map(
+    if (!this.cachedCurves) {
+      this.cachedCurves = new Map(
         [...this.points].filter(([, p]) => p.length > 0).map(([name, p]) => [name, p.slice()])
       );
     }
-    return this.shown;
+    return this.cachedCurves;
   }
 
-  /** Where each curve came from last: run, callback, tensorboard, log; a new map after each change. */
+  /** Source of each curve's last points: run, callback, tensorboard, log; a new map after each change. */
   get sources(): ReadonlyMap<string, string> {
     return this.from;
   }
@@ -61,7 +61,7 @@ export class Metrics {
         this.note(record);
       }
     }
-    this.shown = null;
+    this.cachedCurves = null;
     return 'new';
   }
 
@@ -92,5 +92,5 @@ export class Metrics {
 
   private from: ReadonlyMap<string, string> = new Map();
   private points = new Map<string, Point[]>();
-  private shown: ReadonlyMap<string, readonly Point[]> | null = null;
+  private cachedCurves: ReadonlyMap<string, readonly Point[]> | null = null;
 }

@@ -1,6 +1,6 @@
 import type { ICellSource, INotebookChecked, IPoolView } from '../protocol';
 
-/** What the dialog *Train this notebook* asks for. */
+/** The fields of the dialog *Train this notebook*. */
 export interface ITrainForm {
   name: string;
   learnersMin: number;

@@ -1,16 +1,16 @@
 import type { IChange } from '../protocol';
 
-/** How a wish stands, for the scale row. */
+/** State of the last size request, for the scale row. */
 export interface IWishState {
-  /** What the user wants, until the server has taken it over; null: as the job view says. */
+  /** Requested learners until the server confirms them; null: as in the job view. */
   learners: number | null;
-  /** The same of the Auto switch. */
+  /** Requested state of the Auto switch, likewise. */
   elastic: 'manual' | 'auto' | null;
   /** Sent for more than a second, and not yet acknowledged. */
   unconfirmed: boolean;
-  /** Why the last wish was refused; until the next press. */
+  /** Reason why the last request was refused; until the next press. */
   refusal: string;
-  /** What it was that was refused. */
+  /** Kind of the request that was refused. */
   refused: 'size' | 'auto' | null;
 }
 
@@ -26,7 +26,7 @@ const GATHER_MS = 300;
 const CONFIRM_MS = 1000;
 
 /**
- * The user's wish for a size: shown at once, sent when presses pause, reconciled with the answer. Last press wins.
+ * The user's size request: shown at once, sent when presses pause, reconciled with the answer. The last press wins.
  *
  * One request is under way at a time: of two, the later could overtake the earlier.
  */
@@ -92,9 +92,9 @@ export class Wish {
   }
 
   private current = NO_WISH;
-  /** The last press, until it was answered. */
+  /** The last request, until it is answered. */
   private wanted: IChange | null = null;
-  /** What is to be sent next. */
+  /** The next request to send. */
   private due: IChange | null = null;
   private underWay = false;
   private gather: number | undefined;

@@ -22,7 +22,7 @@ export function cardHandlers(
       }),
     retryConnection: () => jobs.retry(),
     allow: () => undefined,
-    copy: services ? (text, what) => services.copy(text, what) : undefined,
+    copy: services ? (text, name) => services.copy(text, name) : undefined,
     copyReport: () => void services?.copyReport(id),
     goToCell: services?.goToCell
       ? () => {

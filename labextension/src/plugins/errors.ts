@@ -1,6 +1,6 @@
 import { Notification } from '@jupyterlab/apputils';
 
-/** How long a notification stays, in milliseconds. */
+/** Duration of notifications, in milliseconds. */
 export const NOTIFIED_MS = 8000;
 export const CONFIRMED_MS = 4000;
 

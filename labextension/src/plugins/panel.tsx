@@ -101,15 +101,15 @@ class TrainingPanel extends ReactWidget {
     if (!this.watch) {
       return;
     }
-    const shown = this.jobs.first(ROWS_MAX);
-    const open = new Set(shown.filter(m => !isFinal(m.view.state)).map(m => m.id));
+    const listed = this.jobs.first(ROWS_MAX);
+    const open = new Set(listed.filter(m => !isFinal(m.view.state)).map(m => m.id));
     for (const [id, followed] of this.rows) {
       if (!open.has(id)) {
         followed.dispose();
         this.rows.delete(id);
       }
     }
-    for (const model of shown) {
+    for (const model of listed) {
       if (open.has(model.id) && !this.rows.has(model.id)) {
         this.rows.set(model.id, this.follow(model));
       }

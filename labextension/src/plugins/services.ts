@@ -12,7 +12,7 @@ import { openMenu } from './menu';
 import { CommandIDs } from './names';
 import { textWidget } from './text';
 
-/** What cards and rows need of JupyterLab: the clipboard, menus, dialogs, notebooks. */
+/** Services of JupyterLab for cards and rows: the clipboard, menus, dialogs, notebooks. */
 export interface ICardServices {
   copyReport(id: string): Promise<void>;
   /** Copy a text; `name` is how the notification calls it. */

@@ -14,7 +14,7 @@ const DEFAULTS: ISettings = {
   refreshOutputs: true
 };
 
-/** Call `take` with the settings now and after each change; with the defaults if there is no registry. */
+/** Pass the settings to `take` now and after each change; the defaults if there is no registry. */
 export async function readSettings(
   registry: ISettingRegistry | null,
   take: (settings: ISettings) => void

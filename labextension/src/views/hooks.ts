@@ -1,6 +1,6 @@
 import * as React from 'react';
 
-/** Anything that says when it changed. */
+/** A signal of changes. */
 interface IChanges {
   connect(slot: () => void): boolean;
   disconnect(slot: () => void): boolean;
@@ -9,7 +9,7 @@ interface IChanges {
 const DRAW_EVERY_MS = 100;
 const TICK_MS = 1000;
 
-/** Whether the element is on screen, in a tab that is shown. What is not seen draws nothing. */
+/** Return whether the element is on screen, in a visible tab. Other elements need not be drawn. */
 export function useSeen(element: React.RefObject<Element>): boolean {
   const [inside, setInside] = React.useState(true);
   const [shown, setShown] = React.useState(!document.hidden);
@@ -34,7 +34,7 @@ export function useSeen(element: React.RefObject<Element>): boolean {
   return inside && shown;
 }
 
-/** Draw again after changes: at once, then at most ten times a second; up to date in one frame when seen again. */
+/** Redraw after changes: at once, then at most ten times a second; when seen again, in one frame. */
 export function useChanges(changes: IChanges, seen: boolean): void {
   const [, draw] = React.useReducer((n: number) => n + 1, 0);
   React.useEffect(() => {
@@ -62,7 +62,7 @@ export function useChanges(changes: IChanges, seen: boolean): void {
   }, [changes, seen]);
 }
 
-/** Seconds since 1970, once a second, for texts such as "12 s ago". */
+/** Return the time in seconds, updated once a second, for texts such as "12 s ago". */
 export function useNow(running: boolean): number {
   const [nowS, setNow] = React.useState(() => Date.now() / 1000);
   React.useEffect(() => {

@@ -9,9 +9,9 @@ interface IConfirmButtonProps {
   label: string;
   /** Label of the button that confirms. */
   confirmLabel: string;
-  /** What the action loses, if that must be said first. */
+  /** Sentence that says what the action loses, if anything. */
   warning: string | null;
-  /** How long the question stands. */
+  /** Time to confirm. */
   timeoutMs: number;
   /** False: act at the first press. */
   confirms: boolean;

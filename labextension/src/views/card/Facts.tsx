@@ -85,7 +85,7 @@ function restartsFact({ trans, format }: ILanguage, view: IJobView): IFact | nul
   };
 }
 
-/** What a halted or ended job came to: label over value. */
+/** Key figures of a halted or ended job: label over value. */
 export function Facts({ state }: { state: IJobState }): React.JSX.Element | null {
   const language = useLanguage();
   const { view, curves } = state;

@@ -32,7 +32,7 @@ function spokenProgress(language: ILanguage, progress: IProgress): string {
     .join(', ');
 }
 
-/** How far training is, as text and as a bar. */
+/** The progress of training, as text and as a bar. */
 export function ProgressRow(props: { state: IJobState; stale: boolean }): React.JSX.Element | null {
   const language = useLanguage();
   const { view, progress } = props.state;

@@ -4,7 +4,7 @@ import { useLanguage } from '../../language';
 import type { IJobView } from '../../protocol';
 import { Sentence } from '../controls/Sentence';
 
-/** What a queued job waits for. */
+/** The reason why a job is queued. */
 export function QueueReason({ view }: { view: IJobView }): React.JSX.Element | null {
   const { trans } = useLanguage();
   if (!view.reason) {

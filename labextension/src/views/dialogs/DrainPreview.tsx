@@ -11,7 +11,7 @@ function consequence(leave: ILeaveView): string {
   return `${capitalised(text)}.`;
 }
 
-/** What draining a node would do to the jobs there. */
+/** The effects of draining a node on the jobs there. */
 export function DrainPreview(props: {
   view: IDrainView;
   /** Name of a job's owner, if this page knows it. */

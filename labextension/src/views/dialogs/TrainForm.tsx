@@ -47,7 +47,7 @@ function CellList({ cells, form, checked, onChange }: ITrainFormProps): React.JS
   );
 }
 
-/** What would be submitted now, and what stands in the way. */
+/** The number of cells to send, errors, and free devices. */
 function Preview({ cells, pool, form, checked }: ITrainFormProps): React.JSX.Element {
   const { trans, format } = useLanguage();
   const errors = errorCount(checked);

@@ -26,7 +26,7 @@ export interface ITrack {
   label: string;
   value: string;
   unit: string;
-  /** Where the values come from, if the program did not log them itself: "from the log". */
+  /** Origin of the values, if the program did not log them itself: "from the log". */
   origin: string;
   line: ILine;
   /** Running mean of a noisy curve, drawn beside it. */

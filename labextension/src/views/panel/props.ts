@@ -6,7 +6,7 @@ export interface IPanelRow {
   state: IJobState;
 }
 
-/** What the panel can ask for. */
+/** The actions of the panel. */
 export interface IPanelHandlers {
   scale(id: string, learners: number): void;
   act(id: string, verb: 'halt' | 'resume' | 'cancel' | 'retry'): void;
