@@ -22,6 +22,8 @@ OUT: Final = Path(__file__).parent.parent / "docs" / "_static" / "screenshots"
 SCALE: Final = 1.5
 WIDTH: Final = 1180
 HEIGHT: Final = 1000
+SLOW_S: Final = 240.0
+"""Deadline for a job's steps on a busy machine."""
 THEMES: Final = ("light", "dark")
 LOAD: Final = "%load_ext jupyter_dlaas"
 SETUP: Final = """\
@@ -64,8 +66,8 @@ def cells() -> list[str]:
         SETUP,
         FAILS,
         LOOP.format(name="completed", gpus="1:2", epochs=12, pace="time.sleep(0.005)"),
-        LOOP.format(name="halted", gpus="1", epochs=4000, pace=PACE),
-        LOOP.format(name="digits", gpus="1:2", epochs=4000, pace=PACE),
+        LOOP.format(name="halted", gpus="1", epochs=400, pace=PACE),
+        LOOP.format(name="digits", gpus="1:2", epochs=400, pace=PACE),
         LOOP.format(name="waiting", gpus="2", epochs=20, pace=PACE),
     ]
 
@@ -90,17 +92,17 @@ def put_in_states(lab: Lab, site: Site) -> None:
     lab.is_at(started(lab, 2, "broken"), "FAILED")
     lab.is_at(started(lab, 3, "completed"), "COMPLETED")
     halted = started(lab, 4, "halted")
-    until(lambda: steps(site, halted) > 100, "it trains")
+    until(lambda: steps(site, halted) > 100, "it trains", SLOW_S)
     site.job(halted).halt()
     lab.is_at(halted, "HALTED")
     digits = started(lab, 5, "digits")
-    until(lambda: steps(site, digits) > 300, "it trains")
+    until(lambda: steps(site, digits) > 300, "it trains", SLOW_S)
     site.job(digits).scale(1)
-    until(lambda: site.job(digits).view.size.held == 1, "it shrinks")
-    until(lambda: steps(site, digits) > 500, "it trains")
+    until(lambda: site.job(digits).view.size.held == 1, "it shrinks", SLOW_S)
+    until(lambda: steps(site, digits) > 500, "it trains", SLOW_S)
     site.job(digits).scale(2)
-    until(lambda: site.job(digits).view.size.held == 2, "it grows")
-    until(lambda: steps(site, digits) > 900, "it trains")
+    until(lambda: site.job(digits).view.size.held == 2, "it grows", SLOW_S)
+    until(lambda: steps(site, digits) > 900, "it trains", SLOW_S)
     lab.is_at(started(lab, 6, "waiting"), "QUEUED")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ def run(block: Block, kernel: Kernel, folder: Path) -> str:
     assert done.status == "ok" or block.output is not None, f"{block.place}\n{chr(10).join(done.traceback)}"
     result = "" if done.result is None else done.result["data"]["text/plain"]
     shown = "".join(one["data"].get("text/plain", "") for one in done.displays)
-    return done.stdout + shown + result + "\n".join(done.traceback)
+    return done.stdout + shown + result + re.sub(r"\x1b\[[\d;]*m", "", "\n".join(done.traceback))
 
 
 def terminal(block: Block, folder: Path, work: Path) -> str:

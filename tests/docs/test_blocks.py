@@ -89,5 +89,13 @@ def test_shown_output_allows_other_numbers_and_gaps() -> None:
     assert not is_output("loss 0.5", "accuracy 0.5")
 
 
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pictures_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    pictures = re.findall(r"(?:\{image\} |src(?:set)?=\")([^\s\"]+)", text)
+
+    assert [name for name in pictures if not (path.parent / name).exists()] == []
+
+
 def test_readme_fits_on_a_screen_and_a_half() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
