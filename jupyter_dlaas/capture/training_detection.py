@@ -61,6 +61,9 @@ def training_cells(cells: Sequence[ExecutedCell]) -> list[str]:
     return found
 
 
+RATES = re.compile(r"(?i)lr|eta_?0|(base_|init_)?learn(ing)?_?rate")
+
+
 class Watcher:
     """Detector that follows the steps beside a `Tracer` and finds the training cells, with the reasons."""
 
@@ -118,7 +121,7 @@ class Watcher:
                     self.gradients.add(name)
         elif isinstance(node, DEFINITIONS):
             self.places[node.name] = step.statement.label
-            if _computes_gradients(node):
+            if _computes_gradients(node) or _rate_update(node):
                 self.gradients.add(node.name)
             if any(isinstance(part, LOOPS) for part in walk(node)):
                 self.loops.add(node.name)
@@ -191,7 +194,9 @@ class Watcher:
         return kind is None or kind in self.tracer.classes or kind in self.tracer.behaviours
 
     def _why_gradients(self, step: Step, *, has_loop: bool) -> str:
-        """Return why a loop over a function with gradients, as in JAX, is a training."""
+        """Return why a loop trains that computes gradients, as in JAX, or updates weights by a learning rate, as in NumPy."""
+        if has_loop and step.statement.node is not None and (update := _rate_update(step.statement.node)):
+            return f"updates weights by a learning rate (`{update}`)"
         if not self.gradients:
             return ""
         own = {call.function for call in step.calls if call.function} | (step.flow.reads if has_loop else set())
@@ -236,6 +241,31 @@ def _given_by_train(node: ast.AST) -> str:
 
 def _computes_gradients(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Call) and _verb(part.func) in GRADIENTS for part in walk(node))
+
+
+def _rate_update(node: ast.AST) -> str:
+    """An update such as `w -= lr * dw`, `w = w - learning_rate * dw` or `layer.w += -self.lr * dw`."""
+    for part in walk(node):
+        match part:
+            case ast.AugAssign(op=ast.Add() | ast.Sub(), value=value) if _has_rate(value):
+                return ast.unparse(part)
+            case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=value)) if (
+                ast.unparse(target) == ast.unparse(left) and _has_rate(value)
+            ):
+                return ast.unparse(part)
+            case _:
+                continue
+    return ""
+
+
+def _has_rate(value: ast.expr) -> bool:
+    products = (part for part in walk(value) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult))
+    factors = (factor for part in products for side in (part.left, part.right) for factor in (side, _operand(side)))
+    return any(RATES.fullmatch(_verb(factor)) for factor in factors)
+
+
+def _operand(node: ast.expr) -> ast.expr:
+    return node.operand if isinstance(node, ast.UnaryOp) else node
 
 
 def _names(node: ast.AST) -> list[str]:

@@ -35,6 +35,10 @@ def training_cells(*sources: str) -> list[int]:
         "def solve(net):\n    def one(batch):\n        loss(batch).backward()\n    one(1)\nsolve(x)",
         f"{STEP}\ntrainer = Engine(update)\ntrainer.run(x, max_epochs=2)",
         f"{STEP}\npool.map(update, x)",
+        "for i in range(9):\n    x += -learning_rate * theta / y",
+        "while x < 9:\n    for w, dw in pairs:\n        w -= self.lr * dw",
+        "for i in range(9):\n    W[i] = W[i] - lr * (dW + reg * W[i])",
+        "def descend(w):\n    for i in range(9):\n        w -= 2 * lr * gradient_of(w)\n    return w\nw = descend(x)",
     ],
 )
 def test_it_looks_like_training(source: str) -> None:
@@ -57,6 +61,9 @@ def test_it_looks_like_training(source: str) -> None:
         "import data\ntrain_x = data.train_dataset(x)",
         "def fit_line(a):\n    return a\nfit_line(x)",  # its own text says that it trains nothing
         f"{STEP}\ntrainer = Engine(update)",
+        "for i in range(9):\n    lr *= 0.9\n    x += lr",
+        "for i in range(9):\n    x = y - lr * i",
+        "x -= lr * y",
         f"{STEP}\nupdate = torch.compile(update)",
         f"{STEP}\ntrainer = Engine(update)\ntrainer.add_event_handler(1, log)",
     ],
