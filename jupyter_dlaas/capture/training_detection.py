@@ -194,7 +194,7 @@ class Watcher:
         return kind is None or kind in self.tracer.classes or kind in self.tracer.behaviours
 
     def _why_gradients(self, step: Step, *, has_loop: bool) -> str:
-        """Return why a loop trains that computes gradients, as in JAX, or updates weights by a learning rate, as in NumPy."""
+        """Return why a loop trains that computes gradients (JAX) or updates weights by a learning rate (NumPy)."""
         if has_loop and step.statement.node is not None and (update := _rate_update(step.statement.node)):
             return f"updates weights by a learning rate (`{update}`)"
         if not self.gradients:
