@@ -244,7 +244,7 @@ def _computes_gradients(node: ast.AST) -> bool:
 
 
 def _rate_update(node: ast.AST) -> str:
-    """An update such as `w -= lr * dw`, `w = w - learning_rate * dw` or `layer.w += -self.lr * dw`."""
+    """Return an update such as `w -= lr * dw`, `w = w - learning_rate * dw` or `layer.w += -self.lr * dw`."""
     for part in walk(node):
         match part:
             case ast.AugAssign(op=ast.Add() | ast.Sub(), value=value) if _has_rate(value):
