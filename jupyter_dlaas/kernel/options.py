@@ -156,7 +156,9 @@ def _read(given: dict[str, Any]) -> TrainLine:
         if given[name] == value:
             raise Invalid(f"--{name} {value} is not available yet. {instead}")
     if given["name"] is not None and not re.fullmatch(NAME_PATTERN, given["name"]):
-        raise Invalid(f"{given['name']!r} is no job name: letters, digits, _ and -, starting with a letter")
+        raise Invalid(
+            f"{given['name']!r} is not a valid job name: use letters, digits, _ and -, starting with a letter"
+        )
     outputs = option_parsing.names(",".join(given.pop("outputs") or ()), option="-o")
     push = option_parsing.names(",".join(given.pop("push") or ()), option="--push")
     with_cells = tuple(

@@ -217,7 +217,7 @@ def _record(kind: type, value: object, where: str, unknown: str) -> object:
     if unknown == "refuse":
         strange = sorted(str(k) for k in value if k not in fields)
         if strange:
-            raise Invalid(f"{_path(where, strange[0])}: no such field; there are {', '.join(fields)}")
+            raise Invalid(f"{_path(where, strange[0])}: unknown field; known fields: {', '.join(fields)}")
     known: dict[str, object] = {}
     for name, (hint, bounds, is_needed) in fields.items():
         if name in value:
@@ -230,7 +230,7 @@ def _record(kind: type, value: object, where: str, unknown: str) -> object:
 def _plain(kind: Any, value: object, where: str, bounds: Mapping[str, Any]) -> object:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         if not isinstance(value, str) or value not in set(kind):
-            raise Invalid(f"{where}: {_said(value)} is none of {', '.join(kind)}")
+            raise Invalid(f"{where}: {_said(value)} is not one of {', '.join(kind)}")
         return kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) <= _BIG else math.inf
@@ -244,9 +244,9 @@ def _check_bounds(value: object, where: str, bounds: Mapping[str, Any]) -> None:
     if isinstance(value, str):
         _check_length(value, where, bounds)
         if "\0" in value:
-            raise Invalid(f"{where}: holds a zero byte")
+            raise Invalid(f"{where}: contains a zero byte")
         if not value.isascii() and any(0xD800 <= ord(c) < 0xE000 for c in value):
-            raise Invalid(f"{where}: holds half a character (a lone surrogate)")
+            raise Invalid(f"{where}: contains a lone surrogate")
         pattern = bounds.get("pattern")
         if pattern and not re.fullmatch(pattern, value):
             raise Invalid(f"{where}: {_said(value)} {bounds.get('says') or f'does not match {pattern}'}")
@@ -262,7 +262,7 @@ def _check_bounds(value: object, where: str, bounds: Mapping[str, Any]) -> None:
 def _check_length(value: typing.Sized, where: str, bounds: Mapping[str, Any]) -> None:
     longest = bounds.get("longest")
     if longest is not None and len(value) > longest:
-        raise Invalid(f"{where}: {len(value):,} long; {longest:,} is the most")
+        raise Invalid(f"{where}: length {len(value):,} exceeds the maximum of {longest:,}")
 
 
 def _path(where: str, name: str) -> str:

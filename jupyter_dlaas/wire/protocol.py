@@ -184,7 +184,7 @@ class File:
 
     path: str = field(metadata=_PATH)
     text: str | None = field(default=None, metadata=rule(longest=8_000_000))
-    sha256: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{64}", says="is no SHA-256"))
+    sha256: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{64}", says="is not a SHA-256 digest"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class JobSpec:
         metadata=rule(
             pattern=NAME_PATTERN,
             longest=80,
-            says="is no job name: letters, digits, _ and -, starting with a letter",
+            says="is not a valid job name: use letters, digits, _ and -, starting with a letter",
         ),
     )
     learners_min: int = field(default=1, metadata=rule(least=1, most=100_000))
@@ -229,7 +229,9 @@ class JobSpec:
     memory_bytes_per_learner: int = field(default=0, metadata=rule(least=0, most=2**50))
     gpu_kind: str | None = field(default=None, metadata=rule(longest=100))
     priority: int = field(default=0, metadata=rule(least=-1_000_000, most=1_000_000))
-    queue: str = field(default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
+    queue: str = field(
+        default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is not a valid queue name")
+    )
     spot: bool = False
     """True if it uses only devices that ordinary jobs leave idle, at a lower price, and returns them on demand."""
     placement: Placement | None = None
@@ -267,7 +269,7 @@ class JobSpec:
 class Submit:
     """Submission of a job. `key` makes it idempotent: the same key yields the same job."""
 
-    key: str = field(metadata=rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is no request key"))
+    key: str = field(metadata=rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is not a valid request key"))
     spec: JobSpec
     source: str = field(metadata=rule(longest=8_000_000))
     files: tuple[File, ...] = field(default=(), metadata=rule(longest=5000))

@@ -91,5 +91,5 @@ def test_what_breaks_on_an_odd_version_is_told_once_and_costs_the_curves_only(jo
     one.run()
 
     assert end_of(one) == "completed"
-    assert one.log().count("no curves from xgboost.training") == 1
+    assert one.log().count("no automatic metrics from xgboost.training") == 1
     assert "TrainingCallback" in one.log()

@@ -118,5 +118,5 @@ def test_a_gang_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(
     one.run(3)
 
     ends_whole(one, survivor=4, epochs=EPOCHS, uses_checkpoint=True)
-    assert f"the checkpoint of step {last.step} is damaged; the one before it is used" in one.log(3)
+    assert f"the checkpoint of step {last.step} is damaged; using the previous one" in one.log(3)
     assert one.facts(FactKind.GENERATION)[-1].step == before.step

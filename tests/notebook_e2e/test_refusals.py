@@ -244,7 +244,7 @@ LINES = {
     "--env NOT_SET_ANYWHERE": "env: 'NOT_SET_ANYWHERE' has no value here; write NOT_SET_ANYWHERE=VALUE",
     "--env 1=2": "env: '1' is no name of an environment variable",
     "--metric 'loss": "no closing quotation; close the quotes, or take them away.",
-    "my/name": "'my/name' is no job name: letters, digits, _ and -, starting with a letter",
+    "my/name": "'my/name' is not a valid job name: use letters, digits, _ and -, starting with a letter",
     "--data d=http://x": "--data is not available yet. Load the data in a cell, or take files along: --include PATH.",
     "--schedule 'at 30: 4'": "schedule: 'at 30: 4' must be like 'epoch 30: 4 gpus'; commas between several",
     "--image repo/it": "--image is not available yet. Leave it out: the job runs in this kernel's own environment.",

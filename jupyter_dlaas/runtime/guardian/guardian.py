@@ -156,7 +156,7 @@ class Guardian:
         if now < self._presence.due(now):
             return
         if not self._presence.look(now):
-            print("guardian: another one holds the job's lock; this one leaves it", file=sys.stderr, flush=True)
+            print("guardian: another guardian holds the job's lock; exiting", file=sys.stderr, flush=True)
             self._is_closed = True
             return
         self._tell.journal.renew()
@@ -545,7 +545,7 @@ class Guardian:
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
             # later.
-            print("guardian: some process does not end; it is left to the system", file=sys.stderr, flush=True)
+            print("guardian: a process of the job does not end; giving up on it", file=sys.stderr, flush=True)
         self._limits.close()
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()

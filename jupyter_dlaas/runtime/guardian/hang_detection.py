@@ -164,13 +164,15 @@ def judge(
         if one.stopped_s is not None:
             # If all processes are stopped at once, the user did it on purpose.
             if now - one.stopped_s >= (alone * least_s if are_all_stopped else _STOPPED_S):
-                hung[member] = "its process was stopped (SIGSTOP) and did not go on"
+                hung[member] = "its process was stopped (SIGSTOP) and did not continue"
         elif member not in waiting and one.still_s(now) >= limit_s:
-            hung[member] = f"it hung: no step and no movement for {one.still_s(now):.0f} s{_at(one)}"
+            hung[member] = f"it hung: no step and no progress for {one.still_s(now):.0f} s{_at(one)}"
     if hung:
         about = {m for m in gang - waiting if pulses[m].still_s(now) >= pulses[m].limit_s(least_s) - 2 * LOOK_S}
         if is_gang and about == gang and not any(pulses[m].stopped_s is not None for m in gang):
-            return Verdict({m: f"waits for the others{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True)
+            return Verdict(
+                {m: f"it waits for the other learners{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True
+            )
         others = [pulses[m] for m in gang - waiting - hung.keys() if pulses[m].stopped_s is None]
         hung = {m: why for m, why in hung.items() if m not in gang or _is_alone(pulses[m], others, least_s)}
     if hung:
@@ -238,16 +240,16 @@ _HUNG: Final = Failure(
     cause=Cause.HANG,
     code="hang",
     what="",
-    advice="It waits for something that does not come: a lock, a queue, a connection, or another process. If this line "
-    "may take that long, allow more with --hang-after.",
+    advice="It probably waits for a lock, a queue, a connection or another process. If this line may take that long, "
+    "allow more time with --hang-after.",
 )
 _MUTUAL: Final = Failure(
     cause=Cause.YOUR_CODE,
     code="deadlock",
     what="all learners wait for each other",
-    advice="Something that all must do together is done by some only: look for an `if run.is_main` or `if run.rank` "
-    "around a run.log(reduce=…) or a backward(), or for a loop that is longer in one learner. "
-    "The end of each log shows where it was.",
+    advice="Only some learners execute an operation that all must execute together: look for an `if run.is_main` or "
+    "`if run.rank` around a run.log(reduce=…) or a backward(), or for a loop that is longer in one learner. "
+    "The end of each log shows where the learner was.",
 )
 
 

@@ -147,7 +147,7 @@ def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:
             return
         why_not = preload.unfit(seen)
         if why_not is not None:
-            print(f"nursery: {why_not}", file=sys.stderr, flush=True)
+            print(f"job zygote: {why_not}", file=sys.stderr, flush=True)
             return
         _answer(fds)
 

@@ -48,8 +48,8 @@ FORGET_EVERY_S: Final = 3600.0
 def main(argv: list[str] | None = None) -> int:
     """The command. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dlaas_server.engine", description=__doc__)
-    parser.add_argument("--pool-dir", type=Path, required=True, help="the pool's directory; made if it is not there")
-    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="end after so many idle seconds; 0: never")
+    parser.add_argument("--pool-dir", type=Path, required=True, help="the pool's directory, created if missing")
+    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="exit after this many idle seconds; 0: never")
     options = parser.parse_args(argv)
     logging.basicConfig(
         level=logging.INFO,
@@ -59,15 +59,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     folder: Path = options.pool_dir.absolute()
     try:
-        with in_words("its directory cannot be written"):
+        with in_words("its directory is not writable"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _locked(lock, folder) or _other_engine(folder):
-            print(f"another engine serves {folder}", file=sys.stderr)
+            print(f"another engine already serves {folder}", file=sys.stderr)
             return 0
         asyncio.run(serve(folder, options.idle_s))
     except DlaasError as error:
-        print(f"the engine of {folder} cannot run: {error}", file=sys.stderr)
+        print(f"the engine of {folder} cannot start: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -80,7 +80,8 @@ def _locked(lock: int, folder: Path) -> bool:
         return False
     except OSError as error:
         raise PoolError(
-            f"its file system has no locks ({error.strerror}), so two engines could give out the same devices. Set "
+            f"its file system does not support locks ({error.strerror}), so two engines could allocate the "
+            "same devices. Set "
             "JUPYTER_DLAAS_POOL_DIR to a directory on a local disk"
         ) from error
     with contextlib.suppress(OSError):  # for people to read: a full disk must not keep us from deleting jobs
@@ -123,7 +124,7 @@ async def serve(folder: Path, idle_s: float) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before anybody finds the socket, and ends who listens there
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    with in_words("its socket cannot be made"):
+    with in_words("its socket cannot be created"):
         bound = _bound(folder)
     with bound as listening:
         server.add_socket(listening)
@@ -131,7 +132,7 @@ async def serve(folder: Path, idle_s: float) -> None:
             _announce(folder)
         except OSError:  # the disk is full
             store.release_reserve()
-            with in_words("its directory cannot be written"):
+            with in_words("its directory is not writable"):
                 _announce(folder)
         log.info("serving pool %s in %s", pool.name, folder)
         turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
@@ -155,10 +156,10 @@ async def _forget(lifecycle: Lifecycle, blobs: Blobs) -> None:
             await blobs.collect(lifecycle.store)  # notes what is needed now
             gone = await lifecycle.forget_old()
             if gone:
-                log.info("removed %d ended jobs that were older, or more, than are kept", len(gone))
+                log.info("removed %d ended jobs beyond the retention limits", len(gone))
             await blobs.collect(lifecycle.store)
         except DlaasError as error:
-            log.warning("old jobs could not be removed: %s", error)
+            log.warning("cannot remove old jobs: %s", error)
         await asyncio.sleep(FORGET_EVERY_S)
 
 
@@ -169,7 +170,7 @@ async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float)
         if idle_s > 0:
             left = idle_s if since_s is None else since_s + idle_s - lifecycle.clock()
             if left <= 0:
-                log.info("idle for %.0f s", idle_s)
+                log.info("exiting after %.0f s without work", idle_s)
                 return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), left)

@@ -25,16 +25,16 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
         settings = draft.settings
         found, text = struck(settings.suspects, before, fact, nodes_in_force(nodes, settings), draft.now_s)
         if found is not settings.suspects:
-            draft.set(replace(settings, suspects=found), text or f"A learner of {before.id} met a hardware failure.")
+            draft.set(replace(settings, suspects=found), text or f"A learner of {before.id} had a hardware failure.")
     elif fact.kind is FactKind.LOST and draft.settings.suspects:
         job = draft.job(before.id)
         elsewhere = moved_away(job, draft.settings.suspects)
         if elsewhere is not job:
-            draft.put((elsewhere, (Story("suspect", "Its device is suspect: it is tried again elsewhere."),)))
+            draft.put((elsewhere, (Story("suspect", "Its device is suspect; the job restarts on other devices."),)))
 
 
 def trust_again(draft: Draft) -> None:
     """Put back in service what has not failed for a while."""
     trusted = trusted_again(draft.settings.suspects, draft.now_s)
     if trusted is not draft.settings.suspects:
-        draft.set(replace(draft.settings, suspects=trusted), "A device that failed is tried again.")
+        draft.set(replace(draft.settings, suspects=trusted), "A device that had failed is back in service.")

@@ -84,9 +84,9 @@ class Base(tornado.web.RequestHandler):
         """The user who asks. Raises Forbidden, TooOld."""
         said = self.request.headers.get("X-Dlaas-Protocol")
         if said is not None and said != str(PROTOCOL):
-            raise TooOld(f"the engine speaks protocol {PROTOCOL}, you speak {said[:20]}: update the older of the two")
+            raise TooOld(f"the engine uses protocol {PROTOCOL}, the client {said[:20]}: update the older of the two")
         connection = self.request.connection
-        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         return peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
 
     def answer(self, body: object, status: int = 200) -> None:
@@ -149,7 +149,7 @@ class Handler(Base):
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise Invalid(f"body: is no JSON ({error})") from None
+            raise Invalid(f"body: not valid JSON ({error})") from None
         return decode(kind, value)
 
     def text_of(self, name: str, default: str = "") -> str:
@@ -157,7 +157,7 @@ class Handler(Base):
         try:
             return self.get_query_argument(name, default)
         except tornado.web.HTTPError:
-            raise Invalid(f"{name}: is no text") from None
+            raise Invalid(f"{name}: not valid text") from None
 
     def whole(self, name: str, default: int, least: int, most: int) -> int:
         """A whole number of the query. Raises Invalid."""
@@ -388,7 +388,7 @@ class BlobHandler(Base):
             self.error = error
             return
         connection = self.request.connection
-        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         connection.set_max_body_size(BLOB_MOST)
         folder = self.requests.blobs.folder
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -407,7 +407,7 @@ class BlobHandler(Base):
         try:
             self.partial.write(chunk)
         except OSError as error:
-            self.error = NotAllowed(f"the bytes could not be kept: {error.strerror}")
+            self.error = NotAllowed(f"the bytes could not be stored: {error.strerror}")
 
     async def put(self, sha256: str) -> None:
         """All of it is here: keep it if it is what it says."""

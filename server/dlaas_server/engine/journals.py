@@ -30,7 +30,7 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
             draft.put(guardian_loss.directory_lost(job, pool.directory(job_id), draft.now_s))
         return False
     except DlaasError as error:
-        log.error("the journal of %s cannot be read: %s", job_id, error)
+        log.error("cannot read the journal of %s: %s", job_id, error)
         return False
     _count_damage(draft, job_id, (fact for fact in facts if fact.kind is FactKind.DAMAGED))
     has_hole = False

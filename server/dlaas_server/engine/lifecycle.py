@@ -177,7 +177,7 @@ class Lifecycle:
             except StoreDamaged:
                 raise  # the next engine puts the store aside and takes up the jobs from their directories
             except StoreError as error:
-                log.error("%s; trying again in %.0f s", error, STORE_RETRY_S)
+                log.error("%s; retrying in %.0f s", error, STORE_RETRY_S)
                 self.wake_s = self.clock() + STORE_RETRY_S
 
     async def close(self) -> None:
@@ -186,13 +186,13 @@ class Lifecycle:
         self._wake.set()
         await self.acted()
         for item in self._inbox:
-            _fail(item, Unavailable("the engine is ending; ask again"))
+            _fail(item, Unavailable("the engine is shutting down; try again"))
         await self.pool.close()
 
     async def post(self, apply: Callable[[Draft], T]) -> T:
         """Have a change made in the next turn. Returns when durable. Raises what `apply` raises, or Unavailable."""
         if self._is_closing or len(self._inbox) >= INBOX_MOST:
-            raise Unavailable("the engine cannot take more now; ask again in a second")
+            raise Unavailable("the engine is overloaded or shutting down; try again in a second")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._inbox.append(_Item(apply, done))
         self._wake.set()
@@ -349,7 +349,7 @@ class Lifecycle:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded and not draft.job(job_id).is_closed:
                 self._prepared.discard(job_id)  # a file that it needs may be damaged
-                draft.put(guardian_loss.guardian_gone(draft.job(job_id), "It went away", draft.now_s))
+                draft.put(guardian_loss.guardian_gone(draft.job(job_id), "The guardian process ended", draft.now_s))
 
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
         trust_again(draft)
@@ -484,7 +484,9 @@ class Lifecycle:
         job = draft.job(job_id)
         self._prepared.discard(job_id)
         if not job.is_closed:
-            draft.put(guardian_loss.guardian_gone(job, f"It could not be started: {text}", draft.now_s))
+            draft.put(
+                guardian_loss.guardian_gone(job, f"The guardian process could not be started: {text}", draft.now_s)
+            )
 
     async def _prepare(self, job_id: str) -> None:
         """Lay out the job's files. The store is the truth; the directory can be made again."""
@@ -547,7 +549,7 @@ class Lifecycle:
         except NotFound:
             return  # not laid out yet: it waits
         except (DlaasError, ValueError) as error:
-            log.warning("the progress of %s cannot be read: %s", job, error)
+            log.warning("cannot read the progress of %s: %s", job, error)
         for listener in self.listeners:
             listener.stream_changed(job, PROGRESS)
 

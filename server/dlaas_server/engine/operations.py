@@ -90,7 +90,7 @@ class Requests:
             own = [j for j in jobs.values() if j.name == handle and j.owner == user]
             job = max(own, key=lambda j: j.number, default=None)
         if job is None:
-            raise NotFound(f"there is no job '{handle[:80]}'; `jupyter dlaas jobs` lists those that are")
+            raise NotFound(f"there is no job '{handle[:80]}'; run `jupyter dlaas jobs` to list all jobs")
         if job.owner != user:
             raise NotFound(f"{job.id} belongs to {job.owner}")
         return job
@@ -127,7 +127,7 @@ class Requests:
             seen = self.lifecycle.keys.get((user, submit.key)) or draft.new_keys.get((user, submit.key))
             if seen is not None:
                 if seen[1] != digest:
-                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); make a new key")
+                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); use a new key")
                 draft.job(seen[0])
                 return seen[0], False
             check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
@@ -167,7 +167,7 @@ class Requests:
         """What the fields' own rules cannot say. Raises Invalid, Refused."""
         spec = submit.spec
         if spec.learners_min > spec.learners_max:
-            raise Invalid(f"spec.learners_min: {spec.learners_min} is more than learners_max, {spec.learners_max}")
+            raise Invalid(f"spec.learners_min: {spec.learners_min} exceeds learners_max, {spec.learners_max}")
         if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
         check_queue(spec.queue, self.lifecycle.policy)
@@ -177,11 +177,13 @@ class Requests:
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
             if (file.text is None) == (file.sha256 is None):
-                raise Invalid(f"files[{i}]: give text or sha256, one of them")
+                raise Invalid(f"files[{i}]: give either text or sha256")
             if file.sha256 is not None:
                 self.blobs.hold(file.sha256)
                 if not self.blobs.path(file.sha256).is_file():
-                    raise Invalid(f"files[{i}].sha256: these bytes are not here; PUT dlaas/blobs/{file.sha256} first")
+                    raise Invalid(
+                        f"files[{i}].sha256: blob not found; upload it first with PUT dlaas/blobs/{file.sha256}"
+                    )
         _check_environment(submit.environment)
         for name in spec.outputs:
             if not name.isidentifier():
@@ -210,7 +212,7 @@ class Requests:
         """Make ready for jobs of this Python. Raises Refused or Invalid."""
         _check_environment(asked.environment)
         if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
-            raise Refused(f"interpreter: {asked.interpreter[:200]} is no program on this machine")
+            raise Refused(f"interpreter: {asked.interpreter[:200]} is not an executable on this machine")
         try:
             return await self.lifecycle.pool.warm(asked.interpreter, asked.environment, asked.framework)
         except PoolError as error:
@@ -225,7 +227,7 @@ class Requests:
             job = draft.job(job_id)
             stories: list[transition.Story] = []
             if job.state.is_final:
-                raise NotAllowed(f"{job.id} has ended ({job.state}); nothing of it can be changed")
+                raise NotAllowed(f"{job.id} has ended ({job.state}) and can no longer be changed")
             if change.learners is not None:
                 job, told = user_requests.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
                 stories += told
@@ -235,9 +237,9 @@ class Requests:
                 job = replace(job, priority=change.priority)
                 stories.append(transition.Story("priority", f"{user} set the priority to {change.priority}."))
             if change.elastic is not None and change.elastic is not job.elastic:
-                said = "off: the size stays" if change.elastic is Elastic.OFF else change.elastic
+                said = "off: its size is fixed" if change.elastic is Elastic.OFF else change.elastic
                 job = replace(job, elastic=change.elastic)
-                stories.append(transition.Story("elastic", f"Elastic {said}."))
+                stories.append(transition.Story("elastic", f"{user} set elastic to {said}."))
             draft.put((job, tuple(stories)))
 
         return await self._apply(user, handle, apply)
@@ -247,7 +249,7 @@ class Requests:
         payload = await self.lifecycle.store.payload(job.id)
         why = _why_not_auto(job.spec, str(payload["source"]), has_files=bool(payload["files"]))
         if job.spec.schedule:
-            why = "goes by no schedule, and this job has one; submit it without --schedule"
+            why = "cannot follow a schedule, and this job has one; submit it without --schedule"
         if why is not None:
             raise NotAllowed(f"{job.id} stays {job.elastic}: auto {why}")
 
@@ -404,7 +406,7 @@ class Requests:
         job = self.find(user, handle).id
         folder, _, rest = path.partition("/")
         if folder not in ("output", "checkpoints", "results") or not rest:
-            raise NotFound(f"{job} has no file {path[:200]}; artifacts stand in output/ and checkpoints/")
+            raise NotFound(f"{job} has no file {path[:200]}; artifacts are in output/ and checkpoints/")
         found = await self.lifecycle.pool.files(job, folder)
         if rest not in found:
             raise NotFound(f"{job} has no file {path[:200]}")
@@ -415,8 +417,8 @@ class Requests:
         job = self.find(user, handle)
         if name not in job.results:
             there = ", ".join(job.results) or "none"
-            when = "" if job.state.is_final else f"; the job is {job.state}, results come when it completes"
-            raise NotFound(f"{job.id} has no result '{name[:60]}' (there are: {there}){when}")
+            when = "" if job.state.is_final else f"; the job is {job.state}, results are available when it completes"
+            raise NotFound(f"{job.id} has no result '{name[:60]}' (available: {there}){when}")
         return await self.file_of(user, handle, f"results/{name}.bin")
 
     async def report(self, user: str, handle: str) -> str:
@@ -478,7 +480,7 @@ def _wants(text: str) -> Sequence[str]:
         return WANTS
     chosen = text.split(",")
     if any(one not in WANTS for one in chosen):
-        raise Invalid(f"want: '{text[:80]}' may hold {', '.join(WANTS)}")
+        raise Invalid(f"want: '{text[:80]}' may contain {', '.join(WANTS)}")
     return chosen
 
 
@@ -495,7 +497,7 @@ def _states(text: str | None) -> set[State] | None:
     out: set[State] = set()
     for word in text.split(","):
         if word.upper() not in State.__members__:
-            raise Invalid(f"state: '{word[:40]}' is none of {', '.join(State)}")
+            raise Invalid(f"state: '{word[:40]}' is not one of {', '.join(State)}")
         out.add(State[word.upper()])
     return out
 
@@ -505,7 +507,7 @@ def _check_path(path: str, where: str) -> None:
     if path.startswith("/") or "\\" in path or any(p in ("", ".", "..") for p in parts) or len(parts) > 40:
         raise Invalid(f"{where}: '{path[:80]}' must be a plain relative path")
     if parts[0] not in ("files", "inputs") or len(parts) < 2:
-        raise Invalid(f"{where}: '{path[:80]}' must lie below files/ or inputs/")
+        raise Invalid(f"{where}: '{path[:80]}' must be below files/ or inputs/")
     if any(len(p.encode()) > NAME_BYTES for p in parts):
         raise Invalid(f"{where}: a name in '{path[:80]}' is longer than {NAME_BYTES} bytes")
 
@@ -532,12 +534,12 @@ def _check_auto(submit: Submit) -> None:
 def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
     """Where the size is to follow the speed, there must be sizes, and a speed; else what is missing."""
     if spec.learners_min == spec.learners_max:
-        return "needs sizes to choose from; give a range, as in --gpus 1:4"
+        return "needs a range of sizes, such as --gpus 1:4"
     if "batches(" not in source and not has_files and not _trains_together(source):
         return (
-            "goes by the steps of run.batches, and the program has none; "
+            "measures the steps of run.batches, which this program does not use; "
             "write its loop with run.batches (%%train --suggest shows how), or choose the size yourself"
-            " (of other loops only the Trainer of transformers and Lightning's with ddp train on several learners)"
+            " (apart from such loops, only the Trainer of transformers and Lightning's with ddp use several learners)"
         )
     return None
 
@@ -552,16 +554,18 @@ def _trains_together(source: str) -> bool:
 def _check_schedule(spec: JobSpec) -> None:
     """Raises Invalid."""
     if spec.schedule and spec.elastic is not Elastic.MANUAL:
-        raise Invalid(f"spec.schedule: goes with elastic manual, not with {spec.elastic}; give one of the two")
+        raise Invalid(f"spec.schedule: requires elastic manual, not {spec.elastic}; set only one of them")
     epochs = [entry.epoch for entry in spec.schedule]
     if epochs != sorted(set(epochs)):
-        raise Invalid("spec.schedule: epochs must rise from entry to entry")
+        raise Invalid("spec.schedule: epochs must increase from entry to entry")
     for entry in spec.schedule:
         if not spec.learners_min <= entry.learners <= spec.learners_max:
             bounds = f"{spec.learners_min} to {spec.learners_max}"
             raise Invalid(f"spec.schedule: epoch {entry.epoch}: {entry.learners} learners are not within {bounds}")
         if spec.epochs is not None and entry.epoch >= spec.epochs:
-            raise Invalid(f"spec.schedule: epoch {entry.epoch} never comes: there are {spec.epochs}, from 0 on")
+            raise Invalid(
+                f"spec.schedule: epoch {entry.epoch} does not exist: the job has {spec.epochs} epochs, counted from 0"
+            )
 
 
 def _check_apart(paths: Sequence[str]) -> None:
@@ -571,7 +575,7 @@ def _check_apart(paths: Sequence[str]) -> None:
         parts = path.split("/")
         for k in range(1, len(parts)):
             if "/".join(parts[:k]) in known:
-                raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another one is a file")
+                raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another path is a file")
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -579,7 +583,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name:
             raise Invalid(
-                f"environment: {name[:60]!r} is not a variable name: it is empty, or holds '=' or a zero byte"
+                f"environment: {name[:60]!r} is not a variable name: it is empty or contains '=' or a zero byte"
             )
         if "\0" in value:
-            raise Invalid(f"environment: the value of {name[:60]} holds a zero byte")
+            raise Invalid(f"environment: the value of {name[:60]} contains a zero byte")

@@ -36,13 +36,13 @@ _WORDS: Final[dict[Way, str]] = {
     Way.SHRINK: "{} shrinks",
     Way.MOVE: "{} moves",
     Way.PREEMPT: "{} is preempted",
-    Way.STAY: "{} stays until it has a checkpoint, or ends",
+    Way.STAY: "{} stays until it has a checkpoint or ends",
 }
 _MANY: Final[dict[Way, str]] = {
     Way.SHRINK: "{} shrink",
     Way.MOVE: "{} move",
     Way.PREEMPT: "{} are preempted",
-    Way.STAY: "{} stay until they have a checkpoint, or end",
+    Way.STAY: "{} stay until they have a checkpoint or end",
 }
 
 
@@ -56,7 +56,7 @@ class Administration:
         owner = self.lifecycle.user
         if not self.lifecycle.is_admin(user):
             raise Forbidden(
-                f"{user} may not {what}: only {owner} may, who runs this pool, and those whom its config.toml names "
+                f"{user} may not {what}: only {owner} and the admins in the pool's config.toml may "
                 f'([pool] admins = ["{user}"])'
             )
 
@@ -67,7 +67,9 @@ class Administration:
         def change(draft: Draft) -> None:
             node_named(node, self.lifecycle.pool.nodes())
             cordon = Cordon(by=user, at_s=draft.now_s)
-            draft.set(draft.settings.with_cordon(node, cordon), f"{user} cordoned {node}: it takes no new learners.")
+            draft.set(
+                draft.settings.with_cordon(node, cordon), f"{user} cordoned {node}: no new learners are placed on it."
+            )
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
@@ -84,7 +86,7 @@ class Administration:
                     raise NotAllowed(
                         f"{node} is cordoned by the pool's config.toml ({found.cordoned}); change it there"
                     )
-            draft.set(draft.settings.without_cordon(node), f"{user} uncordoned {node}: it takes learners again.")
+            draft.set(draft.settings.without_cordon(node), f"{user} uncordoned {node}: it accepts learners again.")
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
@@ -106,7 +108,9 @@ class Administration:
             wanted = draft.settings.with_cordon(node, Cordon(by=user, at_s=draft.now_s, drains=True))
             view = self._drain_view(node, wanted, is_asked=True)
             if asked.plan is not None and asked.plan != view.plan:
-                raise NotAllowed(f"{node} is not what it was when this drain was planned; now: {view.gist} Ask again")
+                raise NotAllowed(
+                    f"{node} has changed since this drain was planned; now: {view.gist} Review it and try again"
+                )
             draft.set(wanted, f"{user} drains {node}. {view.gist}")
             return view
 
@@ -129,7 +133,9 @@ class Administration:
         """A queue with its share: made, or given another share. A field that is None stays."""
         self._check(user, "set the shares of queues")
         if not _is_name(name):
-            raise Invalid(f"queue: '{name[:80]}' is no queue name: letters, digits, _ and -, starting with a letter")
+            raise Invalid(
+                f"queue: '{name[:80]}' is not a valid queue name: use letters, digits, _ and -, starting with a letter"
+            )
 
         def change(draft: Draft) -> None:
             policy = policy_in_force(self.lifecycle.configured, draft.settings)
@@ -145,13 +151,13 @@ class Administration:
                 unit = self.lifecycle.pool.unit
                 raise NotAllowed(
                     f"queue {name}: {count(share.guaranteed, unit)} cannot be guaranteed; the pool has {total}, of "
-                    f"which {others} are guaranteed to other queues. Ask for at most {max(total - others, 0)}"
+                    f"which {others} are guaranteed to other queues. Guarantee at most {max(total - others, 0)}"
                 )
             is_new = name not in queues_of(policy)
             said = f"{count(share.guaranteed, self.lifecycle.pool.unit)} guaranteed, weight {share.weight:g}"
             draft.set(
                 draft.settings.with_queue(name, share),
-                f"{user} {'made' if is_new else 'changed'} the queue {name}: {said}.",
+                f"{user} {'created' if is_new else 'changed'} the queue {name}: {said}.",
             )
 
         await self.lifecycle.post(change)
@@ -171,7 +177,7 @@ class Administration:
 
     async def change_pool(self, user: str, asked: PoolChange) -> PoolView:
         """Another order, placement, price or notice of spot jobs, or (not) preempting, from now on."""
-        self._check(user, "change the order of the pool")
+        self._check(user, "change the settings of the pool")
 
         def change(draft: Draft) -> None:
             settings = draft.settings.with_policy(
@@ -197,7 +203,7 @@ def _is_name(name: str) -> bool:
 
 def _gist(node: str, leaves: list[Leave], *, is_asked: bool) -> str:
     if not leaves:
-        return f"Nobody trains on {node}; nothing new {'starts' if is_asked else 'would start'} there."
+        return f"No job runs on {node}; no new learners {'are' if is_asked else 'would be'} placed there."
     parts: list[str] = []
     for way in Way:
         number = sum(one.way is way for one in leaves)

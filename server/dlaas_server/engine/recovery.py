@@ -21,8 +21,8 @@ log = logging.getLogger("dlaas.engine")
 SKIPPED_NUMBERS: Final = 100
 """Numbers that jobs without a directory may have had, where nothing tells of them."""
 _LISTED: Final = 10
-_TAKEN_UP: Final = "Taken up again from its directory: the pool's store had lost its record."
-_QUEUED: Final = "Back in the queue: the pool's store had lost its record, and it had not begun."
+_TAKEN_UP: Final = "Recovered from its directory: the pool's store had lost its record."
+_QUEUED: Final = "Back in the queue: the pool's store had lost its record, and the job had not started."
 
 
 async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
@@ -71,7 +71,7 @@ class _Recovery:
             job = recovered(found, self._pool.unit)
             payload = await self._pool.payload(name)
         except DlaasError as error:
-            log.error("%s cannot be taken up from its directory: %s", name, error)
+            log.error("cannot recover %s from its directory: %s", name, error)
             self._failed.append(name)
             return
         self._insert(job, payload, _TAKEN_UP)
@@ -103,7 +103,7 @@ class _Recovery:
         try:
             await self._pool.remove(name)
         except DlaasError as error:
-            log.warning("the directory of %s, which was deleted, is still there: %s", name, error)
+            log.warning("cannot remove the directory of the deleted job %s: %s", name, error)
 
     def _insert(self, job: Job, payload: object, text: str) -> None:
         if job.number in self._numbers:  # its order among the jobs only: the id stays
@@ -137,11 +137,11 @@ class _Recovery:
         if self._taken:
             jobs = count(len(self._taken), "job") + ("" if said else " that the pool's store had lost")
             verb = "was" if len(self._taken) == 1 else "were"
-            said.append(f"{jobs} {verb} taken up again from disk: {_names(self._taken)}.")
+            said.append(f"{jobs} {verb} recovered from disk: {_names(self._taken)}.")
         if self._store.lost:
-            said.append("Jobs that had not started are lost: submit them again. Queues and cordons must be set again.")
+            said.append("Jobs that had not started are lost: submit them again. Set queues and cordons again.")
         if self._failed:
-            said.append(f"Not readable, so left as they are: {_names(self._failed)}.")
+            said.append(f"Unreadable, so left unchanged: {_names(self._failed)}.")
         return " ".join(said)
 
 

@@ -51,13 +51,13 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
     def prepare(self) -> None:
         """Who asks, before the upgrade."""
         connection = self.request.connection
-        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         try:
             self.user = peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
         except DlaasError as error:
             raise tornado.web.HTTPError(error.http_status, reason=str(error)) from None
         if self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise tornado.web.HTTPError(400, reason="this is a WebSocket: ask for the upgrade")
+            raise tornado.web.HTTPError(400, reason="this endpoint is a WebSocket: send an upgrade request")
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What is refused before the upgrade, in our form."""
@@ -96,7 +96,9 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         except DlaasError as error:
             self._send({"type": "error", "job": None, "code": error.code, "message": str(error)})
         except (ValueError, RecursionError) as error:
-            self._send({"type": "error", "job": None, "code": "invalid", "message": f"a frame is no JSON: {error}"})
+            self._send(
+                {"type": "error", "job": None, "code": "invalid", "message": f"a frame is not valid JSON: {error}"}
+            )
 
     def _take(self, frame: dict[str, Any]) -> None:
         match frame.get("type"):
@@ -118,7 +120,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             case "ping":
                 self._send({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
             case other:
-                raise Invalid(f"type: there is no frame {str(other)[:40]!r}")
+                raise Invalid(f"type: unknown frame type {str(other)[:40]!r}")
 
     def _subscribe(self, frame: dict[str, Any]) -> None:
         handle = frame.get("job")
@@ -126,7 +128,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             raise Invalid("job: is missing")
         want = frame.get("want", list(WANTS))
         if not isinstance(want, list) or any(w not in WANTS for w in want):
-            raise Invalid(f"want: may hold {', '.join(WANTS)}")
+            raise Invalid(f"want: may contain {', '.join(WANTS)}")
         cursor = decode(Cursor, frame.get("cursor") or {}, where="cursor")
         try:
             job = self.requests.find(self.user, handle).id
@@ -229,8 +231,8 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         if self.tasks.get(name) is task:
             del self.tasks[name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the stream's task %s broke", name, exc_info=error)
-            self.close(1011, "the engine met an error; reconnect")
+            log.error("task %s of a stream failed", name, exc_info=error)
+            self.close(1011, "internal error in the engine; reconnect")
 
     def _unsubscribe_pool(self) -> None:
         if self in self.requests.lifecycle.listeners:

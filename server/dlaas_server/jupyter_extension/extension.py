@@ -50,13 +50,13 @@ class DlaasExtension(ExtensionApp):
     pool = Unicode(
         "",
         help="The pool: a name (a folder below <jupyter data dir>/dlaas) or a directory with a slash in it. "
-        "Empty: what JUPYTER_DLAAS_POOL says, else 'local'.",
+        "Empty: the value of JUPYTER_DLAAS_POOL, else 'local'.",
     ).tag(config=True)
-    pool_dir = Unicode("", help="The pool's directory; goes before `pool`.").tag(config=True)
+    pool_dir = Unicode("", help="The pool's directory; overrides `pool`.").tag(config=True)
     engine_idle_s = Float(
         None,
         allow_none=True,
-        help="An engine that this server starts ends after so many seconds without work. Default: the engine's own.",
+        help="Seconds without work after which an engine that this server started exits. Default: the engine's own.",
     ).tag(config=True)
     start_engine = Bool(
         True, help="Start the engine when a request needs one. False: an administrator runs `jupyter dlaas serve`."
@@ -67,7 +67,7 @@ class DlaasExtension(ExtensionApp):
         "order in a notebook and in its jobs. False: Python draws another seed for each kernel.",
     ).tag(config=True)
     activity_poll_s = Float(
-        30.0, help="How often to look whether jobs run, so that idle culling does not end this server."
+        30.0, help="Interval in seconds for checking whether jobs run, so that idle culling does not stop this server."
     ).tag(config=True)
 
     def initialize_settings(self) -> None:

@@ -76,7 +76,7 @@ class DlaasHandler(APIHandler):
         try:
             return json.loads(self.request.body)
         except (ValueError, RecursionError) as error:
-            raise Invalid(f"body: is no JSON ({error})") from None
+            raise Invalid(f"body: not valid JSON ({error})") from None
 
     def target(self) -> str:
         """Path and query of the request as the engine has them: without this server's base URL and token."""

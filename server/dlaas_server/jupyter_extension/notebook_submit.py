@@ -78,7 +78,7 @@ def _chosen(cells: Sequence[Cell]) -> list[tuple[int, Cell]]:
     tagged = [one for one in numbered if "train" in one[1].tags]
     chosen = tagged or [one for one in numbered if "notrain" not in one[1].tags]
     if not chosen:
-        raise Refused("no code cell goes: the notebook has none, or all of them are tagged notrain")
+        raise Refused("no code cell to run: the notebook has none, or all of them are tagged notrain")
     return chosen
 
 
@@ -157,14 +157,14 @@ def _notes(made: Capture, suggestion: Suggestion) -> tuple[Note, ...]:
 def folder_of(root: str | None, path: str) -> Path:
     """The folder of a notebook below the server's root. Raises Refused, also for a path that leads out of it."""
     if not root:
-        raise Refused("this server keeps its notebooks in no folder; use %%train in a cell")
+        raise Refused("this server does not store notebooks in a folder; use %%train in a cell")
     parts = path.strip("/").split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in path:
-        raise Refused(f"{path!r} is no path of a notebook of this server")
+        raise Refused(f"{path!r} is not a notebook path of this server")
     base = Path(root).resolve()
     folder = base.joinpath(*parts[:-1]).resolve()
     if not folder.is_relative_to(base) or not folder.is_dir():
-        raise Refused(f"there is no folder of {path!r} in this server")
+        raise Refused(f"the folder of {path!r} does not exist on this server")
     return folder
 
 
@@ -179,7 +179,7 @@ async def interpreter_of(name: str, spec: Any, own: str) -> str:
     path = own if command[0] in _PYTHONS else which(command[0])
     if path is None or not Path(path).name.startswith("python") or not Path(path).is_absolute():
         raise Refused(
-            f"the kernel {name} starts through {command[0]!r}, which is no Python on this machine; "
+            f"the kernel {name} starts through {command[0]!r}, which is not a Python interpreter on this machine; "
             "choose a kernel that starts python directly, or use %%train in a cell"
         )
     found = await _version(path)

@@ -40,7 +40,7 @@ class Broken(Exception):
     """The connection to the engine ended before the answer was whole; `has_begun` tells whether any came."""
 
     def __init__(self, has_begun: bool) -> None:
-        super().__init__("the engine went away in the middle of a request")
+        super().__init__("the engine stopped during a request")
         self.has_begun = has_begun
 
 
@@ -119,7 +119,7 @@ class Link:
                 one = await asyncio.to_thread(discovery.connect, self.door, CONNECT_S)
         except OSError as error:
             raise Unavailable(
-                f"the engine does not take connections ({error}); it may be stopped or overloaded"
+                f"the engine does not accept connections ({error}); it may be stopped or overloaded"
             ) from None
         return IOStream(one, max_buffer_size=ANSWER_BYTES_MAX)
 
@@ -146,7 +146,7 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 await self._exchange(stream, method, target, headers, body, reader, on_piece is not None)
         except TimeoutError:
-            raise Unavailable(f"the engine gave no answer within {timeout_s:g} s") from None
+            raise Unavailable(f"the engine did not answer within {timeout_s:g} s") from None
         finally:
             self._open.discard(stream)
             stream.close()
@@ -195,7 +195,7 @@ class Link:
         try:
             return await self._websocket()
         except OSError as error:
-            raise Unavailable(f"the engine went away: {error}") from None
+            raise Unavailable(f"the connection to the engine was lost: {error}") from None
 
     async def _websocket(self) -> WebSocketClientConnection:
         (await self.connect()).close()
@@ -205,7 +205,7 @@ class Link:
             try:
                 return await websocket_connect(request, resolver=_ToSocket(path=name))
             except HTTPClientError as error:
-                raise OSError(f"no WebSocket ({error})") from None
+                raise OSError(f"cannot open the WebSocket ({error})") from None
 
     def close(self) -> None:
         """End all calls that are under way."""

@@ -68,12 +68,15 @@ class PoolSection:
     """[pool]: what it is called, which devices it lends, and to whom first."""
 
     name: str = field(
-        default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no pool name")
+        default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid pool name")
     )
     devices: DeviceChoice = DeviceChoice.AUTO
     cpu_slots: int | None = field(default=None, metadata=rule(least=1, most=4096))
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
-    order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
+    order: str = field(
+        default="shortest",
+        metadata=rule(pattern="|".join(ORDERS), says=f"is not a valid order; use one of {', '.join(ORDERS)}"),
+    )
     preemption: bool = True
     placement: PoolPlacement = PoolPlacement.PACK
     spot_price: float = field(default=0.3, metadata=rule(least=0, most=1))
@@ -89,7 +92,7 @@ class PoolSection:
 class QueueEntry:
     """[[queues]]: a queue and its share."""
 
-    name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
+    name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is not a valid queue name"))
     guaranteed: int = field(default=0, metadata=rule(least=0, most=10**6))
     weight: float = field(default=1.0, metadata=rule(least=0.001, most=10**6))
 
@@ -106,7 +109,9 @@ class Retention:
 class DeviceEntry:
     """[[nodes.devices]]: one device, described by hand."""
 
-    id: str = field(metadata=rule(pattern=r"[^\s,/]{1,100}", says="is no device id: no blanks, commas or slashes"))
+    id: str = field(
+        metadata=rule(pattern=r"[^\s,/]{1,100}", says="is not a valid device id: use no blanks, commas or slashes")
+    )
     kind: str = "CPU"
     memory_gib: float = field(default=0.0, metadata=rule(least=0, most=10_000))
     out_of_service: str | None = None
@@ -118,7 +123,7 @@ class DeviceEntry:
 class NodeEntry:
     """[[nodes]]: one node, described by hand."""
 
-    name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no node name"))
+    name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid node name"))
     cpus: float = field(default=0.0, metadata=rule(least=0, most=100_000))
     memory_gib: float = field(default=0.0, metadata=rule(least=0, most=1_000_000))
     slots: int = field(default=0, metadata=rule(least=0, most=4096))
@@ -167,7 +172,7 @@ def load_config(directory: Path) -> PoolConfig:
     try:
         config = decode(PoolConfig, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is no TOML: {error}") from error
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
     except Invalid as error:
         raise ConfigError(f"{file}: {error}") from error
     _check_unique(file, config)
@@ -178,16 +183,16 @@ def _check_unique(file: Path, config: PoolConfig) -> None:
     names = [node.name for node in config.nodes]
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise ConfigError(f"{file}: nodes[{i}].name: there are two nodes {name!r}")
+            raise ConfigError(f"{file}: nodes[{i}].name: duplicate node {name!r}")
     queues = [queue.name for queue in config.queues]
     for i, name in enumerate(queues):
         if name in queues[:i]:
-            raise ConfigError(f"{file}: queues[{i}].name: there are two queues {name!r}")
+            raise ConfigError(f"{file}: queues[{i}].name: duplicate queue {name!r}")
     seen: set[str] = set()
     for i, node in enumerate(config.nodes):
         if node.slots and node.devices:
             raise ConfigError(f"{file}: nodes[{i}].slots: give either slots or devices")
         for j, device in enumerate(node.devices):
             if device.id in seen:
-                raise ConfigError(f"{file}: nodes[{i}].devices[{j}].id: there are two devices {device.id!r}")
+                raise ConfigError(f"{file}: nodes[{i}].devices[{j}].id: duplicate device {device.id!r}")
             seen.add(device.id)

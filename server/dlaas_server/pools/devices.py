@@ -241,7 +241,7 @@ class NvmlProbe:
             quiet = (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
             if error.value not in quiet and self.problem is None:
                 self.problem = f"the NVIDIA driver does not answer: {error}"
-                log.warning("no GPU is lent: %s", self.problem)
+                log.warning("GPUs are not used: %s", self.problem)
             return False
         self._nvml, self.problem = nvml, None
         self._register()
@@ -277,7 +277,7 @@ class NvmlProbe:
             if event.eventType == n.nvmlEventTypeDoubleBitEccError:
                 self._broken[uuid] = "a double-bit memory error; reset the GPU"
             elif event.eventData not in _XIDS_OF_PROGRAMS:
-                self._broken[uuid] = f"Xid {event.eventData}, an error of the device; see the kernel's log"
+                self._broken[uuid] = f"Xid {event.eventData}, a device error; see the kernel log"
 
     def _gpu(self, number: int, index: int, lent: Mapping[str, str]) -> list[Device]:
         n = self._nvml
@@ -356,7 +356,7 @@ class NvmlProbe:
             return self._broken[uuid]
         rows = self._ask(n.nvmlDeviceGetRemappedRows, handle)
         if rows is not None and rows[3]:
-            return "its memory has more bad rows than it can replace"
+            return "its memory has more faulty rows than it can remap"
         errors = self._ask(n.nvmlDeviceGetTotalEccErrors, handle, _ECC_UNCORRECTED, _ECC_VOLATILE)
         if errors:
             return f"{errors} uncorrected memory errors since its last reset; reset the GPU"
@@ -373,11 +373,9 @@ class NvmlProbe:
             held = int(memory.used)  # the driver tells only the sum here
         if foreign and held > self._tolerance:
             who = ", ".join(_process_name(p.pid) for p in foreign[:3])
-            return f"{_gib(held)} of its memory are used by {who}, outside of this pool"
+            return f"{_gib(held)} of its memory is used by {who}, outside this pool"
         if not running and int(memory.used) > self._tolerance:
-            return (
-                f"{_gib(memory.used)} of its memory are held by no process that can be seen; not lent until it is clean"
-            )
+            return f"{_gib(memory.used)} of its memory is held by no visible process; not used until it is free"
         return None
 
 

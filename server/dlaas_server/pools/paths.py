@@ -18,7 +18,7 @@ def safe_parts(path: str) -> tuple[str, ...]:
     """The parts of a relative path inside a job. Raises Refused for anything that could lead out of it."""
     parts = path.split("/")
     if not path or path.startswith("/") or "\0" in path or any(p in ("", ".", "..") for p in parts):
-        raise Refused(f"{path!r} is no path inside a job: relative, with names between single slashes, without '..'")
+        raise Refused(f"{path!r} is not a valid path in a job: use a relative path with single slashes and no '..'")
     if len(path) > 4096 or any(len(p.encode(errors="surrogatepass")) > 255 for p in parts):
         raise Refused(f"{path[:60]!r}… is too long for a file name")
     return tuple(parts)
@@ -29,7 +29,7 @@ def writable(path: str) -> tuple[str, ...]:
     parts = safe_parts(path)
     if path in _PUT_FILES or (len(parts) > 1 and parts[0] in _PUT_FOLDERS):
         return parts
-    raise Refused(f"{path!r} cannot be stored in a job: it takes train.py, files/… and inputs/…")
+    raise Refused(f"{path!r} cannot be stored in a job: only train.py, files/… and inputs/… are allowed")
 
 
 def readable(job: str, path: str) -> tuple[str, ...]:

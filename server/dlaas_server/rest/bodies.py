@@ -24,7 +24,7 @@ __all__ = [
     "Warm",
 ]
 
-_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is no request key")
+_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is not a valid request key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Keyed:
 class DrainAsked:
     """The body of a drain. `plan`: of the preview that was looked at; another one is refused."""
 
-    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is no plan of a drain"))
+    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is not a valid drain plan"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

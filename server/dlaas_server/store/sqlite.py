@@ -180,7 +180,7 @@ class Store:
                 old = self._path.with_name(self._path.name + part)
                 with suppress(FileNotFoundError):
                     old.rename(self._path.with_name(f"{self._path.name}.damaged-{stamp}{part}"))
-            self.lost = f"The pool's store was damaged and put aside as {self._path.name}.damaged-{stamp}. ({why})"
+            self.lost = f"The pool's store was damaged and moved aside to {self._path.name}.damaged-{stamp}. ({why})"
 
         await asyncio.get_running_loop().run_in_executor(self._thread, act)
         await self._do(self._connect)
@@ -219,7 +219,7 @@ class Store:
         def read(db: sqlite3.Connection) -> Mapping[str, Json]:
             found = db.execute(schema.SELECT_PAYLOAD, (job,)).fetchone()
             if found is None:
-                raise StoreError(f"the store holds no source of {job}")
+                raise StoreError(f"the store has no source of {job}")
             body: Mapping[str, Json] = json.loads(found[0])
             return body
 
@@ -275,11 +275,11 @@ class Store:
                 if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise StoreFull(
                         f"the disk that holds the pool's directory {self._path.parent} is full: delete ended jobs "
-                        "(`jupyter dlaas delete JOB`) or free some space, and it goes on"
+                        "(`jupyter dlaas delete JOB`) or free some space to continue"
                     ) from error
                 if code == sqlite3.SQLITE_READONLY or getattr(error, "errno", None) == errno.EROFS:
                     raise StoreError(
-                        f"the pool's directory {self._path.parent} can only be read: make it writable, or choose "
+                        f"the pool's directory {self._path.parent} is read-only: make it writable, or choose "
                         "another with JUPYTER_DLAAS_POOL_DIR"
                     ) from error
                 raise StoreError(f"the store {self._path} cannot be used: {error}") from error
@@ -307,7 +307,7 @@ class Store:
         if version > len(schema.MIGRATIONS):
             raise StoreTooNew(
                 f"the store {self._path} was written by a newer jupyter_dlaas (store version {version}, "
-                f"this one knows {len(schema.MIGRATIONS)}): update jupyter_dlaas"
+                f"this release supports {len(schema.MIGRATIONS)}): update jupyter_dlaas"
             )
         self.is_new = version == 0
         if self._path.stat().st_size <= CHECK_BYTES:
@@ -316,7 +316,10 @@ class Store:
                 raise StoreDamaged(f"the store {self._path} is damaged: {found}")
         kind = _file_system(self._path)
         if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
-            self.warning = f"the pool's directory is on a network file system ({kind}): slower, and for one host only"
+            self.warning = (
+                f"the pool's directory is on a network file system ({kind}): it is slower "
+                "there, and only one host may use it"
+            )
             db.execute("PRAGMA journal_mode = DELETE")
         else:
             db.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -352,7 +355,7 @@ def _load(db: sqlite3.Connection) -> Loaded:
     found = db.execute(schema.SELECT_SETTINGS).fetchone()
     settings = Settings() if found is None else _decoded(Settings, found[0])
     if settings is None:
-        notices.append((time.time(), "What was set for queues, nodes and order cannot be read: set it again."))
+        notices.append((time.time(), "The stored settings of queues, nodes and order are unreadable: set them again."))
     return Loaded(
         jobs,
         rows,

@@ -80,8 +80,8 @@ def track_record(forecasts: Sequence[Forecast]) -> str:
     far = sum(f.is_far for f in newest)
     missed = f"; {_were(far)} wrong by more than a factor of three" if far else ""
     return (
-        f"Of the last {len(newest)} start estimates, {_were(held)} correct; {_were(close)} within a minute or a quarter "
-        f"of the wait{missed}."
+        f"Of the last {len(newest)} start estimates, {_were(held)} correct; {_were(close)} within a minute or a "
+        f"quarter of the wait{missed}."
     )
 
 

@@ -116,7 +116,7 @@ class Foreteller:
     def _done(self, task: asyncio.Task[None]) -> None:
         self.task = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("no forecast: %s", error, exc_info=error)
+            log.error("start estimate failed: %s", error, exc_info=error)
         self._changed()
 
 

@@ -37,13 +37,13 @@ _NAMES: Final = {file: stream for stream, file in STREAM_FILES.items()}
 _LEARNER: Final = re.compile(r"learner-(0|[1-9][0-9]{0,8})")
 _LOG_STREAM: Final = re.compile(r"log:(0|[1-9][0-9]{0,8})")
 _ADVICE: Final = {
-    errno.ENOSPC: "the disk is full; free some space and it goes on",
-    errno.EDQUOT: "your disk quota is used up; free some space and it goes on",
-    errno.EROFS: "the disk can only be read",
-    errno.EMFILE: "this process has too many files open",
-    errno.ENFILE: "this machine has too many files open",
-    errno.EACCES: "permission was denied",
-    errno.EIO: "the disk does not answer (input/output error)",
+    errno.ENOSPC: "the disk is full; free some space to continue",
+    errno.EDQUOT: "your disk quota is exceeded; free some space to continue",
+    errno.EROFS: "the disk is read-only",
+    errno.EMFILE: "this process has too many open files",
+    errno.ENFILE: "this machine has too many open files",
+    errno.EACCES: "permission denied",
+    errno.EIO: "input/output error of the disk",
 }
 
 
@@ -91,7 +91,7 @@ class JobFolder:
             return
         about = {"format": SPEC_FORMAT, "id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
-        with in_words(f"the directory of job {self.job} cannot be made"):
+        with in_words(f"the directory of job {self.job} cannot be created"):
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(mode=0o700)
             try:
@@ -143,7 +143,7 @@ class JobFolder:
             folder = folder / name
             folder.mkdir(mode=0o700, exist_ok=True)
             if folder.is_symlink():
-                raise Refused(f"{'/'.join(parts)!r} of job {self.job} would lead through the link {name!r}")
+                raise Refused(f"{'/'.join(parts)!r} of job {self.job} would pass through the symbolic link {name!r}")
         return folder / parts[-1]
 
     def remove(self) -> None:
@@ -159,7 +159,7 @@ class JobFolder:
         """Raise NotFound where the pool has no such job, PoolError where its whole directory is out of reach."""
         if not self.root.is_dir():
             if not self.root.parent.is_dir():
-                raise PoolError(f"{self.root.parent} is not there; is its disk mounted?")
+                raise PoolError(f"{self.root.parent} does not exist; is its disk mounted?")
             raise NotFound(f"the pool has no job {self.job!r}")
 
     # ---- what was asked, what is wanted ----------------------------------------------------------------------
@@ -196,7 +196,7 @@ class JobFolder:
     def write_wanted(self, wanted: Wanted) -> None:
         """Replace the document. Not through to the disk: after a power cut the engine hands it over again."""
         self.must_exist()
-        with in_words(f"what is wanted of job {self.job} cannot be written"):
+        with in_words(f"wanted.json of job {self.job} cannot be written"):
             write_whole(self.root / "wanted.json", _json(encode(wanted)))
 
     def forget_wanted(self) -> None:
@@ -246,7 +246,7 @@ class JobFolder:
             try:
                 size = os.fstat(fd).st_size
                 is_cut = size < offset
-                lost = [damage(f"it ends at byte {size}, and was read up to byte {offset} before")] if is_cut else []
+                lost = [damage(f"it ends at byte {size}, but was read up to byte {offset} before")] if is_cut else []
                 offset = 0 if is_cut else offset
                 data = _pread(fd, offset, size - offset)
                 if data:
@@ -374,7 +374,7 @@ class JobFolder:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise NotFound(f"job {self.job} has no file {name!r}")
                 if not _real_path(fd, path).is_relative_to(self.root.resolve()):
-                    raise Refused(f"{name!r} of job {self.job} is a link that leads out of the job's directory")
+                    raise Refused(f"{name!r} of job {self.job} is a symbolic link that leaves the job's directory")
             except BaseException:
                 os.close(fd)
                 raise

@@ -172,7 +172,9 @@ class JobWatch:
             if activity is not None and activity.is_stopped:
                 since_s = self._stopped[job] = before.get(job, now_s)
                 if now_s - since_s >= STOPPED_S:
-                    log.warning("guardian %d of %s was stopped (SIGSTOP) and did not go on: ended", who.pid, job)
+                    log.warning(
+                        "killed guardian %d of %s, which was stopped (SIGSTOP) and did not continue", who.pid, job
+                    )
                     send(who, signal.SIGKILL)
 
     def _see_removed(self) -> None:

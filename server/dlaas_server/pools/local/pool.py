@@ -47,7 +47,7 @@ POOL_VARIABLE: Final = "JUPYTER_DLAAS_POOL_DIR"
 PROBE_EVERY_S: Final = 10.0
 LEAVE_LOOKS: Final = 200
 LEAVE_LOOK_S: Final = 0.01
-LEVEL_0: Final = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is advice, not a wall"
+LEVEL_0: Final = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is not enforced"
 SMALL_BYTES: Final = 1 << 18
 """Reads up to this size come from the page cache in microseconds; a thread would cost more than they do."""
 
@@ -119,7 +119,7 @@ class LocalPool:
         """Find the devices, and the jobs of an earlier engine with their guardians."""
         self._changed, self._nodes_changed = changed, nodes_changed
         self.isolation = f"{LEVEL_0}; {limits_in_words()}"
-        with in_words(f"the pool's directory {self.path} cannot be used"):
+        with in_words(f"the pool's directory {self.path} is not usable"):
             self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._jobs_inode = self._jobs_dir.stat().st_ino
             if self._zygote_dir is not None:
@@ -272,7 +272,10 @@ class LocalPool:
         except OSError:
             is_ours = False
         if not is_ours:
-            raise PoolError(f"{self._jobs_dir} was moved or replaced while the engine ran; move it back, or restart it")
+            raise PoolError(
+                f"{self._jobs_dir} was moved or replaced while the engine was running; move it "
+                "back, or restart the engine"
+            )
 
     def _watching(self) -> JobWatch:
         if self._watch is None:
@@ -329,7 +332,7 @@ class LocalPool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._starting, made)
         except (OSError, StartError) as error:
-            raise PoolError(f"{interpreter or sys.executable} cannot be warmed: {error}") from error
+            raise PoolError(f"{interpreter or sys.executable} cannot be prewarmed: {error}") from error
 
     async def _warm_after(self, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """An environment that was used once will be used again: resizes and restarts of this very job, too."""
