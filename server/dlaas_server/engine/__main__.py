@@ -1,7 +1,7 @@
 """`python -m dlaas_server.engine --pool-dir DIR`: the engine of one pool, in the foreground.
 
 Takes the pool's lock first, then opens the store, then serves. A second engine of the same pool exits 0 at once.
-Ends by itself when it was idle with no unfinished job for `--idle-s`.
+Exits after `--idle-s` seconds without requests and unfinished jobs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FORGET_EVERY_S: Final = 3600.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dlaas_server.engine", description=__doc__)
     parser.add_argument("--pool-dir", type=Path, required=True, help="the pool's directory, created if missing")
     parser.add_argument("--idle-s", type=float, default=IDLE_S, help="exit after this many idle seconds; 0: never")
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _locked(lock: int, folder: Path) -> bool:
-    """Take the pool's lock, for as long as this process lives. Raises PoolError where the file system has no locks."""
+    """Take the pool's lock until this process ends. Raises PoolError if the file system does not support locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -91,13 +91,13 @@ def _locked(lock: int, folder: Path) -> bool:
 
 
 def _other_engine(folder: Path) -> bool:
-    """Tell whether another engine lives that we share no lock with: the lock's file was removed by hand."""
+    """Return whether another engine is alive although this one has the lock: the lock file was removed by hand."""
     other = recorded(read_json(folder / "engine.json"))
     return other is not None and other.pid != os.getpid() and is_alive(other)
 
 
 async def serve(folder: Path, idle_s: float) -> None:
-    """Serve the pool until a signal, or until it was idle for `idle_s`."""
+    """Serve the pool until a signal arrives or it was idle for `idle_s`."""
     store = await Store.open(folder / "store.sqlite3")
     if store.warning:
         log.warning("%s", store.warning)
@@ -150,7 +150,7 @@ async def serve(folder: Path, idle_s: float) -> None:
 
 
 async def _forget(lifecycle: Lifecycle, blobs: Blobs) -> None:
-    """Remove what is older than is kept, now and then."""
+    """Remove ended jobs beyond the retention limits periodically."""
     while True:
         try:
             await blobs.collect(lifecycle.store)  # notes what is needed now
@@ -177,7 +177,7 @@ async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float)
 
 
 def _bound(folder: Path) -> socket.socket:
-    """The pool's socket, for our user alone. Paths of any length work: it is bound through the folder's descriptor."""
+    """Return the pool's socket, for this user only. It is bound through the folder's descriptor: paths may be long."""
     listening = socket.socket(socket.AF_UNIX)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -196,9 +196,9 @@ def _bound(folder: Path) -> socket.socket:
 
 
 def _announce(folder: Path) -> None:
-    """Tell where and who we are, whole or not at all."""
+    """Write the discovery file atomically."""
     me = identity(os.getpid())
-    assert me is not None, "we are alive"
+    assert me is not None, "this process is alive"
     record = {
         "pid": me.pid,
         "start": me.start,

@@ -1,4 +1,4 @@
-"""Failures of the hardware, as a turn of the loop takes them in: what is suspect, and who is tried again elsewhere."""
+"""Hardware failures within a turn of the loop: suspect devices, and jobs that restart elsewhere."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["count_failure", "trust_again"]
 
 
 def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) -> None:
-    """Count a failure of the hardware under a job; a job that lost a learner there is tried again elsewhere.
+    """Count a hardware failure of a job. A job that lost a learner to it restarts on other devices.
 
-    `before`: the job as it was before the fact was folded in.
+    `before`: the job before the fact was applied.
     """
     if fact.kind is FactKind.LEARNER_DOWN and fact.failure is not None:
         settings = draft.settings
@@ -34,7 +34,7 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
 
 
 def trust_again(draft: Draft) -> None:
-    """Put back in service what has not failed for a while."""
+    """Return devices to service that have not failed for a while."""
     trusted = trusted_again(draft.settings.suspects, draft.now_s)
     if trusted is not draft.settings.suspects:
         draft.set(replace(draft.settings, suspects=trusted), "A device that had failed is back in service.")

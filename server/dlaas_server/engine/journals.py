@@ -1,4 +1,4 @@
-"""Reading journals: what guardians wrote becomes part of their jobs, and what they could not write is made up for."""
+"""Reading of journals: facts of guardians are applied to their jobs, and lost lines are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("dlaas.engine")
 
 
 async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
-    """Fold the new facts of a job in. False where its directory is not laid out yet, or not to be reached now."""
+    """Apply the new facts of a job. Return False if its directory does not exist yet or is unreachable now."""
     job = draft.job(job_id)
     try:
         facts, offset = await pool.facts(job_id, job.journal_offset)

@@ -1,4 +1,4 @@
-"""What can be asked of the engine, one method per operation of `openapi.ROUTES`. Knows nothing of HTTP."""
+"""Operations of the engine, one method per operation of `rest.routes.ROUTES`. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ METRICS_MOST: Final = 64 * 2**20
 REPORT_LINES: Final = 200
 CLOSE_S: Final = 10.0
 PROGRESS_EVERY_S: Final = 1.0
-"""A long poll that has nothing but progress to bring comes back this often."""
+"""Interval at which a long poll returns if there is nothing but progress."""
 NAME_BYTES: Final = 255
-"""What a file system takes as one name."""
+"""Maximum length of a file name in bytes."""
 _TRANSFORMERS: Final = re.compile(r"^\s*(?:import|from)\s+(?:transformers|trl)\b", re.MULTILINE)
 _LIGHTNING: Final = re.compile(r"^\s*(?:import|from)\s+(?:lightning|pytorch_lightning)\b", re.MULTILINE)
 
 
 @dataclass(slots=True)
 class Requests:
-    """The operations. `user` is who asks: told by the socket or a trusted relay, never by the request."""
+    """Operations on jobs. `user` is the caller, known from the socket or a trusted relay, never from the request."""
 
     lifecycle: Lifecycle
     watchers: Watchers
@@ -83,7 +83,7 @@ class Requests:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def find(self, user: str, handle: str) -> Job:
-        """A job by handle, or the newest own job of that name. Raises NotFound."""
+        """Return a job by handle, or the user's newest job of that name. Raises NotFound."""
         jobs = self.lifecycle.jobs
         job = jobs.get(handle) if re.fullmatch(ID_PATTERN, handle) else None
         if job is None and re.fullmatch(NAME_PATTERN, handle):
@@ -96,8 +96,7 @@ class Requests:
         return job
 
     def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
-        """Jobs of the user, newest first. If there are more than `limit`: those that run, then the first in line, then
-        the newest."""
+        """Return the user's jobs, newest first. Beyond `limit`: running jobs, the first of the queue, then the newest."""
         states, waits = _states(state), self.lifecycle.waits
         found = [
             j
@@ -111,7 +110,7 @@ class Requests:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def submit(self, user: str, submit: Submit) -> tuple[JobView, bool]:
-        """Take a job in, durably. The same key gives the same job; True when it is new."""
+        """Store a job durably. The same key returns the same job. Also return whether it is new."""
         digest = hashlib.sha256(json.dumps(encode(submit), sort_keys=True).encode()).hexdigest()
         self._check(submit)
         mask = mask_of(submit.environment)
@@ -157,14 +156,14 @@ class Requests:
         )
 
     def _check_user(self, user: str, job: Job, changed: Mapping[str, Job]) -> None:
-        """What users may ask for; `changed`: jobs that are about to be stored. Raises NotAllowed."""
+        """Check the limits per user; `changed`: jobs that are about to be stored. Raises NotAllowed."""
         if not self.lifecycle.is_admin(user):
             limits = self.lifecycle.user_limits
             limits.check_queued(user, {**self.lifecycle.jobs, **changed}.values())
             limits.check_priority(job.priority)
 
     def _check(self, submit: Submit) -> None:
-        """What the fields' own rules cannot say. Raises Invalid, Refused."""
+        """Check what the rules of single fields cannot express. Raises Invalid, Refused."""
         spec = submit.spec
         if spec.learners_min > spec.learners_max:
             raise Invalid(f"spec.learners_min: {spec.learners_min} exceeds learners_max, {spec.learners_max}")
@@ -190,7 +189,7 @@ class Requests:
                 raise Invalid(f"spec.outputs: '{name[:60]}' is not a valid variable name")
 
     async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
-        """What would go wrong with this submit, and when it would start. Nothing is kept."""
+        """Return the problems of this submit and its start estimate. Stores nothing."""
         lifecycle = self.lifecycle
         try:
             self._check(submit)
@@ -209,7 +208,7 @@ class Requests:
         return {"problems": [], "estimate": estimate}
 
     async def warm(self, asked: Warm) -> bool:
-        """Make ready for jobs of this Python. Raises Refused or Invalid."""
+        """Prewarm this Python interpreter for jobs. Raises Refused or Invalid."""
         _check_environment(asked.environment)
         if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
             raise Refused(f"interpreter: {asked.interpreter[:200]} is not an executable on this machine")
@@ -219,7 +218,7 @@ class Requests:
             raise Refused(str(error)) from error
 
     async def change(self, user: str, handle: str, change: Change) -> JobView:
-        """Wish, priority, who may resize. All or nothing."""
+        """Change requested size, priority and elastic mode, atomically."""
         if change.elastic is Elastic.AUTO:
             await self._check_auto_now(self.find(user, handle))
 
@@ -245,7 +244,7 @@ class Requests:
         return await self._apply(user, handle, apply)
 
     async def _check_auto_now(self, job: Job) -> None:
-        """Raises NotAllowed, where the size of this job cannot follow its speed."""
+        """Raise NotAllowed if this job cannot be scaled automatically."""
         payload = await self.lifecycle.store.payload(job.id)
         why = _why_not_auto(job.spec, str(payload["source"]), has_files=bool(payload["files"]))
         if job.spec.schedule:
@@ -254,7 +253,7 @@ class Requests:
             raise NotAllowed(f"{job.id} stays {job.elastic}: auto {why}")
 
     async def act(self, user: str, handle: str, event: Event) -> JobView:
-        """Halt, resume, cancel or keep a checkpoint. Asking for what already holds changes nothing."""
+        """Halt, resume, cancel, or request a checkpoint. A request for the present state changes nothing."""
 
         def apply(draft: Draft, job_id: str) -> None:
             draft.put(user_requests.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
@@ -268,7 +267,7 @@ class Requests:
         return self.lifecycle.view(self.lifecycle.jobs[job_id])
 
     async def retry(self, user: str, handle: str, keyed: Keyed) -> tuple[JobView, bool]:
-        """The same source, files, environment and spec as a new job."""
+        """Submit the same source, files, environment and spec as a new job."""
         job = self.find(user, handle)
         if not job.state.is_final and not job.needs_decision:
             raise NotAllowed(f"{job.id} is {job.state}; only a job that has ended can be retried")
@@ -305,7 +304,7 @@ class Requests:
         return {}
 
     async def _closed(self, job_id: str) -> None:
-        """Wait a while for the last processes of a job that has ended."""
+        """Wait briefly for the last processes of an ended job."""
         reader = Reader(self.lifecycle, job_id, want=("view",))
         self.watchers.add(reader)
         try:
@@ -321,7 +320,7 @@ class Requests:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def why(self, user: str, handle: str) -> list[str]:
-        """Why the job is where it is."""
+        """Return sentences that explain the job's state."""
         lifecycle, job = self.lifecycle, self.find(user, handle)
         view = lifecycle.view(job)
         first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
@@ -339,19 +338,19 @@ class Requests:
         return out + ([f"Last: {story[-1].text}"] if story else [])
 
     async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
-        """All that happened to the job, oldest first."""
+        """Return the job's event history, oldest first."""
         events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
         return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
 
     async def source(self, user: str, handle: str) -> dict[str, Json]:
-        """train.py and the paths of the files that travelled with it."""
+        """Return train.py and the paths of the files sent with it."""
         payload = await self.lifecycle.store.payload(self.find(user, handle).id)
         files = payload["files"]
         paths: list[Json] = [f["path"] for f in files if isinstance(f, dict)] if isinstance(files, list) else []
         return {"source": payload["source"], "files": paths}
 
     async def log(self, user: str, handle: str, *, member: int | None, offset: int, limit: int) -> dict[str, Json]:
-        """Part of one learner's log; without a member, of rank 0's newest."""
+        """Return part of a learner's log; without a member, of the newest rank 0."""
         job = self.find(user, handle)
         if member is None:
             member = await self._main_member(job)
@@ -377,20 +376,20 @@ class Requests:
             return Chunk(0, 0, 0, b"")  # nothing was written yet
 
     async def metrics(self, user: str, handle: str, *, offset: int) -> dict[str, Json]:
-        """Metric records from a byte offset on, whole lines."""
+        """Return metric records from a byte offset on, whole lines."""
         chunk = await self._read(self.find(user, handle).id, METRICS, offset, READ_MOST)
         whole = chunk.data.rfind(b"\n") + 1
         records: list[Json] = list(metric_records(chunk.data[:whole]))
         return {"from": chunk.start, "to": chunk.start + whole, "size": chunk.size, "records": records}
 
     async def curves(self, user: str, handle: str, *, points: int) -> dict[str, Json]:
-        """Metrics thinned for drawing."""
+        """Return metrics thinned for drawing."""
         chunk = await self._read(self.find(user, handle).id, METRICS, 0, METRICS_MOST)
         lines = await asyncio.to_thread(lambda: curves(metric_records(chunk.data[: chunk.data.rfind(b"\n") + 1])))
         return {"curves": {name: encode(thinned(found, points)) for name, found in sorted(lines.items())}}
 
     async def artifacts(self, user: str, handle: str) -> list[dict[str, Json]]:
-        """Files below output/ and checkpoints/."""
+        """Return the files below output/ and checkpoints/."""
         job = self.find(user, handle).id
         out: list[dict[str, Json]] = []
         for folder in ("output", "checkpoints"):
@@ -402,7 +401,7 @@ class Requests:
         return out
 
     async def file_of(self, user: str, handle: str, path: str) -> tuple[str, str, int]:
-        """Job, path and size of an artifact or a result. Raises NotFound."""
+        """Return job, path and size of an artifact or a result. Raises NotFound."""
         job = self.find(user, handle).id
         folder, _, rest = path.partition("/")
         if folder not in ("output", "checkpoints", "results") or not rest:
@@ -413,7 +412,7 @@ class Requests:
         return job, path, found[rest]
 
     async def result(self, user: str, handle: str, name: str) -> tuple[str, str, int]:
-        """Job, path and size of a result file. Raises NotFound that says which there are."""
+        """Return job, path and size of a result file. Raises NotFound, which lists the available ones."""
         job = self.find(user, handle)
         if name not in job.results:
             there = ", ".join(job.results) or "none"
@@ -422,7 +421,7 @@ class Requests:
         return await self.file_of(user, handle, f"results/{name}.bin")
 
     async def report(self, user: str, handle: str) -> str:
-        """Spec, versions, failure and the last log lines as text. Holds no environment, so no secrets of it."""
+        """Return spec, failure, story and last log lines as text, with secrets masked and without the environment."""
         job = self.find(user, handle)
         view = self.lifecycle.view(job)
         environment = (await self.lifecycle.store.payload(job.id)).get("environment")
@@ -446,10 +445,10 @@ class Requests:
     async def stream(
         self, user: str, handle: str, *, row: int, metrics: int, logs: str, want: str, wait_s: float
     ) -> dict[str, Json]:
-        """The WebSocket's messages by long poll.
+        """Return the WebSocket's messages by long poll.
 
-        Progress has no place in the cursor: what there was when the request came is told only to a new reader, and
-        what comes is gathered for a while, or whoever waits for a job's end would ask five times a second.
+        The cursor does not cover progress: the present progress is sent only to a new reader, and later progress is
+        collected for a while; otherwise a client that waits for a job's end would poll five times a second.
         """
         job = self.find(user, handle)
         cursor = cursor_of(row, metrics, logs)
@@ -475,7 +474,7 @@ class Requests:
 
 
 def _wants(text: str) -> Sequence[str]:
-    """The kinds of a query string; all where it is empty. Raises Invalid."""
+    """Return the kinds of a query string; all if it is empty. Raises Invalid."""
     if not text:
         return WANTS
     chosen = text.split(",")
@@ -485,7 +484,7 @@ def _wants(text: str) -> Sequence[str]:
 
 
 def _use_to_list(job: Job, wait: Wait | None) -> tuple[float, ...]:
-    """The smallest is what people look for first."""
+    """Return the sort key of a job's use for a list."""
     if job.state is State.QUEUED:
         return 1, inf if wait is None else wait.place, job.number
     return 2 if job.state.is_final or job.state is State.HALTED else 0, -job.number
@@ -513,7 +512,7 @@ def _check_path(path: str, where: str) -> None:
 
 
 def _first_wish(submit: Submit) -> int:
-    """What was asked for; else the most, or the least where the job is to grow: by itself, or to the most later."""
+    """Return the requested size; by default the maximum, or the minimum if autoscaling or the schedule grows it."""
     spec = submit.spec
     if submit.learners is not None:
         return submit.learners
@@ -524,7 +523,7 @@ def _first_wish(submit: Submit) -> int:
 
 
 def _check_auto(submit: Submit) -> None:
-    """Raises Invalid."""
+    """Raise Invalid if the field contradicts the rest of the submit."""
     if submit.spec.elastic is Elastic.AUTO:
         why = _why_not_auto(submit.spec, submit.source, has_files=bool(submit.files))
         if why is not None:
@@ -532,7 +531,7 @@ def _check_auto(submit: Submit) -> None:
 
 
 def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
-    """Where the size is to follow the speed, there must be sizes, and a speed; else what is missing."""
+    """Return why this job cannot be scaled automatically: no range of sizes, or no measurable steps. None if it can."""
     if spec.learners_min == spec.learners_max:
         return "needs a range of sizes, such as --gpus 1:4"
     if "batches(" not in source and not has_files and not _trains_together(source):
@@ -545,14 +544,14 @@ def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
 
 
 def _trains_together(source: str) -> bool:
-    """Whether a framework's own loop trains one model on all learners, and tells how fast it is."""
+    """Return whether a framework's own loop trains one model on all learners and reports its speed."""
     if "Trainer(" not in source:
         return False
     return _TRANSFORMERS.search(source) is not None or (_LIGHTNING.search(source) is not None and "ddp" in source)
 
 
 def _check_schedule(spec: JobSpec) -> None:
-    """Raises Invalid."""
+    """Raise Invalid if the field contradicts the rest of the submit."""
     if spec.schedule and spec.elastic is not Elastic.MANUAL:
         raise Invalid(f"spec.schedule: requires elastic manual, not {spec.elastic}; set only one of them")
     epochs = [entry.epoch for entry in spec.schedule]
@@ -569,7 +568,7 @@ def _check_schedule(spec: JobSpec) -> None:
 
 
 def _check_apart(paths: Sequence[str]) -> None:
-    """No file stands where another one needs a folder. Raises Invalid."""
+    """Raise Invalid if a file has the path of another file's folder."""
     known = set(paths)
     for i, path in enumerate(paths):
         parts = path.split("/")
@@ -579,7 +578,7 @@ def _check_apart(paths: Sequence[str]) -> None:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Refuse what no process can be started with. Raises Invalid."""
+    """Raise Invalid for variables with which no process can be started."""
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name:
             raise Invalid(

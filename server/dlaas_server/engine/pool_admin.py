@@ -1,6 +1,6 @@
-"""What may be asked of the pool as a whole: its nodes, queues, order, placement. One method per operation.
+"""Operations on the pool: nodes, queues, order, placement. One method per operation.
 
-Whatever is set is durable before it is answered, and goes before the configuration from then on.
+A setting is durable before the request is answered, and overrides the configuration from then on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MANY: Final[dict[Way, str]] = {
 
 @dataclass(slots=True)
 class Administration:
-    """The operations on the pool. `user` is who asks: told by the socket or a trusted relay, never by the request."""
+    """Operations on the pool. `user` is the caller, known from the socket or a trusted relay, not from the request."""
 
     lifecycle: Lifecycle
 
@@ -61,7 +61,7 @@ class Administration:
             )
 
     async def cordon(self, user: str, node: str) -> PoolView:
-        """From now on nothing new is placed on the node; what runs there stays."""
+        """Place no new learners on the node; running ones stay."""
         self._check(user, "cordon nodes")
 
         def change(draft: Draft) -> None:
@@ -75,7 +75,7 @@ class Administration:
         return self.lifecycle.pool_view()
 
     async def uncordon(self, user: str, node: str) -> PoolView:
-        """The node takes learners again; a drain that is under way ends."""
+        """Allow new learners on the node again, and end a drain."""
         self._check(user, "uncordon nodes")
 
         def change(draft: Draft) -> None:
@@ -92,7 +92,7 @@ class Administration:
         return self.lifecycle.pool_view()
 
     def preview(self, user: str, node: str) -> DrainView:
-        """What a drain of the node would do now. Nothing changes."""
+        """Return what a drain of the node would do now. Changes nothing."""
         self._check(user, "drain nodes")
         node_named(node, self.lifecycle.pool.nodes())
         settings = self.lifecycle.settings
@@ -100,7 +100,7 @@ class Administration:
         return self._drain_view(node, wanted, is_asked=False)
 
     async def drain(self, user: str, node: str, asked: DrainAsked) -> DrainView:
-        """Empty the node. With the plan of a preview: only if it would still be that one. Raises NotAllowed."""
+        """Drain the node. With the plan of a preview: only if the plan is still the same. Raises NotAllowed."""
         self._check(user, "drain nodes")
 
         def change(draft: Draft) -> DrainView:
@@ -130,7 +130,7 @@ class Administration:
         return DrainView(node=node, is_asked=is_asked, plan=plan, gist=gist, jobs=jobs)
 
     async def set_queue(self, user: str, name: str, asked: QueueChange) -> PoolView:
-        """A queue with its share: made, or given another share. A field that is None stays."""
+        """Create a queue or change its share. A field that is None keeps its value."""
         self._check(user, "set the shares of queues")
         if not _is_name(name):
             raise Invalid(
@@ -164,7 +164,7 @@ class Administration:
         return self.lifecycle.pool_view()
 
     async def remove_queue(self, user: str, name: str) -> PoolView:
-        """The queue is no more. Raises NotFound; NotAllowed for one that is in use, or that the configuration makes."""
+        """Remove the queue. Raises NotFound; NotAllowed for a queue that is in use or defined in the configuration."""
         self._check(user, "remove queues")
 
         def change(draft: Draft) -> None:
@@ -176,7 +176,7 @@ class Administration:
         return self.lifecycle.pool_view()
 
     async def change_pool(self, user: str, asked: PoolChange) -> PoolView:
-        """Another order, placement, price or notice of spot jobs, or (not) preempting, from now on."""
+        """Change order, placement, preemption, or price and notice of spot jobs."""
         self._check(user, "change the settings of the pool")
 
         def change(draft: Draft) -> None:

@@ -1,4 +1,4 @@
-"""Opening the store after a loss: jobs that it does not know, or cannot read, are taken up from their directories."""
+"""Recovery of the store after a loss: unknown or unreadable jobs are rebuilt from their directories."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["load"]
 
 log = logging.getLogger("dlaas.engine")
 SKIPPED_NUMBERS: Final = 100
-"""Numbers that jobs without a directory may have had, where nothing tells of them."""
+"""Job numbers skipped after a loss, since jobs without a directory may have had them."""
 _LISTED: Final = 10
 _TAKEN_UP: Final = "Recovered from its directory: the pool's store had lost its record."
 _QUEUED: Final = "Back in the queue: the pool's store had lost its record, and the job had not started."
 
 
 async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
-    """Load the store, with all jobs whose directories are there. What was done is among the notices."""
+    """Load the store, including all jobs that have a directory. The notices report what was recovered."""
     try:
         loaded = await store.load()
     except StoreDamaged as error:
@@ -52,7 +52,7 @@ async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
 
 
 class _Recovery:
-    """What is made again, until it is committed as one."""
+    """Recovered jobs that are committed in one transaction."""
 
     def __init__(self, store: Store, pool: Pool, loaded: Loaded, now_s: float) -> None:
         self._store, self._pool, self._loaded = store, pool, loaded
@@ -63,7 +63,7 @@ class _Recovery:
         self._failed: list[str] = []
 
     async def take_up(self, name: str) -> None:
-        """Make the record of a job from its directory."""
+        """Rebuild the record of a job from its directory."""
         if number_of(name) is None:
             return  # no directory of a job
         try:
@@ -77,7 +77,7 @@ class _Recovery:
         self._insert(job, payload, _TAKEN_UP)
 
     async def queue_again(self, row: DamagedRow) -> None:
-        """Queue a job that had no directory yet: nothing of it has run."""
+        """Queue a job that had no directory yet, so that nothing of it has run."""
         try:
             payload = await self._store.payload(row.id)
         except (StoreError, ValueError):
@@ -114,7 +114,7 @@ class _Recovery:
         self._taken.append(job.id)
 
     async def commit(self) -> Loaded:
-        """Write what was made again, and return all."""
+        """Commit the recovered jobs, and return the complete contents."""
         loaded, draft = self._loaded, self._draft
         notice = self._notice()
         if notice and all(notice != text for _, text in loaded.notices):

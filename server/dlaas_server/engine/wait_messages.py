@@ -1,4 +1,4 @@
-"""What those who wait are told: their place, the reason, and when they are expected to start."""
+"""Wait messages of queued jobs: place, reason and start estimate."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["told", "told_in_crowd"]
 
 
 def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
-    """What those who wait are told, with when they are expected to start; the first word goes into their story."""
+    """Return the waits with start estimates and offers; the first message of each job goes into its story."""
     out: dict[str, Wait] = {}
     idle: Frees | None = None
     is_whole = all(node.cordoned is None for node in picture.nodes)
-    for wait in waits:  # thousands may wait, and most were told already
+    for wait in waits:  # thousands of jobs may wait, and most have their message already
         when, job = found.expected.get(wait.job), draft.job(wait.job)
         now = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
         offer = found.offers.get(wait.job)
@@ -47,10 +47,10 @@ def told_in_crowd(
     *,
     has_news: bool,
 ) -> dict[str, Wait]:
-    """The same where not all were looked at, and `waits` is right for those who run only.
+    """Return the waits of a long queue, of which the plan examined only a part: `waits` is exact for running jobs only.
 
-    Those who wait are told what was found out beside the loop, once that is new; else what they were told `before`.
-    `active`: all jobs, as they were before the plan.
+    Queued jobs get the result of the estimator if it is new, else their message `before`. `active`: all jobs before
+    the plan.
     """
     there = {**active, **draft.changed}
     gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
