@@ -96,7 +96,7 @@ class Requests:
         return job
 
     def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
-        """Return the user's jobs, newest first. Beyond `limit`: running jobs, the first of the queue, then the newest."""
+        """Return the user's jobs, newest first. Beyond `limit`: running ones, the first of the queue, the newest."""
         states, waits = _states(state), self.lifecycle.waits
         found = [
             j
@@ -484,7 +484,7 @@ def _wants(text: str) -> Sequence[str]:
 
 
 def _use_to_list(job: Job, wait: Wait | None) -> tuple[float, ...]:
-    """Return the sort key of a job's use for a list."""
+    """Return the sort key of a limited list: running jobs, then the queue in order, then ended ones, newest first."""
     if job.state is State.QUEUED:
         return 1, inf if wait is None else wait.place, job.number
     return 2 if job.state.is_final or job.state is State.HALTED else 0, -job.number

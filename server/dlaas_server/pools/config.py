@@ -1,35 +1,35 @@
-"""The pool's configuration: one file, `config.toml` in the pool's directory, parsed once into a record.
+"""Configuration of the pool: `config.toml` in the pool's directory, parsed once into a record.
 
 [pool]
 name = "local"
-devices = "auto"              # "gpus" or "cpus" to insist
+devices = "auto"              # or "gpus", "cpus" to require one of them
 cpu_slots = 8                 # instead of one per core
-memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
+memory_tolerance_mib = 1024   # a GPU is not used if other processes hold more of its memory
 order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair, fair-finish
-preemption = true             # false: nobody who runs makes room for others
-placement = "pack"            # or spread, tetris, fgd, topology: how learners are laid over nodes
-spot_price = 0.3              # what a device of a spot job counts in its queue's share, in order fair
-spot_notice_s = 30            # how long a spot job may take for a checkpoint when its devices are taken back
-admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
-queued_per_user = 10000       # so many jobs of one user may wait (admins and the pool's own user: any number)
-priority_max = 100            # the highest priority that users may give ("high"); admins may give any
+preemption = true             # false: never preempt running jobs
+placement = "pack"            # or spread, tetris, fgd, topology: placement of learners on nodes
+spot_price = 0.3              # weight of a spot job's device in its queue's share, in order fair
+spot_notice_s = 30            # time for a checkpoint before a spot job's devices are reclaimed
+admins = ["ana"]              # users who may drain nodes and change queues and order, besides the pool's own user
+queued_per_user = 10000       # maximum number of waiting jobs per user (no limit for admins and the pool's own user)
+priority_max = 100            # maximum priority for users ("high"); no limit for admins
 
-[[queues]]                    # for order "fair"; beside `default`, which is always there
+[[queues]]                    # for order "fair"; the queue `default` always exists
 name = "research"
-guaranteed = 6                # devices; what is idle of them is lent, and taken back from the youngest
-weight = 1.0                  # how idle devices are divided among queues without a guarantee
+guaranteed = 6                # devices; idle ones are lent, and reclaimed from the youngest job
+weight = 1.0                  # weight for the idle devices that are not guaranteed to any queue
 
 [retention]
 days = 30                     # ended jobs are removed after that
-jobs = 1000                   # and when there are more
+jobs = 1000                   # maximum number of ended jobs
 
-[[nodes]]                     # instead of what is found on this machine
+[[nodes]]                     # instead of the devices detected on this machine
 name = "left"
 cpus = 4
 memory_gib = 16
-slots = 4                     # so many devices of one kind, or each by itself under [[nodes.devices]]
+slots = 4                     # number of devices of one kind, or list each under [[nodes.devices]]
 kind = "CPU"
-rack = "r1"                   # where it stands, for placement "topology"; area = "hall 2" above it
+rack = "r1"                   # location, for placement "topology"; area = "hall 2" is the level above
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ CONFIG_FILE = "config.toml"
 
 
 class ConfigError(DlaasError):
-    """The configuration cannot be used. The message names file and key."""
+    """Invalid configuration. The message names file and key."""
 
     code = "config"
 
 
 class DeviceChoice(StrEnum):
-    """Which devices a pool lends."""
+    """Kind of devices that a pool uses."""
 
     AUTO = "auto"
     GPUS = "gpus"
@@ -65,7 +65,7 @@ class DeviceChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSection:
-    """[pool]: what it is called, which devices it lends, and to whom first."""
+    """[pool]: name, devices and scheduling policy."""
 
     name: str = field(
         default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid pool name")
@@ -82,10 +82,10 @@ class PoolSection:
     spot_price: float = field(default=0.3, metadata=rule(least=0, most=1))
     spot_notice_s: float = field(default=30.0, metadata=rule(least=0, most=86_400))
     admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
-    """Who may drain nodes and set shares, beside the pool's own user."""
+    """Users who may drain nodes and set shares, besides the pool's own user."""
     queued_per_user: int = field(default=10_000, metadata=rule(least=1, most=10**6))
     priority_max: int = field(default=100, metadata=rule(least=0, most=10**6))
-    """Of users who are no admins."""
+    """Maximum priority of users who are not admins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """[retention]: how long ended jobs are kept. None: for ever."""
+    """[retention]: limits for ended jobs. None: no limit."""
 
     days: float | None = field(default=30.0, metadata=rule(least=0, most=36_500))
     jobs: int | None = field(default=1000, metadata=rule(least=0, most=1_000_000))
@@ -107,7 +107,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEntry:
-    """[[nodes.devices]]: one device, described by hand."""
+    """[[nodes.devices]]: a device, described by hand."""
 
     id: str = field(
         metadata=rule(pattern=r"[^\s,/]{1,100}", says="is not a valid device id: use no blanks, commas or slashes")
@@ -116,12 +116,12 @@ class DeviceEntry:
     memory_gib: float = field(default=0.0, metadata=rule(least=0, most=10_000))
     out_of_service: str | None = None
     link: str = field(default="", metadata=rule(longest=80))
-    """Devices of a node with the same one are linked directly."""
+    """Link group: devices of a node with the same value are linked directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEntry:
-    """[[nodes]]: one node, described by hand."""
+    """[[nodes]]: a node, described by hand."""
 
     name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid node name"))
     cpus: float = field(default=0.0, metadata=rule(least=0, most=100_000))
@@ -136,7 +136,7 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """All of config.toml."""
+    """Contents of config.toml."""
 
     pool: PoolSection = PoolSection()
     retention: Retention = Retention()
@@ -145,7 +145,7 @@ class PoolConfig:
 
     @property
     def policy(self) -> Policy:
-        """How the pool is shared."""
+        """Scheduling policy of the configuration."""
         shares = {queue.name: Share(guaranteed=queue.guaranteed, weight=queue.weight) for queue in self.queues}
         return Policy(
             order=self.pool.order,
@@ -158,7 +158,7 @@ class PoolConfig:
 
 
 def load_config(directory: Path) -> PoolConfig:
-    """The configuration of the pool in `directory`; without a file, the defaults.
+    """Return the configuration of the pool in `directory`; the defaults without a file.
 
     Raises ConfigError, naming file and key.
     """

@@ -1,8 +1,8 @@
-"""The REST API in one table: what the engine serves, what the Jupyter server relays, what the description tells.
+"""REST API in one table, for the engine's handlers, the Jupyter server's relay and the OpenAPI document.
 
 `ROUTES` is the only list of routes. The engine registers its handlers from it, the extension its relay, and
-`describe()` makes the OpenAPI document of it; request and answer records give the schemas (`jupyter_dlaas.wire.codec`),
-so that the description cannot differ from what is checked. Standard library and `jupyter_dlaas` only.
+`describe()` creates the OpenAPI document; request and answer records provide the schemas (`jupyter_dlaas.wire.codec`),
+so that the description cannot differ from the checks. Standard library and `jupyter_dlaas` only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Door(StrEnum):
-    """Who answers a route: both doors, or only the Jupyter server."""
+    """Endpoint that answers a route: both, or only the Jupyter server."""
 
     BOTH = "both"
     JUPYTER = "jupyter"
@@ -62,7 +62,7 @@ class Door(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One parameter after the question mark."""
+    """Query parameter."""
 
     name: str
     kind: str
@@ -74,21 +74,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One request: its method and path, the records that go in and come out, and the statuses it may end with."""
+    """Route: method and path, request and answer records, and possible statuses."""
 
     method: str
     path: str
-    """A template under the base URL: "/dlaas/jobs/{id}"."""
+    """Template under the base URL: "/dlaas/jobs/{id}"."""
     operation: str
     says: str
     statuses: tuple[int, ...] = (200,)
-    """Statuses of success first, then those of errors beside 401, 403, 426 and 503, which any request may meet."""
+    """Statuses of success, then of errors, except 401, 403, 426 and 503, which any request may return."""
     request: type | None = None
     request_required: bool = True
     request_media: str = "application/json"
-    """Other than JSON: raw bytes, streamed."""
+    """Content type if not JSON: raw bytes, streamed."""
     response: type | Mapping[str, Json] | None = None
-    """A record, or a schema where field names are no Python names."""
+    """Record, or a schema if field names are not valid Python names."""
     response_media: str = "application/json"
     query: tuple[Query, ...] = ()
     door: Door = Door.BOTH
@@ -96,7 +96,7 @@ class Route:
 
     @property
     def regex(self) -> str:
-        """The path as a tornado pattern (to be put behind a base URL); `{path}` and `{name}` may hold anything."""
+        """Return the path as a tornado pattern, relative to a base URL; `{path}` and `{name}` match anything."""
         return _PLACE.sub(lambda m: r"(.+)" if m[1] == "path" else r"([^/]+)", self.path)
 
 
@@ -104,7 +104,7 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 def _object(**properties: Json) -> dict[str, Json]:
-    """A schema of an object that has all of `properties`; a trailing underscore leaves the name (`from_`)."""
+    """Return the schema of an object that has all `properties`; a trailing underscore is dropped (`from_`)."""
     named: dict[str, Json] = {name.rstrip("_"): one for name, one in properties.items()}
     return {"type": "object", "properties": named, "required": list(named)}
 
@@ -458,7 +458,7 @@ _ID_SCHEMA: Final[dict[str, Json]] = {"type": "string", "minLength": 1, "maxLeng
 
 
 def describe(*, door: Door = Door.BOTH, base: str = "/") -> dict[str, Json]:
-    """The OpenAPI 3.1 document of the routes that `door` answers, below the URL path `base`."""
+    """Return the OpenAPI 3.1 document of the routes that `door` answers, below the URL path `base`."""
     records: dict[str, Json] = {}
     for kind in (JobView, PoolView, protocol.Cursor):
         schema(kind, records)

@@ -125,8 +125,7 @@ class Lengths:
 
     @staticmethod
     def _executed_s(job: Job, progress: Progress | None, now_s: float) -> float:
-        """Return how long the job has run: by its steps if it counts them, since time in the queue is no
-        work."""
+        """Return how long the job has run: by its steps if it counts them: the queue is no work."""
         if progress is not None and progress.steps is not None and progress.steps_per_s:
             return progress.step / progress.steps_per_s
         if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
