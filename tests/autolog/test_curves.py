@@ -26,7 +26,7 @@ def with_and_without(job: Build, program: str) -> Job:
         assert end_of(each) == "completed"
     assert result(one) == result(untouched)
     assert not (untouched.dir / "metrics.jsonl").exists() or not (untouched.dir / "metrics.jsonl").read_text()
-    assert "no curves" not in one.log()
+    assert "no automatic metrics" not in one.log()
     return one
 
 

@@ -366,8 +366,8 @@ def test_a_queue_that_was_made_can_be_removed_again_once_nobody_is_in_it(play: C
         await engine.settle()
 
         for name, refused, says in (
-            ("research", NotAllowed, r"in use: 1 job of it has not ended \(wide-1\). Wait for them, or cancel them"),
-            ("default", NotAllowed, "always there"),
+            ("research", NotAllowed, r"in use: 1 job in it has not ended \(wide-1\). Wait for them, or cancel them"),
+            ("default", NotAllowed, "cannot be removed"),
             ("fixed", NotAllowed, "defined in the pool's config.toml; remove it there"),
             ("teaching", NotFound, "there is no queue 'teaching'; the pool has default, fixed, research"),
         ):

@@ -93,7 +93,7 @@ def test_a_file_that_may_not_grow_costs_the_checkpoints_and_not_the_job(saving: 
     lost(one)
 
     ends_whole(one, epochs=EPOCHS)
-    assert "[no checkpoint at step" in one.log(0)
+    assert "[cannot write the checkpoint at step" in one.log(0)
     assert not list(one.dir.glob("checkpoints/*step-*")), "nothing half written is left"
 
 

@@ -196,7 +196,7 @@ def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the
     checkpoint_files.settle()
 
     assert told == [1, 2]
-    assert "no checkpoint at step 3" in capsys.readouterr().err
+    assert "cannot write the checkpoint at step 3" in capsys.readouterr().err
     found = checkpoint_files.load(tmp_path, may_tidy=False)
     assert found is not None
     assert found[1]["at"] == 2
@@ -289,7 +289,7 @@ def test_arrays_and_tensors_are_cut_like_datasets() -> None:
 
 
 def test_what_cannot_be_cut_is_refused_in_words() -> None:
-    with pytest.raises(DlaasError, match="a generator cannot be asked for its n-th sample"):
+    with pytest.raises(DlaasError, match="a generator has no random access to its samples"):
         sources.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
     with pytest.raises(DlaasError, match="pass the batch size over all learners"):
         sources.source_of([1, 2], None, shuffle=None, drop_last=None, options={})

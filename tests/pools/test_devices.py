@@ -119,7 +119,7 @@ def test_memory_that_others_hold_keeps_a_gpu_from_being_lent(fake_nvml: Path) ->
     first = devices(fake_nvml, FAKE_NVML_FOREIGN="0")[0]
 
     assert "4.0 GiB of its memory is used by" in first
-    assert "outside of this pool" in first
+    assert "outside this pool" in first
 
 
 def test_a_gpu_that_the_pool_lends_is_not_called_occupied(fake_nvml: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_job_that_is_to_grow_later_begins_with_the_least(site: Build) -> None:
     [
         ({"schedule": "epoch 5: 9 gpus"}, "epoch 5: 9 learners are not within 1 to 2"),
         ({"schedule": "epoch 5: 2 gpus", "elastic": "auto"}, "set only one of them"),
-        ({"schedule": "epoch 5: 2 gpus", "epochs": 5}, "never comes"),
+        ({"schedule": "epoch 5: 2 gpus", "epochs": 5}, "does not exist"),
         ({"schedule": "epoch 5: 2 gpus, epoch 5: 1 gpu"}, "epochs must increase"),
     ],
 )

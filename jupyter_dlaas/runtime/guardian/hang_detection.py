@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Stragglers
 from jupyter_dlaas.runtime.system.json_lines import Message
@@ -256,9 +256,9 @@ _MUTUAL: Final = Failure(
 class Hangs:
     """Imperative shell around `judge`: checks the learners every half second while any of them is watched."""
 
-    def __init__(self, tell: Chronicle, least_s: float, *, set_s: float | None = None) -> None:
+    def __init__(self, tell: JournalWriter, least_s: float, *, set_s: float | None = None) -> None:
         """Set the limit: `least_s` is the default in seconds, `set_s` the value that the job's owner chose."""
-        self._chronicle, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
+        self._journal, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}
         self._kill_at: dict[int, float] = {}
         self._look_s = 0.0
@@ -329,7 +329,7 @@ class Hangs:
         self._tell_slow(list(training), now)
         profile = self._stragglers.profile(training, now)
         if profile is not None:
-            self._chronicle.profile(max(training.values()), profile)
+            self._journal.profile(max(training.values()), profile)
 
     def _pulse(self, one: Learner, now: float) -> Pulse:
         return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, heard_s=now))
@@ -351,10 +351,10 @@ class Hangs:
         member, at = verdict.awaited if verdict.awaited is not None else (None, "")
         if member != self._awaited:
             self._awaited = member
-            self._chronicle.awaited(member, at)
+            self._journal.awaited(member, at)
 
     def _tell_slow(self, members: Sequence[int], now: float) -> None:
         found = self._stragglers.slow(members, now)
         if (found.member if found is not None else None) != self._slow:
             self._slow = found.member if found is not None else None
-            self._chronicle.slow(found)
+            self._journal.slow(found)

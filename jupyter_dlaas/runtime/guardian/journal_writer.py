@@ -20,13 +20,13 @@ from jupyter_dlaas.wire.journal import JOURNAL_FORMAT, FactKind
 from jupyter_dlaas.wire.protocol import Failure, Note
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 
-__all__ = ["Chronicle"]
+__all__ = ["JournalWriter"]
 
 _REPORTS_MAX: Final = 50
 """Maximum number of notes per job."""
 
 
-class Chronicle:
+class JournalWriter:
     """Journal of a job, and the state that it already records."""
 
     def __init__(

@@ -24,7 +24,7 @@ from jupyter_dlaas.runtime.spawn import after_fork, launch, preload
 from jupyter_dlaas.runtime.spawn.launch import Order
 from jupyter_dlaas.runtime.system.process import JOB_MARK, stat_of
 
-__all__ = ["FLAG", "HELLO", "MARK", "Nursery", "leave_behind"]
+__all__ = ["FLAG", "HELLO", "MARK", "JobZygote", "leave_behind"]
 
 FLAG: Final = "--nursery"
 """Argument with which a learner leaves a job zygote behind."""
@@ -36,7 +36,7 @@ ANSWER_S: Final = 1.0
 _LOOK_S: Final = 60.0
 
 
-class Nursery:
+class JobZygote:
     """Guardian's connection to the job zygote."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -38,12 +38,12 @@ from dlaas_server.engine import recovery
 from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
-from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.hardware import trust_again
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.transaction import Draft
-from dlaas_server.engine.wait_messages import told, told_in_crowd
+from dlaas_server.engine.wait_messages import waits_of_long_queue, waits_with_estimates
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, PoolError
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
@@ -139,7 +139,7 @@ class Lifecycle:
         self._wake = asyncio.Event()
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
-        self._foreteller = Foreteller(self._wake.set)
+        self._estimator = StartEstimator(self._wake.set)
         self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
@@ -206,18 +206,18 @@ class Lifecycle:
     @property
     def has_work(self) -> bool:
         """Return whether events wait for the next turn."""
-        return bool(self._inbox or self._due or self._foreteller.has_news)
+        return bool(self._inbox or self._due or self._estimator.has_news)
 
     async def acted(self) -> None:
         """Wait until no task runs beside the loop."""
         while tasks := [*self._acting.values(), *self._reading.values(), *self._measuring.values()]:
             await asyncio.wait(tasks)
-        if self._foreteller.task is not None:
-            await asyncio.wait([self._foreteller.task])
+        if self._estimator.task is not None:
+            await asyncio.wait([self._estimator.task])
 
-    def is_foretold(self, job: Job) -> bool:
+    def has_estimate(self, job: Job) -> bool:
         """Return whether the job has a start estimate."""
-        return job.id in self._foreteller.expected
+        return job.id in self._estimator.expected
 
     @property
     def policy(self) -> Policy:
@@ -283,7 +283,7 @@ class Lifecycle:
         """Run one turn: events and plan in one transaction, then the acts. Raises StoreError."""
         items, self._inbox = self._inbox, []
         due, self._due = self._due, {}
-        has_news, self._foreteller.has_news = self._foreteller.has_news, False
+        has_news, self._estimator.has_news = self._estimator.has_news, False
         slept_s = self.slept()
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
         answers: list[tuple[_Item, Any]] = []
@@ -301,7 +301,7 @@ class Lifecycle:
                 await self.store.commit(draft.batch)
         except StoreError as error:
             self._due = due | self._due
-            self._foreteller.has_news |= has_news
+            self._estimator.has_news |= has_news
             for item, _ in answers:
                 _fail(item, Unavailable(str(error)))
             raise
@@ -315,7 +315,7 @@ class Lifecycle:
             if not item.done.done():
                 item.done.set_result(answer)
         if is_put_off:
-            self._foreteller.has_news |= has_news
+            self._estimator.has_news |= has_news
             self.wake_s = min(self._plan_s, planned.wake_s or self._plan_s)
             return
         factor = width_factor(one.held for one in self.forecasts)
@@ -323,7 +323,7 @@ class Lifecycle:
         spread = self.lengths.spread
         policy = self.policy
         order = self.lengths.order(policy.order)
-        again_s = self._foreteller.look(
+        again_s = self._estimator.look(
             waiting, self.picture, policy, order, spread, factor, draft.now_s, is_crowd=planned.left_out > 0
         )
         wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
@@ -384,11 +384,11 @@ class Lifecycle:
         limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
-            waits = told_in_crowd(
-                draft, picture, decided.waits, self._foreteller, active, self.waits, has_news=has_news
+            waits = waits_of_long_queue(
+                draft, picture, decided.waits, self._estimator, active, self.waits, has_news=has_news
             )
         else:
-            waits = told(draft, picture, decided.waits, self._foreteller)
+            waits = waits_with_estimates(draft, picture, decided.waits, self._estimator)
         return _Planned(waits | staying, min(wakes, default=None), left_out if is_crowd else 0)
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:

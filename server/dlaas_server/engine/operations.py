@@ -329,8 +329,8 @@ class Requests:
             where = [f"Where: {view.failure.where.text}."] if view.failure.where is not None else []
             out += [f"{view.failure.what}", *where, f"What to do: {view.failure.advice}"]
         out += [note.text for note in job.reports]
-        waits, is_foretold = tuple(lifecycle.waits.values()), lifecycle.is_foretold(job)
-        blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, is_foretold=is_foretold)
+        waits, has_estimate = tuple(lifecycle.waits.values()), lifecycle.has_estimate(job)
+        blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, has_estimate=has_estimate)
         out += blockers
         if blockers and (record := track_record(lifecycle.forecasts)):
             out.append(record)

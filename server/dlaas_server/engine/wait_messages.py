@@ -13,13 +13,13 @@ from dlaas_server.core.placement.shape import shape_of
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import said_of_nodes
 from dlaas_server.engine.estimation.length_history import offered, with_start
-from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.transaction import Draft
 
-__all__ = ["told", "told_in_crowd"]
+__all__ = ["waits_of_long_queue", "waits_with_estimates"]
 
 
-def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
+def waits_with_estimates(draft: Draft, picture: Pool, waits: Sequence[Wait], found: StartEstimator) -> dict[str, Wait]:
     """Return the waits with start estimates and offers; the first message of each job goes into its story."""
     out: dict[str, Wait] = {}
     idle: Frees | None = None
@@ -37,11 +37,11 @@ def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) 
     return out
 
 
-def told_in_crowd(
+def waits_of_long_queue(
     draft: Draft,
     picture: Pool,
     waits: Sequence[Wait],
-    found: Foreteller,
+    found: StartEstimator,
     active: Mapping[str, Job],
     before: Mapping[str, Wait],
     *,
@@ -56,4 +56,4 @@ def told_in_crowd(
     gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
     kept = {name: wait for name, wait in before.items() if wait.place and name not in gone}
     news = [wait for wait in found.waits if wait.job in there and there[wait.job].waits] if has_news else []
-    return kept | told(draft, picture, [*(wait for wait in waits if not wait.place), *news], found)
+    return kept | waits_with_estimates(draft, picture, [*(wait for wait in waits if not wait.place), *news], found)

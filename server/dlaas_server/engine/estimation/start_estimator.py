@@ -20,7 +20,7 @@ from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import Policy
 
-__all__ = ["Foreteller"]
+__all__ = ["StartEstimator"]
 
 log = logging.getLogger("dlaas.engine")
 EVERY_S: Final = 15.0
@@ -33,7 +33,7 @@ TELL_S: Final = 500e-6
 Span = tuple[float, float]
 
 
-class Foreteller:
+class StartEstimator:
     """Newest start estimates. `changed` is called in the event loop when there are new ones."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
