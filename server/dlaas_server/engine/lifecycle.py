@@ -415,14 +415,14 @@ class Lifecycle:
             else:
                 self._active.pop(job.id, None)
                 self._known.pop(job.id, None)
-        told = {*draft.changed, *draft.deleted}
+        changed = {*draft.changed, *draft.deleted}
         if waits is not before:
-            told |= before.keys() ^ waits.keys()
-            told |= {j for j, wait in waits.items() if before.get(j) is not wait and before.get(j) != wait}
+            changed |= before.keys() ^ waits.keys()
+            changed |= {j for j, wait in waits.items() if before.get(j) is not wait and before.get(j) != wait}
         for listener in self.listeners:
-            for job_id in sorted(told):
+            for job_id in sorted(changed):
                 listener.job_changed(job_id)
-            if told or is_set:
+            if changed or is_set:
                 listener.pool_changed()
         if self._active:
             self.idle_since_s = None
