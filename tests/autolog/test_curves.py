@@ -26,7 +26,7 @@ def with_and_without(job: Build, program: str) -> Job:
         assert end_of(each) == "completed"
     assert result(one) == result(untouched)
     assert not (untouched.dir / "metrics.jsonl").exists() or not (untouched.dir / "metrics.jsonl").read_text()
-    assert "no curves" not in one.log()
+    assert "no automatic metrics" not in one.log()
     return one
 
 
@@ -91,5 +91,5 @@ def test_what_breaks_on_an_odd_version_is_told_once_and_costs_the_curves_only(jo
     one.run()
 
     assert end_of(one) == "completed"
-    assert one.log().count("no curves from xgboost.training") == 1
+    assert one.log().count("no automatic metrics from xgboost.training") == 1
     assert "TrainingCallback" in one.log()

@@ -114,7 +114,7 @@ def test_a_model_in_parts_stays_at_its_size_and_refuses_another_with_a_sentence(
     lost = one.wait(FactKind.LOST, deadline_s=DEADLINE_S)
 
     assert lost.failure is not None
-    assert "scale it back to 1" in lost.failure.what
+    assert "scale the job back to 1" in lost.failure.what
     one.run(learners=1)
     assert one.closed(deadline_s=DEADLINE_S) == "completed", one.report()
     assert max(fact.step or 0 for fact in one.facts(FactKind.COMMITTED)) == 60, "nothing was lost"

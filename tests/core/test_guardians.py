@@ -38,7 +38,7 @@ def test_a_healthy_job_outlives_any_number_of_killed_guardians() -> None:
     for number in range(3 * GUARDIANS_MOST):
         up_s = 1000.0 + 10.0 * number
         one = told(one, FactKind.GUARDIAN_UP, at_s=up_s, took_over=True)
-        one = guardian_gone(one, "It went away", up_s + SETTLED_S)[0]
+        one = guardian_gone(one, "The guardian process ended", up_s + SETTLED_S)[0]
         assert one.not_before_s <= up_s + SETTLED_S, "the next one is started at once"
 
     assert one.state is State.PROCESSING
@@ -48,7 +48,7 @@ def test_a_guardian_that_ends_at_once_again_and_again_is_given_up() -> None:
     one = running()
     for number in range(GUARDIANS_MOST):
         one = told(one, FactKind.GUARDIAN_UP, at_s=1000.0 + number)
-        one = guardian_gone(one, "It went away", 1000.5 + number)[0]
+        one = guardian_gone(one, "The guardian process ended", 1000.5 + number)[0]
 
     assert one.state is State.FAILED
 
@@ -58,7 +58,7 @@ def test_a_deserted_job_is_closed_as_its_guardian_would(kind: str) -> None:
     make, state = ENDS[kind]
     leaving = make()
     assert not may_be_over(leaving), "its guardian is asked first"
-    gone = guardian_gone(leaving, "It went away", 60.0)[0]
+    gone = guardian_gone(leaving, "The guardian process ended", 60.0)[0]
     assert may_be_over(gone) == (leaving.goal is Goal.STOP), "one that is to save something gets another guardian"
     gone = guardian_gone(gone, "It could not be started", 60.0)[0]
     assert may_be_over(gone)
@@ -71,7 +71,7 @@ def test_a_deserted_job_is_closed_as_its_guardian_would(kind: str) -> None:
 
 
 def test_a_job_that_is_to_run_is_never_looked_through() -> None:
-    gone = guardian_gone(running(), "It went away", 60.0)[0]
+    gone = guardian_gone(running(), "The guardian process ended", 60.0)[0]
 
     assert gone.goal is Goal.RUN
     assert not may_be_over(gone)

@@ -257,9 +257,11 @@ def says_the_same_of_holders_and_start(live: Live, decided: Plan) -> None:
     spans = forecast(picture, live.now_s, live.policy, 0.5, draws=4)
     for name in [wait.job for wait in decided.waits if wait.place]:
         one = picture.jobs[name]
-        text = " ".join(why_it_waits(one, picture, decided.waits, live.policy, is_foretold=name in spans))
-        stays = [o for o in picture.jobs.values() if f"{o.id} (ana) holds" in text and "until when" in text]
-        unknown = [o for o in stays if f"{o.id} (ana) holds" in text and _sentence(text, o.id).count("until when")]
+        text = " ".join(why_it_waits(one, picture, decided.waits, live.policy, has_estimate=name in spans))
+        stays = [o for o in picture.jobs.values() if f"{o.id} (ana) holds" in text and "for an unknown time" in text]
+        unknown = [
+            o for o in stays if f"{o.id} (ana) holds" in text and _sentence(text, o.id).count("for an unknown time")
+        ]
         idle = free_of(picture.nodes, unknown)
         has_room = idle.room(shape_of(one, live.policy.placement), one.spec.learners_min) >= one.spec.learners_min
         assert has_room or name not in spans or "assumes that devices are reclaimed" in text, (name, text, spans)

@@ -62,16 +62,16 @@ def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_pree
 def test_who_is_not_told_when_it_starts_is_told_whose_length_is_not_known() -> None:
     first, second, runs = job(2, (4, 4)), job(3, (4, 4)), training(job(1, (4, 4)), *seats("n1", 4))
 
-    def told(*, is_foretold: bool = False, **known: Known) -> list[str]:
+    def told(*, has_estimate: bool = False, **known: Known) -> list[str]:
         lengths = {name.replace("_", "-"): one for name, one in known.items()}
         picture = replace(pool([node(devices=4)], runs, first, second), known=lengths)
         waits = plan(picture, 60.0, DEFAULT).waits
-        found = why_it_waits(second, picture, waits, DEFAULT, is_foretold=is_foretold)
+        found = why_it_waits(second, picture, waits, DEFAULT, has_estimate=has_estimate)
         return [text for text in found if "No start estimate" in text]
 
     hint = "is unknown. Set --epochs at submit; completed jobs also improve the estimate."
     assert told() == [f"No start estimate: the run time of job-2, job-1 {hint}"]
-    assert told(is_foretold=True) == []
+    assert told(has_estimate=True) == []
     hour = Known(length_s=3600.0)
     assert told(job_1=hour) == [f"No start estimate: the run time of job-2 {hint}"]
     assert told(job_1=hour, job_2=hour) == []

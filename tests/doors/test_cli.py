@@ -53,7 +53,7 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
     ("words", "says"),
     [
         (["jobs"], "fake-1"),
-        (["jobs"], "store was missing or empty. 2 jobs were taken up again"),
+        (["jobs"], "store was missing or empty. 2 jobs were recovered"),
         (["pool"], "pool lab"),
         (["pool", "--order", "las", "--preemption", "off"], "Order: fair, with preemption."),
         (["queue"], "WAITING|No jobs are waiting"),

@@ -75,7 +75,7 @@ def test_tags_choose_the_cells(tmp_path: Path) -> None:
     assert "x = 1" not in submit.source
     assert "y = 2" in submit.source
 
-    with pytest.raises(Refused, match="no code cell goes"):
+    with pytest.raises(Refused, match="no code cell to run"):
         make(asked([Cell(source="y = 2", tags=("notrain",))]), notebook(tmp_path))
 
 
@@ -92,7 +92,7 @@ def test_a_notebook_stays_below_the_server_s_folder(tmp_path: Path) -> None:
     for path in ("../a.ipynb", "deep/../../a.ipynb", "out/etc/a.ipynb", "nowhere/a.ipynb", "", "a\\b"):
         with pytest.raises(Refused):
             folder_of(str(tmp_path), path)
-    with pytest.raises(Refused, match="in no folder"):
+    with pytest.raises(Refused, match="not store notebooks in a folder"):
         folder_of(None, "a.ipynb")
 
 
@@ -112,8 +112,12 @@ def test_the_interpreter_is_the_kernel_s(tmp_path: Path) -> None:
     ("argv", "language", "says"),
     [
         (("R", "--slave"), "R", "the kernel mine is not Python"),
-        (("conda", "run", "python"), "python", "starts through 'conda', which is no Python on this machine"),
-        (("/nowhere/python3",), "python", "is no Python on this machine"),
+        (
+            ("conda", "run", "python"),
+            "python",
+            "starts through 'conda', which is not a Python interpreter on this machine",
+        ),
+        (("/nowhere/python3",), "python", "is not a Python interpreter on this machine"),
     ],
 )
 def test_another_kernel_is_refused_in_words(argv: tuple[str, ...], language: str, says: str) -> None:

@@ -57,11 +57,11 @@ def test_auto_goes_with_frameworks_that_train_on_all_learners(tmp_path: Path, so
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"learners": (2, 2)}, "job-1 stays manual: auto needs sizes to choose from"),
-        ({"source": "print('hi')\n"}, "job-1 stays manual: auto goes by the steps of run.batches"),
-        ({"source": KERAS}, "only the Trainer of transformers and Lightning's with ddp train on several learners"),
+        ({"learners": (2, 2)}, "job-1 stays manual: auto needs a range of sizes"),
+        ({"source": "print('hi')\n"}, "job-1 stays manual: auto measures the steps of run.batches"),
+        ({"source": KERAS}, "only the Trainer of transformers and Lightning's with ddp use several learners"),
         ({"source": LIGHTNING.replace("STRATEGY", "'auto'")}, "choose the size yourself"),
-        ({"is_scheduled": True}, "job-1 stays manual: auto goes by no schedule, and this job has one"),
+        ({"is_scheduled": True}, "job-1 stays manual: auto cannot follow a schedule, and this job has one"),
     ],
 )
 def test_auto_is_refused_where_the_size_cannot_follow_the_speed(

@@ -12,7 +12,7 @@ from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start, with_time_left
-from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.transaction import Draft
 from dlaas_server.engine.wait_messages import told
 from jupyter_dlaas.wire.protocol import Progress, State
@@ -101,14 +101,14 @@ def test_a_gang_that_could_start_smaller_is_told_how() -> None:
 
 def test_offer_is_withdrawn_once_another_job_has_taken_the_devices() -> None:
     gang, other = job(2, (4, 4)), job(3, (2, 2))
-    foreteller = Foreteller(lambda: None)
-    foreteller.offers = {gang.id: 2}
+    estimator = StartEstimator(lambda: None)
+    estimator.offers = {gang.id: 2}
 
     def reason(**changed: Job) -> str:
         picture = pool([node(devices=3)], gang, other)
         draft = Draft(base=picture.jobs, rows={}, last_row=0, now_s=0.0)
         draft.changed.update({one.id: one for one in changed.values()})
-        return told(draft, picture, [Wait(gang.id, "Needs 4 GPUs.", 1, 1)], foreteller)[gang.id].reason
+        return told(draft, picture, [Wait(gang.id, "Needs 4 GPUs.", 1, 1)], estimator)[gang.id].reason
 
     assert reason() == "Needs 4 GPUs. With 2 GPUs it would start now: --gpus 2:4."
     assert reason(started=training(other, *seats("n1", 2))) == "Needs 4 GPUs."

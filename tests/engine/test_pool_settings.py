@@ -191,11 +191,11 @@ def test_who_is_in_the_way_and_writes_no_checkpoint_by_time_is_asked_for_one(pla
 def test_a_drain_that_was_planned_for_another_picture_is_refused(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         seen = administration.preview("ana", "n1")
-        assert seen.gist == "Nobody trains on n1; nothing new would start there."
+        assert seen.gist == "No job runs on n1; no new learners would be placed there."
         await engine.submit(learners=(2, 2))
         await engine.settle()
 
-        with pytest.raises(NotAllowed, match="n1 is not what it was when this drain was planned"):
+        with pytest.raises(NotAllowed, match="n1 has changed since this drain was planned"):
             await engine.ask(administration.drain("ana", "n1", DrainAsked(plan=seen.plan)))
         assert engine.lifecycle.nodes()[0].cordoned is None
 
@@ -243,7 +243,9 @@ def test_only_who_runs_the_pool_sets_anything(play: Callable[..., None]) -> None
             lambda user: administration.remove_queue(user, "research"),
         )
         for ask in asked:
-            with pytest.raises(Forbidden, match=r"ben may not .*: only ana may, who runs this pool"):
+            with pytest.raises(
+                Forbidden, match=r"ben may not .*: only ana and the admins in the pool's config.toml may"
+            ):
                 await engine.ask(ask("ben"))
         with pytest.raises(Forbidden, match="ben may not drain nodes"):
             administration.preview("ben", "n1")
@@ -364,8 +366,8 @@ def test_a_queue_that_was_made_can_be_removed_again_once_nobody_is_in_it(play: C
         await engine.settle()
 
         for name, refused, says in (
-            ("research", NotAllowed, r"in use: 1 job of it has not ended \(wide-1\). Wait for them, or cancel them"),
-            ("default", NotAllowed, "always there"),
+            ("research", NotAllowed, r"in use: 1 job in it has not ended \(wide-1\). Wait for them, or cancel them"),
+            ("default", NotAllowed, "cannot be removed"),
             ("fixed", NotAllowed, "defined in the pool's config.toml; remove it there"),
             ("teaching", NotFound, "there is no queue 'teaching'; the pool has default, fixed, research"),
         ):

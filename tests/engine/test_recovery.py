@@ -193,7 +193,7 @@ def test_jobs_of_a_lost_store_are_taken_up_once(tmp_path: Path, harm: Callable[[
     assert payloads[0]["environment"] == {"HOME": "/h"}
     assert [(tmp_path / "blobs" / file["sha256"]).read_bytes() for file in payloads[0]["files"]] == [b"\xff\x00"]  # type: ignore[attr-defined]
     (_, notice), *others = first.notices
-    assert "2 jobs were taken up again from disk: t-3, u-4." in notice
+    assert "2 jobs were recovered from disk: t-3, u-4." in notice
     assert not others
     again, _ = load(tmp_path)
     assert (again.jobs, again.notices) == (first.jobs, first.notices)
@@ -246,7 +246,7 @@ def test_a_journal_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         JobFolder("t-3", folder).facts(0)
     found, _ = load(tmp_path)
     assert not found.jobs
-    assert "Not readable, so left as they are: t-3." in found.notices[0][1]
+    assert "Unreadable, so left unchanged: t-3." in found.notices[0][1]
 
 
 def test_a_spec_of_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_spec_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     found, _ = load(tmp_path)
 
     assert not found.jobs
-    assert "Not readable, so left as they are: t-3." in found.notices[0][1]
+    assert "Unreadable, so left unchanged: t-3." in found.notices[0][1]
 
 
 def test_stores_of_former_versions_load(tmp_path: Path) -> None:
@@ -342,13 +342,13 @@ def test_an_engine_that_cannot_run_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert "its directory cannot be written" in refused(tmp_path / "file" / "pool", capfd)
+    assert "its directory is not writable" in refused(tmp_path / "file" / "pool", capfd)
 
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    assert "its file system has no locks (No locks available)" in refused(tmp_path / "pool", capfd)
+    assert "its file system does not support locks (No locks available)" in refused(tmp_path / "pool", capfd)
 
 
 def test_a_removed_lock_file_lets_no_second_engine_in(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -357,4 +357,4 @@ def test_a_removed_lock_file_lets_no_second_engine_in(tmp_path: Path, capfd: pyt
     (tmp_path / "engine.json").write_text(json.dumps({"pid": first.pid, "start": first.start, "boot": first.boot}))
 
     assert main(["--pool-dir", str(tmp_path)]) == 0
-    assert "another engine serves" in capfd.readouterr().err
+    assert "another engine already serves" in capfd.readouterr().err

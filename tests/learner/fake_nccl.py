@@ -49,7 +49,7 @@ class FakeNccl:
                 else:
                     return
             time.sleep(20e-6)
-        raise RuntimeError("the group was cut")
+        raise RuntimeError("the process group was aborted")
 
     def cut(self) -> None:
         """As `nccl.Nccl`; what is under way here ends when its connections do."""

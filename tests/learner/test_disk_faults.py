@@ -93,7 +93,7 @@ def test_a_file_that_may_not_grow_costs_the_checkpoints_and_not_the_job(saving: 
     lost(one)
 
     ends_whole(one, epochs=EPOCHS)
-    assert "[no checkpoint at step" in one.log(0)
+    assert "[cannot write the checkpoint at step" in one.log(0)
     assert not list(one.dir.glob("checkpoints/*step-*")), "nothing half written is left"
 
 
@@ -118,5 +118,5 @@ def test_a_gang_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(
     one.run(3)
 
     ends_whole(one, survivor=4, epochs=EPOCHS, uses_checkpoint=True)
-    assert f"the checkpoint of step {last.step} is damaged; the one before it is used" in one.log(3)
+    assert f"the checkpoint of step {last.step} is damaged; using the previous one" in one.log(3)
     assert one.facts(FactKind.GENERATION)[-1].step == before.step

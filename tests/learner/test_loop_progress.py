@@ -328,4 +328,4 @@ def test_an_error_in_a_look_ends_the_looking_and_not_the_learner(
     sampler.look()
     sampler.look()
 
-    assert capsys.readouterr().err == "[how far the loops are is not shown: ZeroDivisionError: division by zero]\n"
+    assert capsys.readouterr().err == "[loop progress is not shown: ZeroDivisionError: division by zero]\n"

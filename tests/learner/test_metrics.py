@@ -116,7 +116,7 @@ def test_a_metric_that_becomes_nan_or_infinite_is_told_once_also_after_a_restart
     second.log({"loss": math.nan, "val_loss": math.inf}, step=4, epoch=0, source="run")
 
     assert [line.partition(" To find")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "[val_loss is infinite from its first value (step 0).]",
+        "[val_loss is infinite from the first value (step 0).]",
         "[loss became NaN at step 1.",
     ]
 
@@ -152,7 +152,7 @@ def test_the_report_of_a_nan_names_what_finds_it_in_the_framework_that_is_loaded
     metrics.log({"other": math.nan}, step=1, epoch=0, source="run")
 
     assert capsys.readouterr().err.splitlines() == [
-        f"[loss is NaN from its first value (step 0). To find the operation that made it: {check}]",
-        "[cost is infinite from its first value (step 0).]",
-        "[other is NaN from its first value (step 1).]",
+        f"[loss is NaN from the first value (step 0). To find the operation that produced it: {check}]",
+        "[cost is infinite from the first value (step 0).]",
+        "[other is NaN from the first value (step 1).]",
     ]

@@ -131,12 +131,12 @@ def test_a_question_ends_the_job_with_what_to_do(job: Build, ask: str) -> None:
 
     assert failure is not None
     assert failure.where is not None
-    assert "asks a person, but a job runs without one" in failure.what
+    assert "cannot prompt for input in a job" in failure.what
     assert (failure.where.label, failure.where.line) == ("cell [3]", 2)
 
 
 def test_a_breakpoint_is_passed_over(job: Build) -> None:
-    assert "[breakpoint() was passed over" in ran(job, "breakpoint()\n").log()
+    assert "[breakpoint() was skipped" in ran(job, "breakpoint()\n").log()
 
 
 WORKERS = """

@@ -193,7 +193,7 @@ def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the
     checkpoint_files.settle()
 
     assert [message.step for message in sent] == [1, 2]
-    assert "no checkpoint at step 3" in capsys.readouterr().err
+    assert "cannot write the checkpoint at step 3" in capsys.readouterr().err
     found = checkpoint_files.load(tmp_path, may_tidy=False)
     assert found is not None
     assert found[1]["at"] == 2
@@ -286,9 +286,9 @@ def test_arrays_and_tensors_are_cut_like_datasets() -> None:
 
 
 def test_what_cannot_be_cut_is_refused_in_words() -> None:
-    with pytest.raises(DlaasError, match="a generator cannot be asked for its n-th sample"):
+    with pytest.raises(DlaasError, match="a generator has no random access to its samples"):
         sources.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
-    with pytest.raises(DlaasError, match="say how many samples a batch has"):
+    with pytest.raises(DlaasError, match="pass the batch size over all learners"):
         sources.source_of([1, 2], None, shuffle=None, drop_last=None, options={})
     with pytest.raises(DlaasError, match="different lengths: 2, 3"):
         sources.source_of((np.zeros(2), np.zeros(3)), 1, shuffle=None, drop_last=None, options={})
@@ -466,9 +466,9 @@ def test_adascale_estimates_what_a_larger_batch_gains(learners: int, variance: f
 
 def test_batch_policies_that_there_are_not_are_refused_in_words() -> None:
     for batch, most, rate, words in [
-        ("grows", None, None, 'there is "fixed" and "grow"'),
-        ("fixed", 128, None, "belong to batch="),
-        ("grow", None, "sqrt", "say the limit"),
+        ("grows", None, None, 'use "fixed" or "grow"'),
+        ("fixed", 128, None, "require batch="),
+        ("grow", None, "sqrt", "set max_batch="),
         ("grow", 128, "cubic", "one of linear, sqrt, adascale, none"),
     ]:
         with pytest.raises(DlaasError, match=words):
@@ -492,9 +492,9 @@ def test_what_exact_mode_cannot_do_is_refused_before_anything_trains() -> None:
     import torch
 
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"shards": 0}, "into how many shards"),
-        ({"shards": True}, "into how many shards"),
-        ({"shards": 4, "ddp": {"find_unused_parameters": True}}, "leave out ddp="),
+        ({"shards": 0}, "pass the number of shards"),
+        ({"shards": True}, "pass the number of shards"),
+        ({"shards": 4, "ddp": {"find_unused_parameters": True}}, "omit ddp="),
         ({"shards": 4, "layers": [torch.nn.SyncBatchNorm(2)]}, "use BatchNorm itself"),
         ({"shards": 4, "layers": [torch.nn.Embedding(4, 2, sparse=True)]}, "sparse=False"),
         ({"shards": 4, "layers": [torch.nn.LazyLinear(4)]}, "gets its shape in the first step"),
@@ -506,16 +506,16 @@ def test_what_exact_mode_cannot_do_is_refused_before_anything_trains() -> None:
     run, model, opt = exact(shards=4)
     before = [one.clone() for one in model.parameters()]
     x = torch.zeros(8, 3)
-    with pytest.raises(DlaasError, match="a batch of 2 cannot be cut into 4 shards"):
+    with pytest.raises(DlaasError, match="a batch of 2 cannot be divided into 4 shards"):
         run.batches(x, 2)
     with pytest.raises(DlaasError, match="is not exact"):
         run.batches(x, 4, batch="grow", max_batch=8, rate="none")
     batch = next(iter(run.batches(x, 8)))
-    with pytest.raises(DlaasError, match="Give it to "):
+    with pytest.raises(DlaasError, match="Pass it to "):
         list(batch)
     with pytest.raises(DlaasError, match="mean loss over the samples"):
         run.train_step(lambda part: 1.0, batch)
-    with pytest.raises(DlaasError, match="takes the optimiser's step itself"):
+    with pytest.raises(DlaasError, match="runs the optimiser's step itself"):
         opt.step()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     with pytest.raises(DlaasError, match="ask for exact mode where it begins"):

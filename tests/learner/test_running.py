@@ -335,7 +335,9 @@ def test_a_notebooks_habits_do_not_end_a_job(job: Build) -> None:
     one.run()
 
     assert one.closed() == "completed"
-    assert one.log().startswith("hello\na drawing\n[kept as display-001.png]\nNoKeyboard input('name? ') asks a person")
+    assert one.log().startswith(
+        "hello\na drawing\n[kept as display-001.png]\nNoKeyboard input('name? ') cannot prompt for input"
+    )
     assert one.output("display-001.png").read_bytes() == b"png"
     assert result(one, "shell") is None
 

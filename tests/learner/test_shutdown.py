@@ -135,7 +135,7 @@ def test_a_thread_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) ->
     one.run()
     one.wait(FactKind.LEARNER_UP)
     until(lambda: "]\n" in one.log(), one.report)
-    said = '[The program has run. The job waits for a thread to end: "uploader" in cell [4], line '
+    said = '[The program has finished. The job waits for a thread to end: "uploader" in cell [4], line '
     assert one.log().startswith(said)
     assert ", in upload]\n" in one.log()
     (one.dir.parent / "go").touch()
@@ -183,7 +183,7 @@ def test_a_child_process_that_is_no_daemon_is_waited_for_and_named(plain_job: Bu
 
     assert one.closed() == "completed"
     assert (one.dir.parent / "uploaded.txt").read_text() == "end"
-    assert one.log().startswith('[The program has run. The job waits for a process to end: "uploader" (pid ')
+    assert one.log().startswith('[The program has finished. The job waits for a process to end: "uploader" (pid ')
 
 
 def test_an_exit_handler_that_takes_long_is_named(plain_job: Build) -> None:
@@ -195,8 +195,8 @@ def test_an_exit_handler_that_takes_long_is_named(plain_job: Build) -> None:
     assert one.closed() == "completed"
     told, last = one.log().splitlines()
     assert last == "uploaded"
-    assert (
-        told == "[The program has run. The job waits at most 600 s for an exit handler in train.py, line 4, in upload]"
+    assert told == (
+        "[The program has finished. The job waits at most 600 s for an exit handler in train.py, line 4, in upload]"
     )
 
 
@@ -205,7 +205,7 @@ def test_a_program_that_still_runs_is_named(plain_job: Build) -> None:
     one.run()
 
     assert one.closed() == "completed"
-    said = "[Still running, and ended with the job: `sleep 99`. To wait for one: process.wait() in the cell.]\n"
+    said = "[Still running, ended with the job: `sleep 99`. To wait for a process, call process.wait() in the cell.]\n"
     assert one.log() == said
 
 

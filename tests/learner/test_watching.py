@@ -321,5 +321,5 @@ def test_a_loss_that_becomes_nan_is_reported_once_though_a_guardian_is_replaced(
     assert one.closed() == "completed", one.report()
 
     told = [fact.note.text for fact in one.facts(FactKind.REPORT) if fact.note is not None]
-    assert sorted(told) == ["loss became NaN at step 2.", "val_loss is infinite from its first value (step 0)."]
+    assert sorted(told) == ["loss became NaN at step 2.", "val_loss is infinite from the first value (step 0)."]
     assert [value for _, value in curve(one, "loss")] == [1.0, 1.0, "NaN", "NaN"]

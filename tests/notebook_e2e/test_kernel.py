@@ -432,7 +432,7 @@ def test_following_a_log_can_be_interrupted(kernel: Kernel, pool: Pool) -> None:
 
 def test_a_verb_for_a_job_that_is_not_there(kernel: Kernel, pool: Pool) -> None:
     assert kernel.run("%dlaas why nobody", fails=True).evalue == (
-        "there is no job 'nobody'; `%dlaas jobs` lists those that are"
+        "there is no job 'nobody'; run `%dlaas jobs` to list all jobs"
     )
 
 

@@ -50,12 +50,12 @@ def test_the_file_is_read_into_a_record(tmp_path: Path) -> None:
         ("[pool]\ncpu_slots = 0", "pool.cpu_slots: 0 must be from 1 to 4096"),
         ("[pool]\ncpu_slot = 8", "pool.cpu_slot: unknown field; the fields are name, devices"),
         ('[pool]\ndevices = "tpus"', "pool.devices: 'tpus' is not valid; use one of auto, gpus, cpus"),
-        ("[pool\n", "is no TOML"),
+        ("[pool\n", "is not valid TOML"),
         ("[[nodes]]\ncpus = 1", "nodes[0].name: is missing"),
-        ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', "nodes[1].name: there are two nodes 'a'"),
+        ('[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"', "nodes[1].name: duplicate node 'a'"),
         (
             '[[nodes]]\nname = "a"\n[[nodes.devices]]\nid = "x"\n[[nodes.devices]]\nid = "x"',
-            "nodes[0].devices[1].id: there are two devices 'x'",
+            "nodes[0].devices[1].id: duplicate device 'x'",
         ),
         (
             '[[nodes]]\nname = "a"\nslots = 1\n[[nodes.devices]]\nid = "x"',
@@ -107,13 +107,13 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[pool]\norder = "random"\n', "pool.order: 'random' is no order of a pool"),
+        ('[pool]\norder = "random"\n', "pool.order: 'random' is not a valid order"),
         (
             '[pool]\nplacement = "far"\n',
             "pool.placement: 'far' is not valid; use one of pack, spread, tetris, fgd, topology",
         ),
         ("[pool]\nspot_price = 2\n", "pool.spot_price: 2"),
-        ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "there are two queues 'a'"),
+        ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "duplicate queue 'a'"),
     ],
 )
 def test_an_order_a_placement_or_a_queue_that_makes_no_sense_is_refused(text: str, says: str, tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ def links(fake_nvml: Path, **what: str) -> list[str]:
 def test_memory_that_others_hold_keeps_a_gpu_from_being_lent(fake_nvml: Path) -> None:
     first = devices(fake_nvml, FAKE_NVML_FOREIGN="0")[0]
 
-    assert "4.0 GiB of its memory are used by" in first
-    assert "outside of this pool" in first
+    assert "4.0 GiB of its memory is used by" in first
+    assert "outside this pool" in first
 
 
 def test_a_gpu_that_the_pool_lends_is_not_called_occupied(fake_nvml: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_gpu_that_the_pool_lends_is_not_called_occupied(fake_nvml: Path) -> No
 
 
 def test_memory_left_over_by_nobody_keeps_a_gpu_from_being_lent(fake_nvml: Path) -> None:
-    assert "held by no process" in devices(fake_nvml, FAKE_NVML_LEFT_OVER="0")[0]
+    assert "held by no visible process" in devices(fake_nvml, FAKE_NVML_LEFT_OVER="0")[0]
 
 
 def test_uncorrected_memory_errors_put_a_gpu_out_of_service(fake_nvml: Path) -> None:

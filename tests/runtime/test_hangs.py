@@ -110,7 +110,7 @@ def test_who_is_left_and_stands_still_where_another_hung_hung_with_it() -> None:
     found = judge({1: left}, (), NOW, LIMIT_S)
 
     assert found.is_mutual
-    assert found.hung == {1: "waits for the others at cell [3], line 2"}
+    assert found.hung == {1: "it waits for the other learners at cell [3], line 2"}
 
     left.hear(Heartbeat(step=8), NOW)
     left.step_s = NOW - 40

@@ -102,7 +102,7 @@ def test_cgroup_gets_limits_and_process_and_tells_of_its_kills(cgroups: tuple[Pa
     assert not group.exists()
     assert one.failure is not None
     assert (one.failure.code, one.failure.cause) == ("memory_limit", Cause.RESOURCES)
-    assert one.failure.what == "used more memory than it may; its limit is 100 MiB (--memory 100M)"
+    assert one.failure.what == "ran out of memory; its limit is 100 MiB (--memory 100M)"
     assert "--memory 200M" in one.failure.advice
 
 

@@ -275,7 +275,7 @@ def test_packages_that_changed_meanwhile_are_seen_by_who_joins(job: Build, tmp_p
     trains(one, 1, size=2)
 
     assert not is_fork(one, 1)
-    assert "nursery: the environment's packages changed" in (one.dir / "guardian.log").read_text()
+    assert "job zygote: the environment's packages changed" in (one.dir / "guardian.log").read_text()
     ended(one)
 
 

@@ -164,7 +164,10 @@ def epoch(here: Site, job: Job) -> int:
 
 @pytest.mark.parametrize(
     ("source", "gpus", "says"),
-    [(program(), "2", "give a range, as in --gpus 1:4"), ("print(1)\n", "1:2", "goes by the steps of run.batches")],
+    [
+        (program(), "2", "needs a range of sizes, such as --gpus 1:4"),
+        ("print(1)\n", "1:2", "measures the steps of run.batches"),
+    ],
 )
 def test_a_job_that_could_never_choose_is_refused_at_submit(site: Build, source: str, gpus: str, says: str) -> None:
     with pytest.raises(DlaasError, match=says):
@@ -185,9 +188,9 @@ def test_a_job_that_is_to_grow_later_begins_with_the_least(site: Build) -> None:
     ("options", "says"),
     [
         ({"schedule": "epoch 5: 9 gpus"}, "epoch 5: 9 learners are not within 1 to 2"),
-        ({"schedule": "epoch 5: 2 gpus", "elastic": "auto"}, "give one of the two"),
-        ({"schedule": "epoch 5: 2 gpus", "epochs": 5}, "never comes"),
-        ({"schedule": "epoch 5: 2 gpus, epoch 5: 1 gpu"}, "epochs must rise"),
+        ({"schedule": "epoch 5: 2 gpus", "elastic": "auto"}, "set only one of them"),
+        ({"schedule": "epoch 5: 2 gpus", "epochs": 5}, "does not exist"),
+        ({"schedule": "epoch 5: 2 gpus, epoch 5: 1 gpu"}, "epochs must increase"),
     ],
 )
 def test_a_schedule_that_cannot_be_followed_is_refused_at_submit(

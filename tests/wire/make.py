@@ -337,7 +337,7 @@ POOL: Final = PoolView(
         QueueView(name="research", weight=2.0, guaranteed=6, held=6, waiting=1),
     ),
     track_record="Of the last 50 start estimates, 41 were correct; 44 were within a minute or a quarter of the wait.",
-    notices=("The pool's store was missing or empty. 2 jobs were taken up again from disk: vit-49, eval-50.",),
+    notices=("The pool's store was missing or empty. 2 jobs were recovered from disk: vit-49, eval-50.",),
     gist="8 of 12 GPUs in use",
     isolation="processes",
 )
@@ -346,7 +346,7 @@ DRAIN: Final = DrainView(
     node="gpu-c",
     is_asked=False,
     plan="3f1c9a7be2d40586",
-    gist="gpu-c: 1 job shrinks, 1 job stays until it has a checkpoint, or ends.",
+    gist="gpu-c: 1 job shrinks, 1 job stays until it has a checkpoint or ends.",
     jobs=(
         LeaveView(
             job="vae-43",

@@ -40,4 +40,6 @@ def _hook(part: str, module: Any) -> None:
         importlib.import_module(f"jupyter_dlaas.learner.autolog.{part}").hook(module)
     except Exception as error:  # noqa: BLE001 - an unknown version may lack anything; the program must not suffer
         version = getattr(module, "__version__", "")
-        tell(f"no curves from {module.__name__} {version}: {type(error).__name__}: {error}; log with run.log")
+        tell(
+            f"no automatic metrics from {module.__name__} {version}: {type(error).__name__}: {error}; log with run.log"
+        )

@@ -185,7 +185,9 @@ class KeptCall(Call):
             self.end = checkpoint_files.load_end(self.job_dir, number)
         else:
             if found["framework"] != framework:
-                raise RuntimeError(f"the checkpoint was taken in {found['framework']}, now {framework} trains")
+                raise RuntimeError(
+                    f"the checkpoint was written by {found['framework']}, but the program now trains with {framework}"
+                )
             self.state, self.folder = found["state"], restored["folder"] if restored is not None else None
         if found is not None:
             self._epochs_before, self._first_step = found["epochs_before"], found["first_step"]
@@ -271,7 +273,7 @@ class KeptCall(Call):
         try:
             return checkpoint_files.take_end(self.job_dir, self.number, {"end": end(), "streams": rng_state.snapshot()})
         except Exception as error:  # noqa: BLE001 - any framework may fail in any way; the training is complete
-            tell(f"how this training ended could not be stored ({type(error).__name__}: {error})")
+            tell(f"the result of this training could not be stored ({type(error).__name__}: {error})")
             return None
 
     def _content(self, folder: Path) -> dict[str, Any]:
@@ -281,7 +283,7 @@ class KeptCall(Call):
         except OSError:
             raise
         except Exception as error:
-            raise OSError(f"{self._framework} gave no state: {type(error).__name__}: {error}") from error
+            raise OSError(f"{self._framework} could not save its state: {type(error).__name__}: {error}") from error
         return {
             "number": self.number,
             "framework": self._framework,
@@ -377,7 +379,10 @@ def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) 
     if not is_whole:
         independence_check.look_at_parts(context)
         if context.world_size > 1 and "call" in (run_of(context)._restored or ()):
-            raise RuntimeError(f"{framework} cannot go on in parts from one learner's checkpoint: scale it back to 1")
+            raise RuntimeError(
+                f"{framework} cannot continue on several learners from the checkpoint of one learner; "
+                "scale the job back to 1"
+            )
     with _inside():
         if (context.world_size > 1 and not is_whole) or independence_check.has_own_loop(context):
             watched = Call()

@@ -329,7 +329,9 @@ def _put_back_variables(model: Any, kept: dict[str, Any]) -> None:
 
 def _assign(variables: list[Any], arrays: list[Any]) -> None:
     if [tuple(one.shape) for one in variables] != [array.shape for array in arrays]:
-        raise RuntimeError("the checkpoint is of another model: it has other variables than this program's")
+        raise RuntimeError(
+            "the checkpoint belongs to another model: its variables differ from those of this program's model"
+        )
     for one, array in zip(variables, arrays, strict=True):
         one.assign(array)
 

@@ -27,7 +27,7 @@ def guarded(method: F) -> F:
             raise
         except Exception as error:  # noqa: BLE001 - an unknown version may pass us anything
             self._is_broken = True
-            tell(f"no curves from here on: {method.__qualname__}: {type(error).__name__}: {error}; log with run.log")
+            tell(f"automatic metrics stopped: {method.__qualname__}: {type(error).__name__}: {error}; log with run.log")
             return None
 
     return wrapper  # type: ignore[return-value]  # the same signature
@@ -43,7 +43,7 @@ def attempt(prepare: Callable[[], Any]) -> Any:
     except CheckpointError:  # otherwise the call would train from step 0
         raise
     except Exception as error:  # noqa: BLE001 - see above
-        tell(f"no curves from this call: {type(error).__name__}: {error}")
+        tell(f"no automatic metrics from this call: {type(error).__name__}: {error}")
         return None
 
 

@@ -35,7 +35,7 @@ def _quiet(act: Callable[[], None]) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - an unknown version may lack anything
-        tell(f"no curves from scikit-learn: {type(error).__name__}: {error}; log with run.log")
+        tell(f"no automatic metrics from scikit-learn: {type(error).__name__}: {error}; log with run.log")
 
 
 # -- partial_fit ------------------------------------------------------------------------------------------------------

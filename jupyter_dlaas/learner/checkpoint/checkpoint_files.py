@@ -147,7 +147,7 @@ def write_later(
                 first()
             write()
         except OSError as error:
-            print(f"[no checkpoint at step {step}: {error}]", file=sys.stderr, flush=True)
+            print(f"[cannot write the checkpoint at step {step}: {error}]", file=sys.stderr, flush=True)
         else:
             send(CheckpointWritten(step=step))
 
@@ -217,7 +217,7 @@ def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tu
             damaged.append(one)
             continue
         for other in damaged:
-            print(f"[the checkpoint of step {other.step} is damaged; the one before it is used]", flush=True)
+            print(f"[the checkpoint of step {other.step} is damaged; using the previous one]", flush=True)
             if may_tidy:
                 other.folder.rename(other.folder.with_name(f"damaged-{other.folder.name}-{time.time_ns()}"))
         return one.manifest, content | {"folder": one.folder}
@@ -304,7 +304,10 @@ def load_end(job_dir: Path, call: int) -> dict[str, Any] | None:
         known = bytes.fromhex(header.fields["sha256"]) if header else data[:_SUM]
         is_whole = hashlib.sha256(body).digest() == known
     if not is_whole:
-        print(f"[how training {call + 1} of this program ended is damaged; it is made again]", flush=True)
+        print(
+            f"[the stored result of training {call + 1} of this program is damaged; the training is repeated]",
+            flush=True,
+        )
         return None
     content: dict[str, Any] = from_bytes(body)
     return content

@@ -221,7 +221,7 @@ class ObjectGraph:
             def persistent_load(self, pid: Any) -> Any:
                 entry = entries.get(pid, missing)
                 if entry is missing:
-                    raise KeyError(f"the program did not make `{pid}` again")
+                    raise KeyError(f"the program did not create `{pid}` again")
                 return entry.value
 
         entries: Mapping[str, Any] = self.entries

@@ -33,7 +33,7 @@ __all__ = ["Boundaries", "Verdict"]
 _PART_S: Final = 60.0
 """The maximum time in seconds that a leaving learner waits for the others."""
 _NOTHING_KEPT: Final = (
-    "[a checkpoint was asked for: it is taken when run.epochs, run.batches or a framework's fit begins]"
+    "[a checkpoint was requested: it is written when run.epochs, run.batches or a framework's fit begins]"
 )
 _LOOSE_S: Final = 20.0
 """The time in seconds in which a learner without a guardian must reach a boundary before a signal ends it."""

@@ -33,16 +33,14 @@ def growth_of(batch: str, batch_size: int, max_batch: int | None, rate: str | No
     """Return the policy of `run.batches`; None for batches of fixed size. Raises BadPolicy."""
     if batch == "fixed":
         if max_batch is not None or rate is not None:
-            raise BadPolicy('run.batches: max_batch= and rate= belong to batch="grow"')
+            raise BadPolicy('run.batches: max_batch= and rate= require batch="grow"')
         return None
     if batch != "grow":
-        raise BadPolicy(f'run.batches(batch="{batch}"): there is "fixed" and "grow"')
+        raise BadPolicy(f'run.batches(batch="{batch}"): use "fixed" or "grow"')
     if rate not in RULES:
-        raise BadPolicy(
-            f'run.batches(batch="grow"): say how the learning rate follows, rate= one of {", ".join(RULES)}'
-        )
+        raise BadPolicy(f'run.batches(batch="grow"): set rate= to scale the learning rate; one of {", ".join(RULES)}')
     if max_batch is None or max_batch < batch_size:
-        raise BadPolicy('run.batches(batch="grow"): say the limit, max_batch=, for all learners together')
+        raise BadPolicy('run.batches(batch="grow"): set max_batch=, the largest batch of all learners together')
     return Growth(per_learner=batch_size, most=max_batch, rule=rate, warmup_steps=warmup_steps)
 
 

@@ -68,7 +68,7 @@ class Plan:
 def length(source: Source) -> int:
     """Return the number of batches of a pass. Raises TypeError for a stream of unknown length."""
     if source.stream is not None and source.samples < 0:
-        raise TypeError("this data does not say how many samples it has")
+        raise TypeError("the number of samples in this data is unknown")
     if source.groups is not None or source.order is not None:
         return plan(source, 0).steps
     whole, rest = divmod(source.samples, source.batch_size)
@@ -133,20 +133,20 @@ def source_of(
         )
     else:
         raise BadData(
-            f"run.batches: a {type(data).__name__} cannot be asked for its n-th sample, so they cannot be shared "
-            "out exactly once. Give a dataset with __len__ and __getitem__, a torch IterableDataset, a DataLoader over "
-            "one of these, or arrays."
+            f"run.batches: a {type(data).__name__} has no random access to its samples, so they cannot be sharded "
+            "exactly once. Pass a dataset with __len__ and __getitem__, a torch IterableDataset, a DataLoader over one "
+            "of these, or arrays."
         )
     if batch_size is not None and found.groups is None:
         found = replace(found, batch_size=batch_size)
     if shuffle and found.stream is not None:
-        raise BadData("run.batches: an IterableDataset gives its samples in its own order; shuffle inside of it")
+        raise BadData("run.batches: an IterableDataset determines its own order; shuffle inside the dataset")
     if shuffle is not None:
         found = replace(found, is_shuffled=shuffle, order=None)
     if drop_last is not None:
         found = replace(found, drop_last=drop_last)
     if found.groups is None and found.batch_size < 1:
-        raise BadData("run.batches: say how many samples a batch has, over all learners: run.batches(data, 64)")
+        raise BadData("run.batches: pass the batch size over all learners, for example run.batches(data, 64)")
     return found
 
 
@@ -221,7 +221,9 @@ def _of_stream(data: Any, options: dict[str, Any], reading: Reading) -> Source:
     from torch.utils.data import DataLoader, default_collate
 
     if reading.skip_bad:
-        raise BadData("run.batches(skip_bad=True): where a stream breaks off nobody can go on; skip inside the dataset")
+        raise BadData(
+            "run.batches(skip_bad=True): a stream cannot continue after an error; skip bad samples inside the dataset"
+        )
     options = dict(options)
     collate = options.pop("collate_fn", None) or default_collate
 
@@ -265,7 +267,9 @@ def _of_loader(loader: Any, torch_data: Any, options: dict[str, Any], reading: R
         found = _of_stream(loader.dataset, taken | options, reading)
         return replace(found, batch_size=loader.batch_size or 0, drop_last=bool(loader.drop_last))
     if loader.batch_size is None and isinstance(loader.sampler, torch_data.Sampler) and loader.batch_sampler is None:
-        raise BadData("run.batches: this DataLoader has no batch size; give run.batches its dataset and one")
+        raise BadData(
+            "run.batches: this DataLoader has no batch size; pass its dataset and a batch size to run.batches"
+        )
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     common = Source(
         samples=len(loader.dataset),

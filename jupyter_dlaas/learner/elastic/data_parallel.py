@@ -279,7 +279,7 @@ class Gang:
         """Raise RuntimeError unless all learners are at the same step; otherwise two models would mix."""
         seen = sorted(set(self.steps(step)))
         if len(seen) > 1:
-            raise RuntimeError(f"the learners read checkpoints of different steps: {seen}")
+            raise RuntimeError(f"the learners loaded checkpoints of different steps: {seen}")
 
     def send(self, data: bytes | None, source: int) -> bytes:
         """Send bytes from one learner to all, and return them. Raises RuntimeError if the group is lost."""
@@ -523,11 +523,14 @@ def _check(model: torch.nn.Module, options: dict[str, Any]) -> None:
     """Raise NotShareable for what works only in a gang of fixed membership."""
     what, why = "", ""
     if options.get("static_graph"):
-        what, why = 'ddp={"static_graph": True}', "a learner that joins later has not seen the graph"
+        what, why = 'ddp={"static_graph": True}', "a learner that joins later does not know the graph"
     elif any(getattr(one, "sparse", False) is True for one in model.modules()):
-        what, why = "an embedding with sparse=True", "sparse gradients are averaged only in a gang that stays as it is"
+        what, why = (
+            "an embedding with sparse=True",
+            ("sparse gradients can be averaged only by a fixed number of learners"),
+        )
     if what:
-        hint = "Leave it out, or keep the number of learners: %%train --elastic off."
+        hint = "Omit it, or fix the number of learners: %%train --elastic off."
         raise NotShareable(f"run.prepare: {what}: {why}. {hint}")
 
 

@@ -87,7 +87,7 @@ class Nccl:
         if is_cut():
             # The kernels write into the gradients until the communicator is aborted.
             self._is_over.wait(_GIVE_UP.total_seconds())
-            raise RuntimeError("the group was cut")
+            raise RuntimeError("the process group was aborted")
         with aloud():
             work.wait()  # complete; raises its error, if any
 

@@ -42,7 +42,7 @@ class Diverged(Exception):
     """The error for learners at different points of their program. `words`: their tags, by rank."""
 
     def __init__(self, words: Sequence[int]) -> None:
-        super().__init__(f"learners said different words: {list(words)}")
+        super().__init__(f"learners sent different messages: {list(words)}")
         self.words = tuple(words)
 
 
@@ -111,7 +111,7 @@ class Room:
             for _, one in self._others:
                 one.send(said, socket.MSG_NOSIGNAL)
         except OSError as error:
-            raise RuntimeError(f"another learner is gone: {error}") from error
+            raise RuntimeError(f"lost the connection to another learner: {error}") from error
         self.begun += 1
 
     def _write(self, at: int, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -138,9 +138,9 @@ class Room:
                 try:
                     words = one.recv(_ENOUGH)
                 except OSError as error:
-                    raise RuntimeError(f"learner {rank} is gone: {error}") from error
+                    raise RuntimeError(f"lost the connection to learner {rank}: {error}") from error
                 if not words:
-                    raise RuntimeError(f"learner {rank} is gone, or the group was cut")
+                    raise RuntimeError(f"learner {rank} ended, or the process group was aborted")
                 self._said[rank] += len(words)
                 self._heard[rank] += words
         self._under_way -= 1
@@ -250,7 +250,7 @@ def _connect(listening: socket.socket, names: Sequence[bytes], rank: int) -> lis
             one.settimeout(_MEET_S)
             _, user, _ = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if user != os.getuid():
-                raise PermissionError("another user calls")
+                raise PermissionError("connection from another user refused")
             peers[one.recv(1)[0]] = one
         on_failure.pop_all()
     return peers
@@ -270,7 +270,7 @@ def _memory(peers: Sequence[socket.socket | None], rank: int) -> mmap.mmap:
         assert first is not None
         said, fds, _, _ = socket.recv_fds(first, 1, 1)
         if not said or not fds:
-            raise ConnectionError("learner 0 is gone")
+            raise ConnectionError("lost the connection to learner 0")
         fd = fds[0]
     try:
         for one in peers:

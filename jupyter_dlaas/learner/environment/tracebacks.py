@@ -25,7 +25,7 @@ _ARGUMENTS_MAX: Final = 4
 _NUMBER_MAX: Final = 10**100
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-_RAISED: Final = "The program raises this itself in this line: look at the condition that leads to it."
+_RAISED: Final = "The program raises this error itself in this line: check the condition that leads to it."
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
 
 

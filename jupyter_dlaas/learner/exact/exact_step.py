@@ -44,8 +44,8 @@ class Parts:
 
     def _refuse(self) -> NoReturn:
         raise NotExact(
-            "exact mode (run.prepare(…, shards=…)): a batch is several shards here. Give it to "
-            "run.train_step(fn, batch), whose fn(part) gives the mean loss over one part"
+            "exact mode (run.prepare(…, shards=…)): a batch consists of several shards. Pass it to "
+            "run.train_step(fn, batch), where fn(part) returns the mean loss over one shard"
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -138,8 +138,8 @@ class Exact:
     def _check_step(self, *_: object) -> None:
         if not self._is_stepping:
             raise NotExact(
-                "exact mode: run.train_step(fn, batch) takes the optimiser's step itself; leave out opt.step(), "
-                "or give it as update= where more is to be done: run.train_step(fn, batch, update=lambda: …)"
+                "exact mode: run.train_step(fn, batch) runs the optimiser's step itself; omit opt.step(), "
+                "or pass a custom update: run.train_step(fn, batch, update=lambda: …)"
             )
 
     # -- a step
@@ -149,7 +149,7 @@ class Exact:
     ) -> torch.Tensor:
         """Run one step and return the mean loss; NaN if learners were lost, so that the step will be repeated."""
         if not isinstance(batch, Parts):
-            raise NotExact("run.train_step: give it a batch of run.batches as it is")
+            raise NotExact("run.train_step: pass a batch of run.batches unchanged")
         self._follow()
         before = [one.clone() for one in self._buffers]
         gang = self.gang
@@ -256,7 +256,7 @@ class Exact:
     def _meet(self, mine: dict[cuts.Node, _Sum], nodes: Sequence[list[cuts.Node]], shards: int) -> _Sum:
         """Return the sum over all shards. Raises RuntimeError if the group is lost."""
         if self.gang.is_stranded:
-            raise RuntimeError("the group is lost")
+            raise RuntimeError("the process group is lost")
         gang, vectors = self.gang, {}
         for kind, length in self._shapes().items():
             given = {node: one.vectors[kind] for node, one in mine.items()}

@@ -41,25 +41,25 @@ def check(
     """Raise NotExact if the arguments of `run.prepare` cannot be trained in exact mode."""
     torch = sys.modules.get("torch")
     if not is_first:
-        raise NotExact("exact mode: hand everything over in one run.prepare(model, opt, …, shards=…)")
+        raise NotExact("exact mode: pass everything to a single run.prepare(model, opt, …, shards=…)")
     if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
-        raise NotExact("run.prepare(shards=…): say into how many shards each batch is cut, shards=8 for instance")
+        raise NotExact("run.prepare(shards=…): pass the number of shards of each batch, for example shards=8")
     if torch is None:
-        raise NotExact("run.prepare(shards=…): exact mode is for PyTorch, and this program does not use it")
+        raise NotExact("run.prepare(shards=…): exact mode requires PyTorch, which this program does not use")
     if learners > shards:
         raise NotExact(
-            f"run.prepare(shards={shards}): this job may get {learners} learners, and those beyond {shards} would do "
-            f"nothing. Give at least shards={learners}, or the job fewer learners"
+            f"run.prepare(shards={shards}): this job may get {learners} learners, and those beyond {shards} would have "
+            f"no work. Use at least shards={learners}, or fewer learners"
         )
     if ddp:
-        raise NotExact("run.prepare(ddp=…, shards=…): exact mode does without DistributedDataParallel; leave out ddp=")
+        raise NotExact("run.prepare(ddp=…, shards=…): exact mode does not use DistributedDataParallel; omit ddp=")
     models = [one for one in given if isinstance(one, torch.nn.Module)]
     optimizers = [one for one in given if isinstance(one, torch.optim.Optimizer)]
     if not models or not optimizers:
         raise NotExact("run.prepare(shards=…): exact mode needs a model and an optimiser")
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise NotExact("exact mode: LBFGS goes back several times within a step; use another optimiser")
+            raise NotExact("exact mode: LBFGS runs several backward passes per step; use another optimiser")
     for model in models:
         _check_model(torch, model)
 
@@ -69,16 +69,16 @@ def _check_model(torch: Any, model: Any) -> None:
         kind, where = type(module).__name__, name or "the model itself"
         if kind in _TALKS:
             what = "BatchNorm itself" if kind == "SyncBatchNorm" else "the plain model"
-            raise NotExact(f"exact mode: {where} is a {kind}, which talks to the other learners; use {what}")
+            raise NotExact(f"exact mode: {where} is a {kind}, which communicates with the other learners; use {what}")
         if getattr(module, "sparse", False) and isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
-            raise NotExact(f"exact mode: {where} has sparse gradients; make it with sparse=False")
+            raise NotExact(f"exact mode: {where} has sparse gradients; create it with sparse=False")
     for name, one in [*model.named_parameters(), *model.named_buffers()]:
         if isinstance(one, torch.nn.parameter.UninitializedTensorMixin):
             raise NotExact(
-                f"exact mode: {name} gets its shape in the first step; give its size, or call the model once"
+                f"exact mode: {name} gets its shape in the first step; specify its size, or call the model once"
             )
         if one.is_complex() or one.is_quantized or one.is_meta:
-            raise NotExact(f"exact mode: {name} does not hold plain real numbers")
+            raise NotExact(f"exact mode: {name} does not contain plain real numbers")
 
 
 def check_data(source: Source, shards: int, *, grows: bool) -> None:
@@ -86,4 +86,4 @@ def check_data(source: Source, shards: int, *, grows: bool) -> None:
     if grows:
         raise NotExact('run.batches(batch="grow"): a batch that depends on the number of learners is not exact')
     if source.groups is None and source.batch_size < shards:
-        raise NotExact(f"exact mode: a batch of {source.batch_size} cannot be cut into {shards} shards")
+        raise NotExact(f"exact mode: a batch of {source.batch_size} cannot be divided into {shards} shards")

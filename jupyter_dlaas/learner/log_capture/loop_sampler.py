@@ -49,7 +49,7 @@ class Sampler:
             spot = self._loops.look(self._stack())
         except Exception as error:  # noqa: BLE001 - the program's objects may do anything
             self._is_over = True
-            print(f"[how far the loops are is not shown: {type(error).__name__}: {error}]", file=sys.__stderr__)
+            print(f"[loop progress is not shown: {type(error).__name__}: {error}]", file=sys.__stderr__)
             return
         if spot is not None:
             self._tell(spot)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 Report = tuple[Failure, str]
 """The failure, and its traceback in cells."""
 
-_EXIT_ADVICE: Final = "The program ends itself in this line: look at what leads to it, and at the end of the log."
+_EXIT_ADVICE: Final = "The program exits in this line: check what leads to it, and the end of the log."
 _FULL_S: Final = 10.0
 _SHOW_S: Final = 5.0
 _HOOK_S: Final = 10.0

@@ -100,7 +100,7 @@ def _say(kind: str, names: Sequence[str], limit: str) -> None:
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         count = f"a {kind}" if len(names) == 1 else f"{len(names)} {kind}{'es' if kind.endswith('s') else 's'}"
         waits = f"The job waits{limit} for {count} to end: {', '.join(names[:_NAMED_MAX])}{more}"
-        print(f"[The program has run. {waits}]", file=sys.stderr, flush=True)
+        print(f"[The program has finished. {waits}]", file=sys.stderr, flush=True)
 
 
 def _at(frame: FrameType | None, place: Place) -> str:
@@ -137,7 +137,7 @@ def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -
             else:
                 at = _at(sys._current_frames().get(threading.main_thread().ident or 0), place)
                 limit_s = _FAILED_EXIT_S if has_failed else _EXIT_S
-                text = f"[The program has run. The job waits at most {limit_s:.0f} s for an exit handler{at}]"
+                text = f"[The program has finished. The job waits at most {limit_s:.0f} s for an exit handler{at}]"
                 print(text, file=sys.stderr, flush=True)
 
 
@@ -227,7 +227,9 @@ class Shutdown:
         left = _running_programs()
         if left:
             names = "; ".join(left[:_NAMED_MAX]) + (f" and {len(left) - _NAMED_MAX} more" * (len(left) > _NAMED_MAX))
-            text = f"[Still running, and ended with the job: {names}. To wait for one: process.wait() in the cell.]"
+            text = (
+                f"[Still running, ended with the job: {names}. To wait for a process, call process.wait() in the cell.]"
+            )
             print(text, file=sys.stderr, flush=True)
 
     def _is_own(self, module: object) -> bool:

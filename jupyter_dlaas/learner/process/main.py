@@ -169,7 +169,7 @@ def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
     try:
         os.chdir(directory)
     except OSError as error:
-        print(f"[the directory {directory} is not there ({error.strerror}); running in {job_dir}]", flush=True)
+        print(f"[cannot use the directory {directory} ({error.strerror}); running in {job_dir}]", flush=True)
         os.chdir(job_dir)
         directory = str(job_dir)
     link_originals(job_dir)

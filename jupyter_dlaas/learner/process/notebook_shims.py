@@ -62,8 +62,8 @@ def install(output: Callable[[], Path], *, program: str = "", keeps: bool = True
 def _refusing(name: str) -> Callable[..., str]:
     def refuse(prompt: object = "", *_: object, **__: object) -> str:
         raise NoKeyboard(
-            f"{name}({str(prompt)!r}) asks a person, but a job runs without one. Bind the value in a cell before the "
-            "training cell: small values travel with the job."
+            f"{name}({str(prompt)!r}) cannot prompt for input in a job. Assign the value in a cell before the "
+            "training cell; small values are sent with the job."
         )
 
     return refuse
@@ -74,7 +74,7 @@ def _patch_getpass(module: Any) -> None:
 
 
 def _no_debugger(*_: object, **__: object) -> None:
-    print("[breakpoint() was passed over: a job has no keyboard]", file=sys.stderr)
+    print("[breakpoint() was skipped: a job has no terminal]", file=sys.stderr)
 
 
 def _patch_backend(matplotlib: Any) -> None:

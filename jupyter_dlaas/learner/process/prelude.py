@@ -225,7 +225,7 @@ class _Turn:
         os.pwrite(self._fd, body.encode(), 0)
 
     def _say_why(self) -> None:
-        print("[waiting while another learner runs the cells above the training cell: downloads are made once]")
+        print("[waiting while another learner runs the cells above the training cell: downloads run only once]")
 
 
 def _children() -> tuple[float, int, int]:

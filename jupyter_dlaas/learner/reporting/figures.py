@@ -103,7 +103,7 @@ class Pictures:
         if self._count >= MOST:
             if self._count == MOST:
                 self._count += 1
-                print(f"[{MOST} pictures are kept; further ones are not]")
+                print(f"[only the first {MOST} pictures are kept]")
             return None, False
         while (path := folder / f"{stem}-{number:03}.{ending}").exists():
             number += 1

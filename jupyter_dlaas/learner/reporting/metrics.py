@@ -96,7 +96,7 @@ _NAN_CHECKS: Final = (
 
 def _nan_advice() -> str:
     checks = [check for module, check in _NAN_CHECKS if module in sys.modules]
-    return f" To find the operation that made it: {checks[0]}" if checks else ""
+    return f" To find the operation that produced it: {checks[0]}" if checks else ""
 
 
 def _is_ours(fd: int) -> bool:
@@ -199,7 +199,7 @@ class Metrics:
                 continue
             self._not_finite.add(name)
             what = "NaN" if math.isnan(value) else "infinite"
-            said = f"became {what} at step {step}" if self.history.get(name) else f"is {what} from its first value"
+            said = f"became {what} at step {step}" if self.history.get(name) else f"is {what} from the first value"
             at = "" if self.history.get(name) else f" (step {step})"
             report(NOT_FINITE, f"{name} {said}{at}.{_nan_advice() if math.isnan(value) else ''}")
 

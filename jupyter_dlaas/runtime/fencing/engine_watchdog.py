@@ -168,9 +168,9 @@ class EngineWatchdog:
                 setsigmask=(),
                 setsigdef=(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGHUP),
             )
-            print("keeper: the engine was killed; it is started again", file=sys.stderr, flush=True)
+            print("engine watchdog: the engine was killed; restarting it", file=sys.stderr, flush=True)
         except OSError as error:
-            print(f"keeper: the engine could not be started again: {error}", file=sys.stderr, flush=True)
+            print(f"engine watchdog: the engine could not be restarted: {error}", file=sys.stderr, flush=True)
         finally:
             os.chdir(here)
 

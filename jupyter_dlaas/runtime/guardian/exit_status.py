@@ -74,8 +74,8 @@ def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, i
 _UNGUARDED = Failure(
     cause=Cause.PLATFORM,
     code="unguarded",
-    what="left, since no guardian answered for a while",
-    advice="Nothing to do: it goes on from its checkpoint.",
+    what="exited because no guardian had answered for a while",
+    advice="No action is needed: the job continues from its checkpoint.",
 )
 
 

@@ -29,13 +29,13 @@ from jupyter_dlaas.runtime.fencing.lock import Lock
 from jupyter_dlaas.runtime.guardian.decide import Act, Seen, decide
 from jupyter_dlaas.runtime.guardian.exit_status import read_result, reap, was_let_go
 from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
-from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner, find_living
 from jupyter_dlaas.runtime.guardian.log_follower import Following
 from jupyter_dlaas.runtime.guardian.membership_shell import Live
-from jupyter_dlaas.runtime.guardian.rendezvous import Meeting
+from jupyter_dlaas.runtime.guardian.rendezvous import Rendezvous
 from jupyter_dlaas.runtime.guardian.resource_limits import Limits
-from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, Farewell, sweep
+from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, GracefulShutdown, sweep
 from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run
 from jupyter_dlaas.runtime.spawn.spawner import Origin, Spawner
@@ -72,7 +72,7 @@ class Guardian:
         kinds = {"may_change": self._may_change, "is_torch": self._is_torch}
         self._spawner = Spawner(self._job, job_dir, self._base, origin, **kinds)
         self._limits = Limits(self._job, self._spec)
-        self._tell = Chronicle(job_dir, mask_of(self._base), self._limits.explained)
+        self._tell = JournalWriter(job_dir, mask_of(self._base), self._limits.explained)
         self._earlier = self._tell.earlier
         self._me = own(os.getpid())
         self._wanted: Wanted | None = None
@@ -86,9 +86,9 @@ class Guardian:
         """Failures that wait for adopted learners to connect: only these know whether the gang can continue."""
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir, mask_of(self._base))
-        self._store = Meeting(self._spawner)
+        self._store = Rendezvous(self._spawner)
         self._live = self._new_live()
-        self._farewell = Farewell()
+        self._shutdown = GracefulShutdown()
         self._hangs = Hangs(self._tell, limit_s(self._base), set_s=self._spec.hang_after_s)
         self._hellos_by = 0.0
         self._statuses: dict[int, int] = {}
@@ -156,14 +156,14 @@ class Guardian:
         if now < self._presence.due(now):
             return
         if not self._presence.look(now):
-            _log("another one holds the job's lock; this one leaves it")
+            _log("another guardian holds the job's lock; exiting")
             self._is_closed = True
             return
         self._tell.journal.renew()
         self._woken()
 
     def _due(self, now: float) -> float | None:
-        dues = (self._farewell.due(), self._logs.due(now), self._hangs.due(now), self._limits.due())
+        dues = (self._shutdown.due(), self._logs.due(now), self._hangs.due(now), self._limits.due())
         times = [at for at in dues if at is not None]
         times.append(self._presence.due(now))
         if now < self._hellos_by:
@@ -224,7 +224,7 @@ class Guardian:
             alive=len(alive),
             is_broken=bool(self._failed),
             # A learner that waits at a boundary for an earlier guardian's commit cannot continue: then all leave.
-            is_leaving=self._farewell.is_leaving or any(one.is_limited for one in alive),
+            is_leaving=self._shutdown.is_leaving or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
             may_change=self._wanted is not None and self._live.may_become(self._wanted),
             is_changing=self._live.is_told and not self._live.is_over,
@@ -292,7 +292,7 @@ class Guardian:
 
     def _mend(self) -> None:
         """Let the survivors of a loss continue at once without the lost learners."""
-        if self._live.is_on and not self._farewell.is_leaving and not self._failed:
+        if self._live.is_on and not self._shutdown.is_leaving and not self._failed:
             self._live.mend(self._generation)
 
     # -- adoption and start --------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class Guardian:
         wanted = self._wanted
         assert wanted is not None
         self._generation, self._failed, self._is_completed = wanted.generation, [], False
-        self._farewell = Farewell()
+        self._shutdown = GracefulShutdown()
         self._store.end()
         self._learners = {}
         self._live = self._new_live()
@@ -433,7 +433,7 @@ class Guardian:
         """Bring the learners to a step boundary, a checkpoint and exit. Called repeatedly until they are gone."""
         assert self._wanted is not None
         if not self._is_expecting():  # only connected learners can report what to save or change
-            self._farewell.leave(self._live.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
+            self._shutdown.leave(self._live.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
 
     def _is_expecting(self) -> bool:
         """Return whether adopted learners are still expected to connect."""
@@ -442,7 +442,7 @@ class Guardian:
     def _end(self) -> None:
         """End the learners without a checkpoint: their work no longer counts."""
         grace_s = self._wanted.grace_s if self._wanted is not None else TERM_S
-        self._farewell.end(self._alive(), LAST_WORDS_S if self._failed else 0.0, min(grace_s, TERM_S), time.monotonic())
+        self._shutdown.end(self._alive(), LAST_WORDS_S if self._failed else 0.0, min(grace_s, TERM_S), time.monotonic())
 
     # -- messages and ends of learners ---------------------------------------------------------------------------------
 
@@ -546,7 +546,7 @@ class Guardian:
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
             # later.
-            _log("some process does not end; it is left to the system")
+            _log("a process of the job does not end; giving up on it")
         self._limits.close()
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Stragglers
 from jupyter_dlaas.runtime.system.process import Activity, activity_of, send
@@ -156,13 +156,15 @@ def judge(
         if one.stopped_s is not None:
             # If all processes are stopped at once, the user did it on purpose.
             if now - one.stopped_s >= (alone * least_s if are_all_stopped else _STOPPED_S):
-                hung[member] = "its process was stopped (SIGSTOP) and did not go on"
+                hung[member] = "its process was stopped (SIGSTOP) and did not continue"
         elif member not in waiting and one.still_s(now) >= limit_s:
-            hung[member] = f"it hung: no step and no movement for {one.still_s(now):.0f} s{_at(one)}"
+            hung[member] = f"it hung: no step and no progress for {one.still_s(now):.0f} s{_at(one)}"
     if hung:
         about = {m for m in gang - waiting if pulses[m].still_s(now) >= pulses[m].limit_s(least_s) - 2 * LOOK_S}
         if is_gang and about == gang and not any(pulses[m].stopped_s is not None for m in gang):
-            return Verdict({m: f"waits for the others{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True)
+            return Verdict(
+                {m: f"it waits for the other learners{_at(pulses[m])}" for m in sorted(gang)}, is_mutual=True
+            )
         others = [pulses[m] for m in gang - waiting - hung.keys() if pulses[m].stopped_s is None]
         hung = {m: why for m, why in hung.items() if m not in gang or _is_alone(pulses[m], others, least_s)}
     if hung:
@@ -230,25 +232,25 @@ _HUNG: Final = Failure(
     cause=Cause.HANG,
     code="hang",
     what="",
-    advice="It waits for something that does not come: a lock, a queue, a connection, or another process. If this line "
-    "may take that long, allow more with --hang-after.",
+    advice="It probably waits for a lock, a queue, a connection or another process. If this line may take that long, "
+    "allow more time with --hang-after.",
 )
 _MUTUAL: Final = Failure(
     cause=Cause.YOUR_CODE,
     code="deadlock",
     what="all learners wait for each other",
-    advice="Something that all must do together is done by some only: look for an `if run.is_main` or `if run.rank` "
-    "around a run.log(reduce=…) or a backward(), or for a loop that is longer in one learner. "
-    "The end of each log shows where it was.",
+    advice="Only some learners execute an operation that all must execute together: look for an `if run.is_main` or "
+    "`if run.rank` around a run.log(reduce=…) or a backward(), or for a loop that is longer in one learner. "
+    "The end of each log shows where the learner was.",
 )
 
 
 class Hangs:
     """Imperative shell around `judge`: checks the learners every half second while any of them is watched."""
 
-    def __init__(self, tell: Chronicle, least_s: float, *, set_s: float | None = None) -> None:
+    def __init__(self, tell: JournalWriter, least_s: float, *, set_s: float | None = None) -> None:
         """Set the limit: `least_s` is the default in seconds, `set_s` the value that the job's owner chose."""
-        self._chronicle, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
+        self._journal, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}
         self._kill_at: dict[int, float] = {}
         self._look_s = 0.0
@@ -316,7 +318,7 @@ class Hangs:
         self._tell_slow(list(training), now)
         profile = self._stragglers.profile(training, now)
         if profile is not None:
-            self._chronicle.profile(max(training.values()), profile)
+            self._journal.profile(max(training.values()), profile)
 
     def _pulse(self, one: Learner, now: float) -> Pulse:
         return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, heard_s=now))
@@ -338,10 +340,10 @@ class Hangs:
         member, at = verdict.awaited if verdict.awaited is not None else (None, "")
         if member != self._awaited:
             self._awaited = member
-            self._chronicle.awaited(member, at)
+            self._journal.awaited(member, at)
 
     def _tell_slow(self, members: Sequence[int], now: float) -> None:
         found = self._stragglers.slow(members, now)
         if (found.member if found is not None else None) != self._slow:
             self._slow = found.member if found is not None else None
-            self._chronicle.slow(found)
+            self._journal.slow(found)

@@ -47,13 +47,13 @@ from jupyter_dlaas.wire.protocol import Failure, Note
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 from jupyter_dlaas.wire.step_range import Range
 
-__all__ = ["Chronicle"]
+__all__ = ["JournalWriter"]
 
 _REPORTS_MAX: Final = 50
 """Maximum number of notes per job."""
 
 
-class Chronicle:
+class JournalWriter:
     """Journal of a job, and the state that it already records."""
 
     def __init__(

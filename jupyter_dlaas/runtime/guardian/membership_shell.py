@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from jupyter_dlaas.runtime.guardian import membership
-from jupyter_dlaas.runtime.guardian.journal_writer import Chronicle
+from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.membership import Build, Order, Peer, Propose, Regroup
 from jupyter_dlaas.runtime.system.process import send
@@ -30,8 +30,8 @@ _ROUNDS: Final = 1_000_000
 class Live:
     """Gang that can change while it trains, from the moment at which all of its learners train."""
 
-    def __init__(self, learners: Mapping[int, Learner], tell: Chronicle, join: Join, where: Where) -> None:
-        self._learners, self._chronicle, self._join, self._where = learners, tell, join, where
+    def __init__(self, learners: Mapping[int, Learner], tell: JournalWriter, join: Join, where: Where) -> None:
+        self._learners, self._journal, self._join, self._where = learners, tell, join, where
         self._state: Regroup | None = None
         self._failure: Failure | None = None
         self._met: tuple[int, tuple[str, int]] = (-1, ("", 0))
@@ -83,7 +83,7 @@ class Live:
         if any(one.line is None for one in alive):
             return  # an adopted learner connects within moments
         ranked = tuple(one.member for one in alive)
-        above = self._chronicle.guardians * _ROUNDS
+        above = self._journal.guardians * _ROUNDS
         self._state = Regroup(members=ranked) if is_new else membership.found(self._peers(), ranked, above=above)
 
     def lost(self, failure: Failure) -> bool:
@@ -154,10 +154,10 @@ class Live:
             one = self._learners[member]
             one.generation, one.rank = generation, rank
             for steps in one.trained:
-                self._chronicle.committed(steps.generation, steps.ranges)
+                self._journal.committed(steps.generation, steps.ranges)
         failure, self._failure = self._failure, None
         step = max(self._learners[member].trains_from or 0 for member in members)
-        self._chronicle.regrouped(generation, members, step, idle_s, failure)
+        self._journal.regrouped(generation, members, step, idle_s, failure)
 
     def _tell(self) -> None:
         assert self._state is not None

@@ -8,10 +8,10 @@ from jupyter_dlaas.runtime.guardian import rendezvous_store
 from jupyter_dlaas.runtime.spawn.spawner import Spawner
 from jupyter_dlaas.runtime.system.process import Identity, identity, is_alive, send
 
-__all__ = ["Meeting"]
+__all__ = ["Rendezvous"]
 
 
-class Meeting:
+class Rendezvous:
     """Rendezvous store of a job. A dead store is replaced: a new process group needs nothing of the old one."""
 
     def __init__(self, spawner: Spawner) -> None:

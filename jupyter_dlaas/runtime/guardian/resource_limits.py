@@ -121,7 +121,7 @@ class Limits:
         with suppress(OSError):
             kills = re.search(r"^oom_kill (\d+)", (group / "memory.events").read_text(), re.MULTILINE)
             if kills is not None and int(kills[1]) and one.failure is None:
-                one.failure = self._failure("used more memory than it may")
+                one.failure = self._failure("ran out of memory")
         with suppress(OSError):
             group.rmdir()
 
@@ -144,7 +144,7 @@ class Limits:
             cause=Cause.RESOURCES,
             code="memory_limit",
             what=f"{what}; its limit is {size_in_words(self._memory)} (--memory {_option(self._memory)})",
-            advice=f"Ask for more, for example --memory {_option(2 * self._memory)}; or load less at once, use a "
+            advice=f"Request more, for example --memory {_option(2 * self._memory)}; or load less at once, use a "
             "smaller batch or fewer DataLoader workers.",
         )
 

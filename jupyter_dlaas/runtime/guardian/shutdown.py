@@ -13,13 +13,13 @@ from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.system.process import Identity, kill_round, send
 from jupyter_dlaas.wire.learner_messages import ProposeStop, StopAt, to_line
 
-__all__ = ["TERM_S", "Farewell", "sweep"]
+__all__ = ["TERM_S", "GracefulShutdown", "sweep"]
 
 TERM_S: Final = 5.0
 """Seconds from SIGTERM to SIGKILL if nothing needs to be saved."""
 
 
-class Farewell:
+class GracefulShutdown:
     """Shutdown of one generation. Called repeatedly until no learner is left; each step is carried out once."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from jupyter_dlaas.runtime.spawn.launch import Order
 from jupyter_dlaas.runtime.system.process import JOB_MARK, stat_of
 from jupyter_dlaas.wire.learner_messages import JobZygoteReady, to_line
 
-__all__ = ["FLAG", "MARK", "Nursery", "leave_behind"]
+__all__ = ["FLAG", "MARK", "JobZygote", "leave_behind"]
 
 FLAG: Final = "--nursery"
 """Argument with which a learner leaves a job zygote behind."""
@@ -36,7 +36,7 @@ ANSWER_S: Final = 1.0
 _LOOK_S: Final = 60.0
 
 
-class Nursery:
+class JobZygote:
     """Guardian's connection to the job zygote."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -147,7 +147,7 @@ def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:
             return
         why_not = preload.unfit(seen)
         if why_not is not None:
-            print(f"nursery: {why_not}", file=sys.stderr, flush=True)
+            print(f"job zygote: {why_not}", file=sys.stderr, flush=True)
             return
         _answer(fds)
 

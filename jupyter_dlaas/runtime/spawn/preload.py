@@ -73,10 +73,10 @@ def places() -> Mapping[str, int]:
 def unfit(seen: Mapping[str, int]) -> str | None:
     """Return the reason why this process must not fork, or None. `seen` holds its `places` before its imports."""
     if thread_count() != 1:
-        return "a second thread runs here; forks of it could hang"
+        return "the process has more than one thread; its forks could hang"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "CUDA was touched here; forks of it cannot use it"
+        return "CUDA is initialised in this process; its forks cannot use it"
     if places() != seen:
         return "the environment's packages changed"
     return None

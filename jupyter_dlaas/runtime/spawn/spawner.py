@@ -12,7 +12,7 @@ from typing import Final
 from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.spawn import job_zygote, launch
-from jupyter_dlaas.runtime.spawn.job_zygote import Nursery
+from jupyter_dlaas.runtime.spawn.job_zygote import JobZygote
 from jupyter_dlaas.runtime.spawn.launch import Order
 from jupyter_dlaas.runtime.spawn.preload import ROOM
 from jupyter_dlaas.runtime.system.process import JOB_MARK, thread_count
@@ -55,7 +55,7 @@ class Spawner:
     ) -> None:
         self._job, self._job_dir, self._environment = job, job_dir, environment
         self._origin, self._may_change, self._is_torch = origin, may_change, is_torch
-        self._nursery: Nursery | None = None
+        self._job_zygote: JobZygote | None = None
 
     def learner(
         self,
@@ -117,17 +117,17 @@ class Spawner:
 
     def adopt(self, sock: socket.socket) -> None:
         """Use the connection of a job zygote in place of any other one."""
-        if self._nursery is not None:
-            self._nursery.close()
-        self._nursery = Nursery(sock)
+        if self._job_zygote is not None:
+            self._job_zygote.close()
+        self._job_zygote = JobZygote(sock)
 
     def _from_nursery(self, order: Order, passed: int | None = None) -> int | None:
-        if self._nursery is None:
+        if self._job_zygote is None:
             return None
-        pid = self._nursery.start(order, passed)
+        pid = self._job_zygote.start(order, passed)
         if pid is None:
-            self._nursery.close()
-            self._nursery = None
+            self._job_zygote.close()
+            self._job_zygote = None
         return pid
 
     def _start(self, order: Order, passed: int | None = None) -> int:

@@ -226,7 +226,7 @@ def main(arguments: list[str]) -> int:
     with suppress(OSError):
         os.sched_setscheduler(0, policy, os.sched_param(0))
     if thread_count() != 1:
-        print(f"zygote: {thread_count()} threads after the imports; not fit to fork", file=sys.stderr, flush=True)
+        print(f"zygote: {thread_count()} threads after the imports; cannot fork safely", file=sys.stderr, flush=True)
         return 4
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _rehearse()

@@ -1,3 +1,3 @@
-"""The lifecycle manager: one process per pool, the only writer of what should be."""
+"""Lifecycle manager: one process per pool, the only writer of the desired state."""
 
 from __future__ import annotations

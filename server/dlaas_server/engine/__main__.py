@@ -1,7 +1,7 @@
 """`python -m dlaas_server.engine --pool-dir DIR`: the engine of one pool, in the foreground.
 
 Takes the pool's lock first, then opens the store, then serves. A second engine of the same pool exits 0 at once.
-Ends by itself when it was idle with no unfinished job for `--idle-s`.
+Exits after `--idle-s` seconds without requests and unfinished jobs.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ FORGET_EVERY_S: Final = 3600.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command. Returns the exit code."""
+    """Run the command and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m dlaas_server.engine", description=__doc__)
-    parser.add_argument("--pool-dir", type=Path, required=True, help="the pool's directory; made if it is not there")
-    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="end after so many idle seconds; 0: never")
+    parser.add_argument("--pool-dir", type=Path, required=True, help="the pool's directory, created if missing")
+    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="exit after this many idle seconds; 0: never")
     options = parser.parse_args(argv)
     logging.basicConfig(
         level=logging.INFO,
@@ -60,28 +60,29 @@ def main(argv: list[str] | None = None) -> int:
     )
     folder: Path = options.pool_dir.absolute()
     try:
-        with in_words("its directory cannot be written"):
+        with in_words("its directory is not writable"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not _locked(lock, folder) or _other_engine(folder):
-            print(f"another engine serves {folder}", file=sys.stderr)
+            print(f"another engine already serves {folder}", file=sys.stderr)
             return 0
         asyncio.run(serve(folder, options.idle_s))
     except DlaasError as error:
-        print(f"the engine of {folder} cannot run: {error}", file=sys.stderr)
+        print(f"the engine of {folder} cannot start: {error}", file=sys.stderr)
         return 1
     return 0
 
 
 def _locked(lock: int, folder: Path) -> bool:
-    """Take the pool's lock, for as long as this process lives. Raises PoolError where the file system has no locks."""
+    """Take the pool's lock until this process ends. Raises PoolError if the file system does not support locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
         raise PoolError(
-            f"its file system has no locks ({error.strerror}), so two engines could give out the same devices. Set "
+            f"its file system does not support locks ({error.strerror}), so two engines could allocate the "
+            "same devices. Set "
             "JUPYTER_DLAAS_POOL_DIR to a directory on a local disk"
         ) from error
     with contextlib.suppress(OSError):  # for people to read: a full disk must not keep us from deleting jobs
@@ -91,13 +92,13 @@ def _locked(lock: int, folder: Path) -> bool:
 
 
 def _other_engine(folder: Path) -> bool:
-    """Tell whether another engine lives that we share no lock with: the lock's file was removed by hand."""
+    """Return whether another engine is alive although this one has the lock: the lock file was removed by hand."""
     other = recorded(read_json(folder / "engine.json"))
     return other is not None and other.pid != os.getpid() and is_alive(other)
 
 
 async def serve(folder: Path, idle_s: float) -> None:
-    """Serve the pool until a signal, or until it was idle for `idle_s`."""
+    """Serve the pool until a signal arrives or it was idle for `idle_s`."""
     store = await Store.open(folder / "store.sqlite3")
     if store.warning:
         log.warning("%s", store.warning)
@@ -124,7 +125,7 @@ async def serve(folder: Path, idle_s: float) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # before anybody finds the socket, and ends who listens there
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    with in_words("its socket cannot be made"):
+    with in_words("its socket cannot be created"):
         bound = _bound(folder)
     with bound as listening:
         server.add_socket(listening)
@@ -132,7 +133,7 @@ async def serve(folder: Path, idle_s: float) -> None:
             _announce(folder)
         except OSError:  # the disk is full
             store.release_reserve()
-            with in_words("its directory cannot be written"):
+            with in_words("its directory is not writable"):
                 _announce(folder)
         log.info("serving pool %s in %s", pool.name, folder)
         turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
@@ -150,16 +151,16 @@ async def serve(folder: Path, idle_s: float) -> None:
 
 
 async def _forget(lifecycle: Lifecycle, blobs: Blobs) -> None:
-    """Remove what is older than is kept, now and then."""
+    """Remove ended jobs beyond the retention limits periodically."""
     while True:
         try:
             await blobs.collect(lifecycle.store)  # notes what is needed now
             gone = await forget_old(lifecycle)
             if gone:
-                log.info("removed %d ended jobs that were older, or more, than are kept", len(gone))
+                log.info("removed %d ended jobs beyond the retention limits", len(gone))
             await blobs.collect(lifecycle.store)
         except DlaasError as error:
-            log.warning("old jobs could not be removed: %s", error)
+            log.warning("cannot remove old jobs: %s", error)
         await asyncio.sleep(FORGET_EVERY_S)
 
 
@@ -170,14 +171,14 @@ async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float)
         if idle_s > 0:
             left = idle_s if since_s is None else since_s + idle_s - lifecycle.clock()
             if left <= 0:
-                log.info("idle for %.0f s", idle_s)
+                log.info("exiting after %.0f s without work", idle_s)
                 return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), left)
 
 
 def _bound(folder: Path) -> socket.socket:
-    """The pool's socket, for our user alone. Paths of any length work: it is bound through the folder's descriptor."""
+    """Return the pool's socket, for this user only. It is bound through the folder's descriptor: paths may be long."""
     listening = socket.socket(socket.AF_UNIX)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -196,9 +197,9 @@ def _bound(folder: Path) -> socket.socket:
 
 
 def _announce(folder: Path) -> None:
-    """Tell where and who we are, whole or not at all."""
+    """Write the discovery file atomically."""
     me = identity(os.getpid())
-    assert me is not None, "we are alive"
+    assert me is not None, "this process is alive"
     record = {
         "pid": me.pid,
         "start": me.start,

@@ -15,28 +15,28 @@ from dlaas_server.store import Store
 __all__ = ["PARTIAL", "Blobs"]
 
 AWAITED_S: Final = 86_400.0
-"""So long uploaded bytes wait for the submit that names them."""
+"""Time that uploaded bytes are kept for the submit that refers to them."""
 LEFT_S: Final = 3600.0
-"""Bytes that an earlier engine took in, and no job needs, stay so long: their submit may be on its way."""
+"""Time that unused bytes of an earlier engine are kept: their submit may be on its way."""
 PARTIAL: Final = ".partial-"
 _GONE: Final = ".gone-"
 
 
 @dataclass(slots=True)
 class Blobs:
-    """The folder of uploaded bytes. Called in the event loop's thread."""
+    """Folder of uploaded bytes. Called in the event loop's thread."""
 
     folder: Path
     clock: Callable[[], float] = time.monotonic
     _held_s: dict[str, float] = field(default_factory=dict)
-    """When these bytes were last uploaded, or named in a submit."""
+    """SHA-256 -> time of the last upload or reference in a submit."""
     _awaited: set[str] = field(default_factory=set)
-    """Those that no job which was stored since has named."""
+    """Blobs to which no job stored since has referred."""
     _needed: frozenset[str] = frozenset()
-    """Those that a job needed when it was last looked."""
+    """Blobs that a job needed at the last collection."""
 
     def path(self, sha256: str) -> Path:
-        """Where the bytes are, or would be."""
+        """Return the path of the bytes, whether they exist or not."""
         return self.folder / sha256
 
     def hold(self, sha256: str) -> None:
@@ -45,11 +45,11 @@ class Blobs:
         self._awaited.add(sha256)
 
     def stored(self, sha256s: Collection[str]) -> None:
-        """A job that names these bytes is stored: they stay as long as it does."""
+        """Record that a stored job refers to these bytes: they are kept as long as the job."""
         self._awaited -= set(sha256s)
 
     async def collect(self, store: Store) -> int:
-        """Remove what no job needs. Returns how many files it were. Raises StoreError."""
+        """Remove the bytes that no job needs. Return the number of removed files. Raises StoreError."""
         if not self.folder.is_dir():
             return 0
         began_s = self.clock()

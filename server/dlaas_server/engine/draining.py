@@ -1,4 +1,4 @@
-"""Draining nodes: their jobs shrink, move or leave; those that cannot leave yet are asked for a checkpoint."""
+"""Drain of nodes: jobs shrink, move or are preempted; those that cannot leave yet are asked for a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["ask_to_save", "emptied"]
 
 
 def ask_to_save(draft: Draft, name: str, by: str) -> None:
-    """Ask a job for a checkpoint, unless it leaves or changes its size already."""
+    """Request a checkpoint of a job, unless it is being stopped or resized already."""
     if may_request_checkpoint(draft.job(name)):
         draft.put(user_requests.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
 
 
 def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
-    """Take their jobs off the nodes that are drained; and what those are told that cannot leave yet."""
+    """Move jobs off the drained nodes. Return the new snapshot, and reasons for the jobs that cannot leave yet."""
     leaves = drain(picture, usual, draft.now_s)
     jobs, staying = dict(picture.jobs), {}
     why = {node.name: f"{node.name} is {node.cordoned}" for node in picture.nodes if node.drains}

@@ -1,4 +1,4 @@
-"""Failures of the hardware, as a turn of the loop takes them in: what is suspect, and who is tried again elsewhere."""
+"""Hardware failures within a turn of the loop: suspect devices, and jobs that restart elsewhere."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["count_failure", "trust_again"]
 
 
 def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) -> None:
-    """Count a failure of the hardware under a job, or the proof that it works.
+    """Count a failure of the hardware of a job, or the proof that it works.
 
-    A job that lost a learner there is tried again elsewhere. `before`: the job as it was before the fact was folded in.
+    A job that lost a learner to it restarts on other devices. `before`: the job before the fact was applied.
     """
     if isinstance(fact, LearnerDown) and fact.failure is not None:
         settings = draft.settings
         found, text = struck(settings.suspects, before, fact, nodes_in_force(nodes, settings), draft.now_s)
         if found is not settings.suspects and found != settings.suspects:
-            what = "met a hardware failure" if fact.failure.cause is Cause.HARDWARE else "was killed or hung"
+            what = "had a hardware failure" if fact.failure.cause is Cause.HARDWARE else "was killed or hung"
             draft.set(replace(settings, suspects=found), text or f"A learner of {before.id} {what}.")
     elif draft.settings.suspects and isinstance(fact, CheckpointSaved | JobCompleted):
         found = cleared(draft.settings.suspects, before, fact)
@@ -36,11 +36,11 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
         job = draft.job(before.id)
         elsewhere = moved_away(job, draft.settings.suspects)
         if elsewhere is not job:
-            draft.put((elsewhere, (Story("suspect", "Its device is suspect: it is tried again elsewhere."),)))
+            draft.put((elsewhere, (Story("suspect", "Its device is suspect; the job restarts on other devices."),)))
 
 
 def trust_again(draft: Draft) -> None:
-    """Put back in service what has not failed for a while."""
+    """Return devices to service that have not failed for a while."""
     trusted = trusted_again(draft.settings.suspects, draft.now_s)
     if trusted is not draft.settings.suspects:
-        draft.set(replace(draft.settings, suspects=trusted), "A device that failed is tried again.")
+        draft.set(replace(draft.settings, suspects=trusted), "A device that had failed is back in service.")

@@ -1,4 +1,4 @@
-"""The engine's door: HTTP and a WebSocket on the pool's Unix socket. Thin: reads, asks `Requests`, writes."""
+"""Endpoint of the engine: HTTP and a WebSocket on the pool's Unix socket. Parses, calls `Requests`, and answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UCRED: Final = struct.Struct("3i")
 
 
 def peer_user(connection: socket.socket, vouched: str | None) -> str:
-    """Who is at the other end: the process's user, or whom a relay of our own user vouches for. Raises Forbidden."""
+    """Return the peer's user, or the user for whom a relay of the engine's own user vouches. Raises Forbidden."""
     _pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     if uid not in (os.getuid(), 0):
         raise Forbidden("this pool belongs to another user")
@@ -55,7 +55,7 @@ def _user_name(uid: int) -> str:
 
 
 def application(requests: Requests, websocket: type[tornado.web.RequestHandler]) -> tornado.web.Application:
-    """All routes of `openapi.ROUTES` that the engine serves."""
+    """Return the application with all routes of `rest.routes.ROUTES` that the engine serves."""
     handlers: list[tuple[str, type[tornado.web.RequestHandler], dict[str, Any]]] = []
     by_path: dict[str, list[Route]] = {}
     for route in ROUTES:
@@ -78,15 +78,15 @@ def _log_request(handler: tornado.web.RequestHandler) -> None:
 
 
 class Base(tornado.web.RequestHandler):
-    """What all handlers share: who asks, and errors in our form."""
+    """Base of all handlers: the caller, and errors as JSON."""
 
     def caller(self) -> str:
-        """The user who asks. Raises Forbidden, TooOld."""
+        """Return the calling user. Raises Forbidden, TooOld."""
         said = self.request.headers.get("X-Dlaas-Protocol")
         if said is not None and said != str(PROTOCOL):
-            raise TooOld(f"the engine speaks protocol {PROTOCOL}, you speak {said[:20]}: update the older of the two")
+            raise TooOld(f"the engine uses protocol {PROTOCOL}, the client {said[:20]}: update the older of the two")
         connection = self.request.connection
-        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         return peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
 
     def answer(self, body: object, status: int = 200) -> None:
@@ -96,34 +96,34 @@ class Base(tornado.web.RequestHandler):
         self.finish(json.dumps(body, separators=(",", ":")))
 
     def fail(self, error: DlaasError) -> None:
-        """Send an error in our form."""
+        """Send an error as JSON."""
         self.answer(error.as_json(), error.http_status)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """What tornado itself refuses (a bad method, a body too large) in the same form."""
+        """Send tornado's own refusals (bad method, body too large) in the same form."""
         self.answer(refusal(self, status_code), status_code)
 
 
 def refusal(handler: tornado.web.RequestHandler, status: int) -> dict[str, Json]:
-    """The error of a request that was refused before any operation saw it."""
+    """Return the error of a request that was refused before any operation."""
     reason = "not found" if status == 404 else handler._reason
     code = {404: "not_found", 405: "invalid", 400: "invalid", 413: "invalid"}.get(status, "internal")
     return {"error": {"code": code, "message": f"{handler.request.method} {handler.request.path}: {reason}"}}
 
 
 class Nowhere(Base):
-    """Any other path."""
+    """Handler of unknown paths."""
 
     def prepare(self) -> None:
-        """Refuse before anything is read."""
+        """Refuse the request before its body is read."""
         raise tornado.web.HTTPError(404)
 
 
 class Handler(Base):
-    """JSON in, JSON or bytes out."""
+    """Handler with a JSON request and a JSON or binary answer."""
 
     def initialize(self, requests: Requests, operations: dict[str, Operation]) -> None:
-        """Called by tornado for each request."""
+        """Set the handler's route and operations; tornado calls this for each request."""
         self.requests = requests
         self.administration = Administration(requests.lifecycle)
         self.operations = operations
@@ -142,25 +142,25 @@ class Handler(Base):
     get = post = patch = put = delete = _run
 
     def body(self, kind: type[T], *, required: bool = True) -> T:
-        """The body as a record. Raises Invalid."""
+        """Return the body as a record. Raises Invalid."""
         raw = self.request.body
         if not raw and not required:
             return decode(kind, {})
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise Invalid(f"body: is no JSON ({error})") from None
+            raise Invalid(f"body: not valid JSON ({error})") from None
         return decode(kind, value)
 
     def text_of(self, name: str, default: str = "") -> str:
-        """A parameter of the query. Raises Invalid when it is not text."""
+        """Return a query parameter. Raises Invalid if it is not text."""
         try:
             return self.get_query_argument(name, default)
         except tornado.web.HTTPError:
-            raise Invalid(f"{name}: is no text") from None
+            raise Invalid(f"{name}: not valid text") from None
 
     def whole(self, name: str, default: int, least: int, most: int) -> int:
-        """A whole number of the query. Raises Invalid."""
+        """Return an integer of the query. Raises Invalid."""
         text = self.text_of(name)
         if not text:
             return default
@@ -170,7 +170,7 @@ class Handler(Base):
         return int(text)
 
     def seconds(self, name: str, default: float, most: float) -> float:
-        """A duration of the query. Raises Invalid."""
+        """Return a duration of the query in seconds. Raises Invalid."""
         text = self.text_of(name)
         try:
             value = float(text) if text else default
@@ -369,16 +369,16 @@ _OPERATIONS: Final[dict[str, Operation]] = {
 
 @tornado.web.stream_request_body
 class BlobHandler(Base):
-    """Bytes for a later submit, streamed to disk and kept under their SHA-256."""
+    """Upload of bytes for a later submit: streamed to disk and kept under their SHA-256."""
 
     def initialize(self, requests: Requests) -> None:
-        """Called by tornado for each request."""
+        """Set the handler's route and operations; tornado calls this for each request."""
         self.requests = requests
         self.partial: BinaryIO | None = None
         self.name = ""
 
     def prepare(self) -> None:
-        """Who asks, before a byte is read."""
+        """Check the caller before a byte is read."""
         if self.request.method != "PUT":
             raise tornado.web.HTTPError(405)
         self.error: DlaasError | None = None
@@ -388,7 +388,7 @@ class BlobHandler(Base):
             self.error = error
             return
         connection = self.request.connection
-        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         connection.set_max_body_size(BLOB_MOST)
         folder = self.requests.blobs.folder
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -398,7 +398,7 @@ class BlobHandler(Base):
         self.size = 0
 
     def data_received(self, chunk: bytes) -> None:
-        """One piece."""
+        """Write one piece to the file."""
         if self.error is not None:
             return
         self.size += len(chunk)
@@ -407,10 +407,10 @@ class BlobHandler(Base):
         try:
             self.partial.write(chunk)
         except OSError as error:
-            self.error = NotAllowed(f"the bytes could not be kept: {error.strerror}")
+            self.error = NotAllowed(f"the bytes could not be stored: {error.strerror}")
 
     async def put(self, sha256: str) -> None:
-        """All of it is here: keep it if it is what it says."""
+        """Keep the complete upload if its digest matches."""
         if self.error is not None:
             return self.fail(self.error)
         found = self.digest.hexdigest()
@@ -428,11 +428,11 @@ class BlobHandler(Base):
         Path(self.name).replace(to)
 
     def on_finish(self) -> None:
-        """Leave nothing half."""
+        """Remove an incomplete upload."""
         self._drop()
 
     def on_connection_close(self) -> None:
-        """The sender went away in the middle."""
+        """Remove an upload whose sender disconnected."""
         self._drop()
 
     def _drop(self) -> None:

@@ -1,7 +1,6 @@
-"""What a reader of a job gets after its cursor: the same messages for the WebSocket and for the long poll.
+"""Messages for a reader of a job after its cursor, the same for the WebSocket and the long poll.
 
-A cursor is a place in things that outlive us (the event table, files that only grow), so it holds after a restart of
-everything.
+A cursor is a position in the event table and in append-only files, so it stays valid after a restart of everything.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ __all__ = [
 Message = dict[str, Json]
 CHUNK_BYTES: Final = 65_536
 SKIP_BYTES: Final = 4 * 2**20
-"""A reader that is further behind than this in one log jumps to its tail, with a mark."""
+"""Lag in one log, in bytes, beyond which a reader skips to the tail, with a mark."""
 TAIL_BYTES: Final = 256 * 1024
 WANTS: Final = ("view", "log", "metrics")
 
 
 @dataclass(slots=True)
 class Reader:
-    """One reader of one job. Not shared: its cursor is its own."""
+    """Reader of one job, with a cursor of its own."""
 
     lifecycle: Lifecycle
     job: str
@@ -57,24 +56,24 @@ class Reader:
     _first: bool = True
     _progress_s: float = 0.0
     bytes_sent: int = 0
-    """Bytes of log and metrics handed out, for those who count acknowledgements."""
+    """Bytes of log and metrics sent so far, for acknowledgements."""
 
     def stream_changed(self, stream: str) -> None:
-        """Say that a stream may have more."""
+        """Record that a stream may have new data."""
         self._stale.add(stream)
         self.news.set()
 
     def skip_progress(self) -> None:
-        """Progress that is there already is no news."""
+        """Treat the present progress as already sent."""
         progress = self.lifecycle.progress.get(self.job)
         self._progress_s = progress.at_s if progress is not None else 0.0
 
     def cursor(self) -> Cursor:
-        """Where this reader stands."""
+        """Return the cursor."""
         return Cursor(row=self.row, metrics=self.metrics, logs=dict(self.logs))
 
     async def messages(self, budget: int = 4 * CHUNK_BYTES) -> list[Message]:
-        """All that is new, up to about `budget` bytes of logs and metrics. Empty: nothing is. Moves the cursor."""
+        """Return all new messages, up to about `budget` bytes of logs and metrics, and advance the cursor."""
         self.news.clear()
         out: list[Message] = []
         job = self.lifecycle.jobs.get(self.job)
@@ -97,7 +96,7 @@ class Reader:
         return out
 
     def touch_view(self) -> None:
-        """The view changed in a way that its row does not tell (another reason to wait): send it again."""
+        """Send the view again: it changed without a new row, for example by another wait reason."""
         self.row = min(self.row, self.lifecycle.rows.get(self.job, 1) - 1)
         self.news.set()
 
@@ -187,7 +186,7 @@ def _size(message: Message) -> int:
 
 
 def text_of(chunk: Chunk) -> tuple[str, int]:
-    """The chunk as text, cut at a line end where more follows, never inside a character; and the bytes used."""
+    """Return the chunk as text, cut at a line end if more follows and never inside a character, and the bytes used."""
     data = chunk.data
     if chunk.end < chunk.size:
         cut = data.rfind(b"\n") + 1
@@ -201,7 +200,7 @@ def text_of(chunk: Chunk) -> tuple[str, int]:
 
 
 def metric_records(data: bytes) -> list[dict[str, Json]]:
-    """The records of whole lines. A damaged line becomes a record that says so: nothing is passed over in silence."""
+    """Return the records of whole lines. A damaged line becomes a record that says so."""
     out: list[dict[str, Json]] = []
     for line in data.splitlines():
         try:
@@ -213,17 +212,17 @@ def metric_records(data: bytes) -> list[dict[str, Json]]:
 
 
 class Watchers:
-    """Hands changes on to the readers of a job. The lifecycle's listener."""
+    """Listener of the lifecycle that forwards changes to the readers of a job."""
 
     def __init__(self) -> None:
         self._readers: dict[str, list[Reader]] = {}
 
     def add(self, reader: Reader) -> None:
-        """From now on the reader hears of its job."""
+        """Register a reader of a job."""
         self._readers.setdefault(reader.job, []).append(reader)
 
     def remove(self, reader: Reader) -> None:
-        """It hears no more. Unknown readers are passed over."""
+        """Remove a reader. Unknown readers are ignored."""
         readers = self._readers.get(reader.job, [])
         if reader in readers:
             readers.remove(reader)
@@ -231,32 +230,32 @@ class Watchers:
             self._readers.pop(reader.job, None)
 
     def job_changed(self, job: str) -> None:
-        """See Listener."""
+        """Implement `Listener`."""
         for reader in self._readers.get(job, ()):
             reader.touch_view()
 
     def stream_changed(self, job: str, stream: str) -> None:
-        """See Listener."""
+        """Implement `Listener`."""
         for reader in self._readers.get(job, ()):
             reader.stream_changed(stream)
 
     def pool_changed(self) -> None:
-        """See Listener."""
+        """Implement `Listener`."""
 
 
 def cursor_of(row: int, metrics: int, logs: str) -> Cursor:
-    """The cursor of a query string (`logs` is `0:12,1:33`). Raises Invalid."""
+    """Return the cursor of a query string (`logs` is `0:12,1:33`). Raises Invalid."""
     offsets: dict[str, int] = {}
     for part in filter(None, logs.split(",")):
         member, _, offset = part.partition(":")
         if not (member.isascii() and member.isdigit() and offset.isascii() and offset.isdigit() and len(part) < 40):
-            raise Invalid(f"logs: '{part[:40]}' is no member:offset")
+            raise Invalid(f"logs: '{part[:40]}' is not of the form member:offset")
         offsets[member] = int(offset)
     return Cursor(row=row, metrics=metrics, logs=offsets)
 
 
 def thinned(points: Sequence[tuple[int, float, float]], most: int) -> list[list[Json]]:
-    """At most `most` points: of each bucket the least, the greatest and the first that is not finite, in order."""
+    """Return at most `most` points: the minimum, maximum and first non-finite point of each bucket, in order."""
     if len(points) > most:
         kinds = 2 if all(math.isfinite(point[2]) for point in points) else 3
         buckets = max(most // kinds, 1)
@@ -273,7 +272,7 @@ def _telling(part: Sequence[tuple[int, float, float]]) -> list[tuple[int, float,
 
 
 def curves(records: Sequence[Mapping[str, Json]]) -> dict[str, list[tuple[int, float, float]]]:
-    """Per metric the points that count: what was logged for steps after a rewind does not."""
+    """Return the valid points of each metric, without those of steps that were rolled back."""
     out: dict[str, list[tuple[int, float, float]]] = {}
     for record in records:
         rewind = record.get("rewind")

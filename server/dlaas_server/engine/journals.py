@@ -1,4 +1,4 @@
-"""Reading journals: what guardians wrote becomes part of their jobs, and what they could not write is made up for."""
+"""Reading of journals: facts of guardians are applied to their jobs, and lost lines are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("dlaas.engine")
 
 
 async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
-    """Fold the new facts of a job in. False where its directory is not laid out yet, or not to be reached now."""
+    """Apply the new facts of a job. Return False if its directory does not exist yet or is unreachable now."""
     job = draft.job(job_id)
     try:
         facts, offset = await pool.facts(job_id, job.journal_offset)
@@ -30,7 +30,7 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
             draft.put(guardian_loss.directory_lost(job, pool.directory(job_id), draft.now_s))
         return False
     except DlaasError as error:
-        log.error("the journal of %s cannot be read: %s", job_id, error)
+        log.error("cannot read the journal of %s: %s", job_id, error)
         return False
     _count_damage(draft, job_id, (fact for fact in facts if isinstance(fact, LineDamaged)))
     has_hole = False

@@ -1,6 +1,6 @@
-"""The one loop: events in, one transaction, plan, compare, act.
+"""Control loop of the engine: collect events, plan, commit one transaction, reconcile, act.
 
-Submit, click, crash, eviction and a restart of the engine take the same path; there is no separate recovery code.
+Submits, requests, crashes, evictions and restarts of the engine take the same path: there is no recovery code.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from dlaas_server.engine import recovery
 from dlaas_server.engine.draining import ask_to_save, emptied
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
-from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.hardware import trust_again
 from dlaas_server.engine.journals import read_journal
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.transaction import Draft
-from dlaas_server.engine.wait_messages import told, told_in_crowd
+from dlaas_server.engine.wait_messages import waits_of_long_queue, waits_with_estimates
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, InterpreterMissing, Pool, PoolError
 from dlaas_server.pools.job_files import lay_out
 from dlaas_server.store import Store, StoreDamaged, StoreError
@@ -62,24 +62,24 @@ INBOX_MOST: Final = 20_000
 FORECASTS_MOST: Final = 1000
 NOTICES_S: Final = 7 * 86400.0
 LONG_QUEUE: Final = 100
-"""Jobs that come while more than so many wait are accepted at once, and planned for together."""
+"""Queue length above which new jobs are accepted at once and planned together."""
 PLAN_EVERY_S: Final = 100e-6
-"""… so seldom, for each job that waits: a plan looks at all of them, and takes a fraction of that."""
+"""Interval between such plans per waiting job: a plan examines all of them and takes a fraction of this time."""
 CROWD: Final = 1000
-"""Beyond so many that need not be looked at to decide, a turn does without them, and they are told beside the loop."""
+"""Number of prunable waiting jobs above which a turn skips them; their reasons are then computed beside the loop."""
 
 
 class Listener(Protocol):
-    """Who wants to know of changes. Called in the event loop; must not wait."""
+    """Receiver of changes. Called in the event loop; must not block."""
 
     def job_changed(self, job: str) -> None:
-        """The view of a job changed."""
+        """Handle a change of a job's view."""
 
     def stream_changed(self, job: str, stream: str) -> None:
-        """A log, the metrics or the progress of a job may have news."""
+        """Handle possible new data in a job's log, metrics or progress."""
 
     def pool_changed(self) -> None:
-        """Devices or the queue changed."""
+        """Handle a change of devices or queue."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class _Item:
 
 
 class Lifecycle:
-    """The only writer of jobs. Everybody else posts requests and reads what was committed."""
+    """The only writer of jobs. All others post requests and read committed jobs."""
 
     def __init__(self, store: Store, pool: Pool, user: str, clock: Callable[[], float] = time.time) -> None:
         self.pool = pool
@@ -104,33 +104,33 @@ class Lifecycle:
         self.last_row = 0
         self.next_number = 1
         self.wake_s: float | None = None
-        """When to turn again though nothing happens."""
+        """Time of the next turn if no event arrives."""
         self.listeners: list[Listener] = []
         self.idle_since_s: float | None = clock()
         self.drift: Callable[[], float] = lambda: 0.0
-        """How far the time of day is ahead of the clock."""
+        """Function that returns how far the time of day is ahead of the clock, in seconds."""
         self.slept: Callable[[], float] = lambda: 0.0
-        """How long the machine was suspended so far."""
+        """Function that returns how long the machine was suspended so far, in seconds."""
         self._slept_s = 0.0
         self.engine_id = f"{os.getpid()}-{clock():.6f}"
-        """Changes when the engine is restarted."""
+        """Identifier that changes when the engine restarts."""
         self.blobs: Callable[[str], str] = _no_blobs
         self.configured = Policy()
-        """How the pool is shared, by its configuration."""
+        """Policy of the configuration."""
         self.settings = Settings()
-        """What was set since, and goes before it."""
+        """Settings made at run time, which override the configuration."""
         self.admins: frozenset[str] = frozenset()
-        """Who may set it, beside the pool's own user."""
+        """Users who may change the settings, besides the pool's own user."""
         self.user_limits = UserLimits()
         self.forecasts: list[Forecast] = []
-        """Start estimates that were put to the test, the newest last."""
+        """Start estimates of jobs that have started, newest last."""
         self.notices: tuple[tuple[float, str], ...] = ()
-        """When the store was lost or damaged, and what became of the jobs."""
+        """Times and texts of losses of the store."""
         self.lengths = Lengths()
         self.keep_s: float | None = None
-        """How long ended jobs are kept; None: for ever."""
+        """Time in seconds that ended jobs are kept; None: forever."""
         self.keep_jobs: int | None = None
-        """How many ended jobs are kept at most; None: all."""
+        """Maximum number of ended jobs that are kept; None: all."""
         self._active: dict[str, Job] = {}
         self._known: dict[str, Known] = {}
         self._prepared: set[str] = set()
@@ -142,7 +142,7 @@ class Lifecycle:
         self._wake = asyncio.Event()
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
-        self._foreteller = Foreteller(self._wake.set)
+        self._estimator = StartEstimator(self._wake.set)
         self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
@@ -152,7 +152,7 @@ class Lifecycle:
     # -- what others call ---------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Load what was kept, find what goes on, and compare: a restart is a turn like any other."""
+        """Load the store, find running jobs, and reconcile: a restart is a turn like any other."""
         await self.pool.open(self._stream_changed, self._nodes_changed)
         loaded = await recovery.load(self.store, self.pool, self.clock())
         self.jobs, self.rows, self.keys = dict(loaded.jobs), dict(loaded.rows), dict(loaded.keys)
@@ -172,7 +172,7 @@ class Lifecycle:
         self._wake.set()
 
     async def run(self) -> None:
-        """Turn until cancelled or closed."""
+        """Run turns until cancelled or closed."""
         while not self._is_closing:
             await self._sleep(self.wake_s)
             try:
@@ -180,65 +180,65 @@ class Lifecycle:
             except StoreDamaged:
                 raise  # the next engine puts the store aside and takes up the jobs from their directories
             except StoreError as error:
-                log.error("%s; trying again in %.0f s", error, STORE_RETRY_S)
+                log.error("%s; retrying in %.0f s", error, STORE_RETRY_S)
                 self.wake_s = self.clock() + STORE_RETRY_S
 
     async def close(self) -> None:
-        """Stop turning. Jobs go on without us."""
+        """Stop the loop. Jobs continue without the engine."""
         self._is_closing = True
         self._wake.set()
         await self.acted()
         for item in self._inbox:
-            _fail(item, Unavailable("the engine is ending; ask again"))
+            _fail(item, Unavailable("the engine is shutting down; try again"))
         await self.pool.close()
 
     async def post(self, apply: Callable[[Draft], T]) -> T:
-        """Have a change made in the next turn. Returns when durable. Raises what `apply` raises, or Unavailable."""
+        """Apply a change in the next turn; return when it is durable. Raises what `apply` raises, or Unavailable."""
         if self._is_closing or len(self._inbox) >= INBOX_MOST:
-            raise Unavailable("the engine cannot take more now; ask again in a second")
+            raise Unavailable("the engine is overloaded or shutting down; try again in a second")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._inbox.append(_Item(apply, done))
         self._wake.set()
         return await done
 
     def touch(self) -> None:
-        """Somebody uses the engine: its idle time begins anew."""
+        """Restart the idle time: the engine is in use."""
         if self.idle_since_s is not None:
             self.idle_since_s = self.clock()
 
     @property
     def has_work(self) -> bool:
-        """Whether the next turn would find something that came in."""
-        return bool(self._inbox or self._due or self._foreteller.has_news)
+        """Return whether events wait for the next turn."""
+        return bool(self._inbox or self._due or self._estimator.has_news)
 
     async def acted(self) -> None:
-        """Wait until nothing is under way beside the loop."""
+        """Wait until no task runs beside the loop."""
         while tasks := [*self._acting.values(), *self._reading.values(), *self._measuring.values()]:
             await asyncio.wait(tasks)
-        if self._foreteller.task is not None:
-            await asyncio.wait([self._foreteller.task])
+        if self._estimator.task is not None:
+            await asyncio.wait([self._estimator.task])
 
-    def is_foretold(self, job: Job) -> bool:
-        """Whether it is told when it is expected to start."""
-        return job.id in self._foreteller.expected
+    def has_estimate(self, job: Job) -> bool:
+        """Return whether the job has a start estimate."""
+        return job.id in self._estimator.expected
 
     @property
     def policy(self) -> Policy:
-        """How the pool is shared now."""
+        """Policy in force."""
         return policy_in_force(self.configured, self.settings)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes, with what was cordoned."""
+        """Return the nodes with cordons applied."""
         return nodes_in_force(self.pool.nodes(), self.settings)
 
     def picture(self) -> Picture:
-        """What a plan would be made from now."""
+        """Return the snapshot from which a plan would be made now."""
         jobs = self._active
         known = self.lengths.known(jobs.values(), self.progress, self.clock())
         return Picture(nodes=self.nodes(), jobs=jobs, known=known)
 
     def view(self, job: Job) -> JobView:
-        """The job as people see it."""
+        """Return the view of a job."""
         progress = self.progress.get(job.id)
         view = job_view(
             job,
@@ -251,11 +251,11 @@ class Lifecycle:
         return shifted_view(view, self.drift())
 
     def is_admin(self, user: str) -> bool:
-        """They may drain nodes, and set queues and order."""
+        """Return whether the user may drain nodes and change queues and order."""
         return user == self.user or user in self.admins
 
     def pool_view(self) -> PoolView:
-        """The pool as people see it."""
+        """Return the view of the pool."""
         waiting = in_queue(self.waits.values())
         return pool_view(
             row=self.last_row,
@@ -283,10 +283,10 @@ class Lifecycle:
             self._wake.clear()
 
     async def turn(self) -> None:
-        """One turn: what came in, in one transaction; then the plan; then the acts. Raises StoreError."""
+        """Run one turn: events and plan in one transaction, then the acts. Raises StoreError."""
         items, self._inbox = self._inbox, []
         due, self._due = self._due, {}
-        has_news, self._foreteller.has_news = self._foreteller.has_news, False
+        has_news, self._estimator.has_news = self._estimator.has_news, False
         slept_s = self.slept()
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
         answers: list[tuple[_Item, Any]] = []
@@ -304,7 +304,7 @@ class Lifecycle:
                 await self.store.commit(draft.batch)
         except StoreError as error:
             self._due = due | self._due
-            self._foreteller.has_news |= has_news
+            self._estimator.has_news |= has_news
             for item, _ in answers:
                 _fail(item, Unavailable(str(error)))
             raise
@@ -318,7 +318,7 @@ class Lifecycle:
             if not item.done.done():
                 item.done.set_result(answer)
         if is_put_off:
-            self._foreteller.has_news |= has_news
+            self._estimator.has_news |= has_news
             self.wake_s = min(self._plan_s, planned.wake_s or self._plan_s)
             return
         factor = width_factor(one.held for one in self.forecasts)
@@ -326,14 +326,14 @@ class Lifecycle:
         spread = self.lengths.spread
         policy = self.policy
         order = self.lengths.order(policy.order)
-        again_s = self._foreteller.look(
+        again_s = self._estimator.look(
             waiting, self.picture, policy, order, spread, factor, draft.now_s, is_crowd=planned.left_out > 0
         )
         wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
 
     def _may_put_off(self, draft: Draft, due: Mapping[str, None]) -> bool:
-        """Whether all that happened is that jobs came, behind many that wait, a moment after the last plan."""
+        """Return whether to postpone planning: only new jobs of a long queue arrived, shortly after the last plan."""
         if due or self._must_plan or not draft.now_s < self._plan_s:
             return False
         came = {one.job.id for one in draft.batch.inserted}
@@ -398,15 +398,15 @@ class Lifecycle:
         limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
         wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_crowd:
-            waits = told_in_crowd(
-                draft, picture, decided.waits, self._foreteller, active, self.waits, has_news=has_news
+            waits = waits_of_long_queue(
+                draft, picture, decided.waits, self._estimator, active, self.waits, has_news=has_news
             )
         else:
-            waits = told(draft, picture, decided.waits, self._foreteller)
+            waits = waits_with_estimates(draft, picture, decided.waits, self._estimator)
         return _Planned(waits | staying, min(wakes, default=None), left_out if is_crowd else 0)
 
     def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
-        """What was committed becomes what is true; those who listen are told."""
+        """Replace the state by the committed one and notify the listeners."""
         before, self.waits = self.waits, waits
         self.last_row = draft.last_row
         self.jobs.update(draft.changed)
@@ -429,14 +429,14 @@ class Lifecycle:
             else:
                 self._active.pop(job.id, None)
                 self._known.pop(job.id, None)
-        told = {*draft.changed, *draft.deleted}
+        changed = {*draft.changed, *draft.deleted}
         if waits is not before:
-            told |= before.keys() ^ waits.keys()
-            told |= {j for j, wait in waits.items() if before.get(j) is not wait and before.get(j) != wait}
+            changed |= before.keys() ^ waits.keys()
+            changed |= {j for j, wait in waits.items() if before.get(j) is not wait and before.get(j) != wait}
         for listener in self.listeners:
-            for job_id in sorted(told):
+            for job_id in sorted(changed):
                 listener.job_changed(job_id)
-            if told or is_set:
+            if changed or is_set:
                 listener.pool_changed()
         if self._active:
             self.idle_since_s = None
@@ -444,7 +444,7 @@ class Lifecycle:
             self.idle_since_s = self.clock()
 
     def _act(self, wake_s: float | None) -> float | None:
-        """Start what turns what is into what should be. One act per job at a time."""
+        """Start the acts that lead from the observed to the desired state. One act per job at a time."""
         now_s = self.clock()
         for act in reconcile(self._active.values(), self._known, now_s):
             if act.job not in self._acting:
@@ -502,7 +502,7 @@ class Lifecycle:
             draft.put(guardian_loss.not_started(job, text, draft.now_s, is_permanent=is_permanent))
 
     async def _prepare(self, job_id: str) -> None:
-        """Lay out the job's files. The store is the truth; the directory can be made again."""
+        """Write the job's files. The store is authoritative; the directory can be recreated."""
         if job_id in self._prepared:
             return
         job, payload = self.jobs[job_id], await self.store.payload(job_id)
@@ -532,7 +532,7 @@ class Lifecycle:
         return job is not None and job_id not in self._measured and any(n.code == HOW_TO_LOG for n in job.spec.notes)
 
     async def _read_metrics(self, job: str) -> None:
-        """See whether a first metric is there: then nobody needs to be told how to log any more."""
+        """Check for a first metric, which removes the note on logging."""
         try:
             chunk = await self.pool.read(job, METRICS, 0, 1)
         except (NotFound, PoolError):
@@ -555,12 +555,12 @@ class Lifecycle:
         except NotFound:
             return  # not laid out yet: it waits
         except (DlaasError, ValueError) as error:
-            log.warning("the progress of %s cannot be read: %s", job, error)
+            log.warning("cannot read the progress of %s: %s", job, error)
         for listener in self.listeners:
             listener.stream_changed(job, PROGRESS)
 
     def _epoch(self, job: str) -> int:
-        """Epochs that are behind the job; -1 while it told nothing."""
+        """Return the number of completed epochs; -1 without a report."""
         return self.progress[job].epoch if job in self.progress else -1
 
     def _nodes_changed(self) -> None:
@@ -575,11 +575,11 @@ class _Planned:
     waits: Mapping[str, Wait]
     wake_s: float | None
     left_out: int
-    """How many that wait did not have to be looked at, and are told beside the loop."""
+    """Number of waiting jobs that the plan skipped."""
 
 
 def _is_active(job: Job) -> bool:
-    """Something may still happen to it, or be left of it."""
+    """Return whether the job can still change or may have processes left."""
     return not job.state.is_final or not job.is_closed
 
 
@@ -589,7 +589,7 @@ def _fail(item: _Item, error: DlaasError) -> None:
 
 
 def _ignored() -> asyncio.Future[Any]:
-    """A future for a change that nobody waits for."""
+    """Return a future for a change whose result is ignored."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.add_done_callback(lambda f: f.exception())
     return future

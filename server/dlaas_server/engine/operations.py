@@ -1,4 +1,4 @@
-"""What can be asked of the engine, one method per operation of `openapi.ROUTES`. Knows nothing of HTTP."""
+"""Operations of the engine, one method per operation of `rest.routes.ROUTES`. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ METRICS_MOST: Final = 64 * 2**20
 REPORT_LINES: Final = 200
 CLOSE_S: Final = 10.0
 PROGRESS_EVERY_S: Final = 1.0
-"""A long poll that has nothing but progress to bring comes back this often."""
+"""Interval at which a long poll returns if there is nothing but progress."""
 NAME_BYTES: Final = 255
-"""What a file system takes as one name."""
+"""Maximum length of a file name in bytes."""
 _TRANSFORMERS: Final = re.compile(r"^\s*(?:import|from)\s+(?:transformers|trl)\b", re.MULTILINE)
 _LIGHTNING: Final = re.compile(r"^\s*(?:import|from)\s+(?:lightning|pytorch_lightning)\b", re.MULTILINE)
 
 
 @dataclass(slots=True)
 class Requests:
-    """The operations. `user` is who asks: told by the socket or a trusted relay, never by the request."""
+    """Operations on jobs. `user` is the caller, known from the socket or a trusted relay, never from the request."""
 
     lifecycle: Lifecycle
     watchers: Watchers
@@ -83,21 +83,20 @@ class Requests:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def find(self, user: str, handle: str) -> Job:
-        """A job by handle, or the newest own job of that name. Raises NotFound."""
+        """Return a job by handle, or the user's newest job of that name. Raises NotFound."""
         jobs = self.lifecycle.jobs
         job = jobs.get(handle) if re.fullmatch(ID_PATTERN, handle) else None
         if job is None and re.fullmatch(NAME_PATTERN, handle):
             own = [j for j in jobs.values() if j.name == handle and j.owner == user]
             job = max(own, key=lambda j: j.number, default=None)
         if job is None:
-            raise NotFound(f"there is no job '{handle[:80]}'; `jupyter dlaas jobs` lists those that are")
+            raise NotFound(f"there is no job '{handle[:80]}'; run `jupyter dlaas jobs` to list all jobs")
         if job.owner != user:
             raise NotFound(f"{job.id} belongs to {job.owner}")
         return job
 
     def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
-        """Jobs of the user, newest first. If there are more than `limit`: those that run, then the first in line, then
-        the newest."""
+        """Return the user's jobs, newest first. Beyond `limit`: running ones, the first of the queue, the newest."""
         states, waits = _states(state), self.lifecycle.waits
         found = [
             j
@@ -111,7 +110,7 @@ class Requests:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     async def submit(self, user: str, submit: Submit) -> tuple[JobView, bool]:
-        """Take a job in, durably. The same key gives the same job; True when it is new."""
+        """Store a job durably. The same key returns the same job. Also return whether it is new."""
         digest = hashlib.sha256(json.dumps(encode(submit), sort_keys=True).encode()).hexdigest()
         self._check(submit)
         mask = mask_of(submit.environment)
@@ -127,7 +126,7 @@ class Requests:
             seen = self.lifecycle.keys.get((user, submit.key)) or draft.new_keys.get((user, submit.key))
             if seen is not None:
                 if seen[1] != digest:
-                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); make a new key")
+                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); use a new key")
                 draft.job(seen[0])
                 return seen[0], False
             check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
@@ -157,17 +156,17 @@ class Requests:
         )
 
     def _check_user(self, user: str, job: Job, changed: Mapping[str, Job]) -> None:
-        """What users may ask for; `changed`: jobs that are about to be stored. Raises NotAllowed."""
+        """Check the limits per user; `changed`: jobs that are about to be stored. Raises NotAllowed."""
         if not self.lifecycle.is_admin(user):
             limits = self.lifecycle.user_limits
             limits.check_queued(user, {**self.lifecycle.jobs, **changed}.values())
             limits.check_priority(job.priority)
 
     def _check(self, submit: Submit) -> None:
-        """What the fields' own rules cannot say. Raises Invalid, Refused."""
+        """Check what the rules of single fields cannot express. Raises Invalid, Refused."""
         spec = submit.spec
         if spec.learners_min > spec.learners_max:
-            raise Invalid(f"spec.learners_min: {spec.learners_min} is more than learners_max, {spec.learners_max}")
+            raise Invalid(f"spec.learners_min: {spec.learners_min} exceeds learners_max, {spec.learners_max}")
         if submit.learners is not None and not spec.learners_min <= submit.learners <= spec.learners_max:
             raise Invalid(f"learners: {submit.learners} is not within {spec.learners_min} to {spec.learners_max}")
         check_queue(spec.queue, self.lifecycle.policy)
@@ -177,18 +176,20 @@ class Requests:
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
             if (file.text is None) == (file.sha256 is None):
-                raise Invalid(f"files[{i}]: give text or sha256, one of them")
+                raise Invalid(f"files[{i}]: give either text or sha256")
             if file.sha256 is not None:
                 self.blobs.hold(file.sha256)
                 if not self.blobs.path(file.sha256).is_file():
-                    raise Invalid(f"files[{i}].sha256: these bytes are not here; PUT dlaas/blobs/{file.sha256} first")
+                    raise Invalid(
+                        f"files[{i}].sha256: blob not found; upload it first with PUT dlaas/blobs/{file.sha256}"
+                    )
         _check_environment(submit.environment)
         for name in spec.outputs:
             if not name.isidentifier():
                 raise Invalid(f"spec.outputs: '{name[:60]}' is not a valid variable name")
 
     async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
-        """What would go wrong with this submit, and when it would start. Nothing is kept."""
+        """Return the problems of this submit and its start estimate. Stores nothing."""
         lifecycle = self.lifecycle
         try:
             self._check(submit)
@@ -207,17 +208,17 @@ class Requests:
         return {"problems": [], "estimate": estimate}
 
     async def warm(self, asked: Warm) -> bool:
-        """Make ready for jobs of this Python. Raises Refused or Invalid."""
+        """Prewarm this Python interpreter for jobs. Raises Refused or Invalid."""
         _check_environment(asked.environment)
         if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
-            raise Refused(f"interpreter: {asked.interpreter[:200]} is no program on this machine")
+            raise Refused(f"interpreter: {asked.interpreter[:200]} is not an executable on this machine")
         try:
             return await self.lifecycle.pool.warm(asked.interpreter, asked.environment, asked.framework)
         except PoolError as error:
             raise Refused(str(error)) from error
 
     async def change(self, user: str, handle: str, change: Change) -> JobView:
-        """Wish, priority, who may resize. All or nothing."""
+        """Change requested size, priority and elastic mode, atomically."""
         if change.elastic is Elastic.AUTO:
             await self._check_auto_now(self.find(user, handle))
 
@@ -225,7 +226,7 @@ class Requests:
             job = draft.job(job_id)
             stories: list[transition.Story] = []
             if job.state.is_final:
-                raise NotAllowed(f"{job.id} has ended ({job.state}); nothing of it can be changed")
+                raise NotAllowed(f"{job.id} has ended ({job.state}) and can no longer be changed")
             if change.learners is not None:
                 job, told = user_requests.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
                 stories += told
@@ -235,24 +236,24 @@ class Requests:
                 job = replace(job, priority=change.priority)
                 stories.append(transition.Story("priority", f"{user} set the priority to {change.priority}."))
             if change.elastic is not None and change.elastic is not job.elastic:
-                said = "off: the size stays" if change.elastic is Elastic.OFF else change.elastic
+                said = "off: its size is fixed" if change.elastic is Elastic.OFF else change.elastic
                 job = replace(job, elastic=change.elastic)
-                stories.append(transition.Story("elastic", f"Elastic {said}."))
+                stories.append(transition.Story("elastic", f"{user} set elastic to {said}."))
             draft.put((job, tuple(stories)))
 
         return await self._apply(user, handle, apply)
 
     async def _check_auto_now(self, job: Job) -> None:
-        """Raises NotAllowed, where the size of this job cannot follow its speed."""
+        """Raise NotAllowed if this job cannot be scaled automatically."""
         payload = await self.lifecycle.store.payload(job.id)
         why = _why_not_auto(job.spec, str(payload["source"]), has_files=bool(payload["files"]))
         if job.spec.schedule:
-            why = "goes by no schedule, and this job has one; submit it without --schedule"
+            why = "cannot follow a schedule, and this job has one; submit it without --schedule"
         if why is not None:
             raise NotAllowed(f"{job.id} stays {job.elastic}: auto {why}")
 
     async def act(self, user: str, handle: str, event: Event) -> JobView:
-        """Halt, resume, cancel or keep a checkpoint. Asking for what already holds changes nothing."""
+        """Halt, resume, cancel, or request a checkpoint. A request for the present state changes nothing."""
 
         def apply(draft: Draft, job_id: str) -> None:
             draft.put(user_requests.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
@@ -266,7 +267,7 @@ class Requests:
         return self.lifecycle.view(self.lifecycle.jobs[job_id])
 
     async def retry(self, user: str, handle: str, keyed: Keyed) -> tuple[JobView, bool]:
-        """The same source, files, environment and spec as a new job."""
+        """Submit the same source, files, environment and spec as a new job."""
         job = self.find(user, handle)
         if not job.state.is_final and not job.needs_decision:
             raise NotAllowed(f"{job.id} is {job.state}; only a job that has ended can be retried")
@@ -303,7 +304,7 @@ class Requests:
         return {}
 
     async def _closed(self, job_id: str) -> None:
-        """Wait a while for the last processes of a job that has ended."""
+        """Wait briefly for the last processes of an ended job."""
         reader = Reader(self.lifecycle, job_id, want=("view",))
         self.watchers.add(reader)
         try:
@@ -319,7 +320,7 @@ class Requests:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def why(self, user: str, handle: str) -> list[str]:
-        """Why the job is where it is."""
+        """Return sentences that explain the job's state."""
         lifecycle, job = self.lifecycle, self.find(user, handle)
         view = lifecycle.view(job)
         first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
@@ -328,8 +329,8 @@ class Requests:
             where = [f"Where: {view.failure.where.text}."] if view.failure.where is not None else []
             out += [f"{view.failure.what}", *where, f"What to do: {view.failure.advice}"]
         out += [note.text for note in job.reports]
-        waits, is_foretold = tuple(lifecycle.waits.values()), lifecycle.is_foretold(job)
-        blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, is_foretold=is_foretold)
+        waits, has_estimate = tuple(lifecycle.waits.values()), lifecycle.has_estimate(job)
+        blockers = why_it_waits(job, lifecycle.picture(), waits, lifecycle.policy, has_estimate=has_estimate)
         out += blockers
         if blockers and (record := track_record(lifecycle.forecasts)):
             out.append(record)
@@ -337,19 +338,19 @@ class Requests:
         return out + ([f"Last: {story[-1].text}"] if story else [])
 
     async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
-        """All that happened to the job, oldest first."""
+        """Return the job's event history, oldest first."""
         events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
         return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
 
     async def source(self, user: str, handle: str) -> dict[str, Json]:
-        """train.py and the paths of the files that travelled with it."""
+        """Return train.py and the paths of the files sent with it."""
         payload = await self.lifecycle.store.payload(self.find(user, handle).id)
         files = payload["files"]
         paths: list[Json] = [f["path"] for f in files if isinstance(f, dict)] if isinstance(files, list) else []
         return {"source": payload["source"], "files": paths}
 
     async def log(self, user: str, handle: str, *, member: int | None, offset: int, limit: int) -> dict[str, Json]:
-        """Part of one learner's log; without a member, of rank 0's newest."""
+        """Return part of a learner's log; without a member, of the newest rank 0."""
         job = self.find(user, handle)
         if member is None:
             member = await self._main_member(job)
@@ -375,20 +376,20 @@ class Requests:
             return Chunk(0, 0, 0, b"")  # nothing was written yet
 
     async def metrics(self, user: str, handle: str, *, offset: int) -> dict[str, Json]:
-        """Metric records from a byte offset on, whole lines."""
+        """Return metric records from a byte offset on, whole lines."""
         chunk = await self._read(self.find(user, handle).id, METRICS, offset, READ_MOST)
         whole = chunk.data.rfind(b"\n") + 1
         records: list[Json] = list(metric_records(chunk.data[:whole]))
         return {"from": chunk.start, "to": chunk.start + whole, "size": chunk.size, "records": records}
 
     async def curves(self, user: str, handle: str, *, points: int) -> dict[str, Json]:
-        """Metrics thinned for drawing."""
+        """Return metrics thinned for drawing."""
         chunk = await self._read(self.find(user, handle).id, METRICS, 0, METRICS_MOST)
         lines = await asyncio.to_thread(lambda: curves(metric_records(chunk.data[: chunk.data.rfind(b"\n") + 1])))
         return {"curves": {name: encode(thinned(found, points)) for name, found in sorted(lines.items())}}
 
     async def artifacts(self, user: str, handle: str) -> list[dict[str, Json]]:
-        """Files below output/ and checkpoints/."""
+        """Return the files below output/ and checkpoints/."""
         job = self.find(user, handle).id
         out: list[dict[str, Json]] = []
         for folder in ("output", "checkpoints"):
@@ -400,27 +401,27 @@ class Requests:
         return out
 
     async def file_of(self, user: str, handle: str, path: str) -> tuple[str, str, int]:
-        """Job, path and size of an artifact or a result. Raises NotFound."""
+        """Return job, path and size of an artifact or a result. Raises NotFound."""
         job = self.find(user, handle).id
         folder, _, rest = path.partition("/")
         if folder not in ("output", "checkpoints", "results") or not rest:
-            raise NotFound(f"{job} has no file {path[:200]}; artifacts stand in output/ and checkpoints/")
+            raise NotFound(f"{job} has no file {path[:200]}; artifacts are in output/ and checkpoints/")
         found = await self.lifecycle.pool.files(job, folder)
         if rest not in found:
             raise NotFound(f"{job} has no file {path[:200]}")
         return job, path, found[rest]
 
     async def result(self, user: str, handle: str, name: str) -> tuple[str, str, int]:
-        """Job, path and size of a result file. Raises NotFound that says which there are."""
+        """Return job, path and size of a result file. Raises NotFound, which lists the available ones."""
         job = self.find(user, handle)
         if name not in job.results:
             there = ", ".join(job.results) or "none"
-            when = "" if job.state.is_final else f"; the job is {job.state}, results come when it completes"
-            raise NotFound(f"{job.id} has no result '{name[:60]}' (there are: {there}){when}")
+            when = "" if job.state.is_final else f"; the job is {job.state}, results are available when it completes"
+            raise NotFound(f"{job.id} has no result '{name[:60]}' (available: {there}){when}")
         return await self.file_of(user, handle, f"results/{name}.bin")
 
     async def report(self, user: str, handle: str) -> str:
-        """Spec, versions, failure and the last log lines as text. Holds no environment, so no secrets of it."""
+        """Return spec, failure, story and last log lines as text, with secrets masked and without the environment."""
         job = self.find(user, handle)
         view = self.lifecycle.view(job)
         environment = (await self.lifecycle.store.payload(job.id)).get("environment")
@@ -444,10 +445,10 @@ class Requests:
     async def stream(
         self, user: str, handle: str, *, row: int, metrics: int, logs: str, want: str, wait_s: float
     ) -> dict[str, Json]:
-        """The WebSocket's messages by long poll.
+        """Return the WebSocket's messages by long poll.
 
-        Progress has no place in the cursor: what there was when the request came is told only to a new reader, and
-        what comes is gathered for a while, or whoever waits for a job's end would ask five times a second.
+        The cursor does not cover progress: the present progress is sent only to a new reader, and later progress is
+        collected for a while; otherwise a client that waits for a job's end would poll five times a second.
         """
         job = self.find(user, handle)
         cursor = cursor_of(row, metrics, logs)
@@ -473,17 +474,17 @@ class Requests:
 
 
 def _wants(text: str) -> Sequence[str]:
-    """The kinds of a query string; all where it is empty. Raises Invalid."""
+    """Return the kinds of a query string; all if it is empty. Raises Invalid."""
     if not text:
         return WANTS
     chosen = text.split(",")
     if any(one not in WANTS for one in chosen):
-        raise Invalid(f"want: '{text[:80]}' may hold {', '.join(WANTS)}")
+        raise Invalid(f"want: '{text[:80]}' may contain {', '.join(WANTS)}")
     return chosen
 
 
 def _use_to_list(job: Job, wait: Wait | None) -> tuple[float, ...]:
-    """The smallest is what people look for first."""
+    """Return the sort key of a limited list: running jobs, then the queue in order, then ended ones, newest first."""
     if job.state is State.QUEUED:
         return 1, inf if wait is None else wait.place, job.number
     return 2 if job.state.is_final or job.state is State.HALTED else 0, -job.number
@@ -495,7 +496,7 @@ def _states(text: str | None) -> set[State] | None:
     out: set[State] = set()
     for word in text.split(","):
         if word.upper() not in State.__members__:
-            raise Invalid(f"state: '{word[:40]}' is none of {', '.join(State)}")
+            raise Invalid(f"state: '{word[:40]}' is not one of {', '.join(State)}")
         out.add(State[word.upper()])
     return out
 
@@ -505,13 +506,13 @@ def _check_path(path: str, where: str) -> None:
     if path.startswith("/") or "\\" in path or any(p in ("", ".", "..") for p in parts) or len(parts) > 40:
         raise Invalid(f"{where}: '{path[:80]}' must be a plain relative path")
     if parts[0] not in ("files", "inputs") or len(parts) < 2:
-        raise Invalid(f"{where}: '{path[:80]}' must lie below files/ or inputs/")
+        raise Invalid(f"{where}: '{path[:80]}' must be below files/ or inputs/")
     if any(len(p.encode()) > NAME_BYTES for p in parts):
         raise Invalid(f"{where}: a name in '{path[:80]}' is longer than {NAME_BYTES} bytes")
 
 
 def _first_wish(submit: Submit) -> int:
-    """What was asked for; else the most, or the least where the job is to grow: by itself, or to the most later."""
+    """Return the requested size; by default the maximum, or the minimum if autoscaling or the schedule grows it."""
     spec = submit.spec
     if submit.learners is not None:
         return submit.learners
@@ -522,7 +523,7 @@ def _first_wish(submit: Submit) -> int:
 
 
 def _check_auto(submit: Submit) -> None:
-    """Raises Invalid."""
+    """Raise Invalid if the field contradicts the rest of the submit."""
     if submit.spec.elastic is Elastic.AUTO:
         why = _why_not_auto(submit.spec, submit.source, has_files=bool(submit.files))
         if why is not None:
@@ -530,56 +531,58 @@ def _check_auto(submit: Submit) -> None:
 
 
 def _why_not_auto(spec: JobSpec, source: str, *, has_files: bool) -> str | None:
-    """Where the size is to follow the speed, there must be sizes, and a speed; else what is missing."""
+    """Return why this job cannot be scaled automatically: no range of sizes, or no measurable steps. None if it can."""
     if spec.learners_min == spec.learners_max:
-        return "needs sizes to choose from; give a range, as in --gpus 1:4"
+        return "needs a range of sizes, such as --gpus 1:4"
     if "batches(" not in source and not has_files and not _trains_together(source):
         return (
-            "goes by the steps of run.batches, and the program has none; "
+            "measures the steps of run.batches, which this program does not use; "
             "write its loop with run.batches (%%train --suggest shows how), or choose the size yourself"
-            " (of other loops only the Trainer of transformers and Lightning's with ddp train on several learners)"
+            " (apart from such loops, only the Trainer of transformers and Lightning's with ddp use several learners)"
         )
     return None
 
 
 def _trains_together(source: str) -> bool:
-    """Whether a framework's own loop trains one model on all learners, and tells how fast it is."""
+    """Return whether a framework's own loop trains one model on all learners and reports its speed."""
     if "Trainer(" not in source:
         return False
     return _TRANSFORMERS.search(source) is not None or (_LIGHTNING.search(source) is not None and "ddp" in source)
 
 
 def _check_schedule(spec: JobSpec) -> None:
-    """Raises Invalid."""
+    """Raise Invalid if the field contradicts the rest of the submit."""
     if spec.schedule and spec.elastic is not Elastic.MANUAL:
-        raise Invalid(f"spec.schedule: goes with elastic manual, not with {spec.elastic}; give one of the two")
+        raise Invalid(f"spec.schedule: requires elastic manual, not {spec.elastic}; set only one of them")
     epochs = [entry.epoch for entry in spec.schedule]
     if epochs != sorted(set(epochs)):
-        raise Invalid("spec.schedule: epochs must rise from entry to entry")
+        raise Invalid("spec.schedule: epochs must increase from entry to entry")
     for entry in spec.schedule:
         if not spec.learners_min <= entry.learners <= spec.learners_max:
             bounds = f"{spec.learners_min} to {spec.learners_max}"
             raise Invalid(f"spec.schedule: epoch {entry.epoch}: {entry.learners} learners are not within {bounds}")
         if spec.epochs is not None and entry.epoch >= spec.epochs:
-            raise Invalid(f"spec.schedule: epoch {entry.epoch} never comes: there are {spec.epochs}, from 0 on")
+            raise Invalid(
+                f"spec.schedule: epoch {entry.epoch} does not exist: the job has {spec.epochs} epochs, counted from 0"
+            )
 
 
 def _check_apart(paths: Sequence[str]) -> None:
-    """No file stands where another one needs a folder. Raises Invalid."""
+    """Raise Invalid if a file has the path of another file's folder."""
     known = set(paths)
     for i, path in enumerate(paths):
         parts = path.split("/")
         for k in range(1, len(parts)):
             if "/".join(parts[:k]) in known:
-                raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another one is a file")
+                raise Invalid(f"files[{i}].path: '{path[:80]}' needs a folder where another path is a file")
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    """Refuse what no process can be started with. Raises Invalid."""
+    """Raise Invalid for variables with which no process can be started."""
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name:
             raise Invalid(
-                f"environment: {name[:60]!r} is not a variable name: it is empty, or holds '=' or a zero byte"
+                f"environment: {name[:60]!r} is not a variable name: it is empty or contains '=' or a zero byte"
             )
         if "\0" in value:
-            raise Invalid(f"environment: the value of {name[:60]} holds a zero byte")
+            raise Invalid(f"environment: the value of {name[:60]} contains a zero byte")

@@ -1,6 +1,6 @@
-"""What may be asked of the pool as a whole: its nodes, queues, order, placement. One method per operation.
+"""Operations on the pool: nodes, queues, order, placement. One method per operation.
 
-Whatever is set is durable before it is answered, and goes before the configuration from then on.
+A setting is durable before the request is answered, and overrides the configuration from then on.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _WORDS: Final[dict[Way, str]] = {
     Way.SHRINK: "{} shrinks",
     Way.MOVE: "{} moves",
     Way.PREEMPT: "{} is preempted",
-    Way.STAY: "{} stays until it has a checkpoint, or ends",
+    Way.STAY: "{} stays until it has a checkpoint or ends",
 }
 _MANY: Final[dict[Way, str]] = {
     Way.SHRINK: "{} shrink",
     Way.MOVE: "{} move",
     Way.PREEMPT: "{} are preempted",
-    Way.STAY: "{} stay until they have a checkpoint, or end",
+    Way.STAY: "{} stay until they have a checkpoint or end",
 }
 
 
 @dataclass(slots=True)
 class Administration:
-    """The operations on the pool. `user` is who asks: told by the socket or a trusted relay, never by the request."""
+    """Operations on the pool. `user` is the caller, known from the socket or a trusted relay, not from the request."""
 
     lifecycle: Lifecycle
 
@@ -56,24 +56,26 @@ class Administration:
         owner = self.lifecycle.user
         if not self.lifecycle.is_admin(user):
             raise Forbidden(
-                f"{user} may not {what}: only {owner} may, who runs this pool, and those whom its config.toml names "
+                f"{user} may not {what}: only {owner} and the admins in the pool's config.toml may "
                 f'([pool] admins = ["{user}"])'
             )
 
     async def cordon(self, user: str, node: str) -> PoolView:
-        """From now on nothing new is placed on the node; what runs there stays."""
+        """Place no new learners on the node; running ones stay."""
         self._check(user, "cordon nodes")
 
         def change(draft: Draft) -> None:
             node_named(node, self.lifecycle.pool.nodes())
             cordon = Cordon(by=user, at_s=draft.now_s)
-            draft.set(draft.settings.with_cordon(node, cordon), f"{user} cordoned {node}: it takes no new learners.")
+            draft.set(
+                draft.settings.with_cordon(node, cordon), f"{user} cordoned {node}: no new learners are placed on it."
+            )
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
 
     async def uncordon(self, user: str, node: str) -> PoolView:
-        """The node takes learners again; a drain that is under way ends."""
+        """Allow new learners on the node again, and end a drain."""
         self._check(user, "uncordon nodes")
 
         def change(draft: Draft) -> None:
@@ -84,13 +86,13 @@ class Administration:
                     raise NotAllowed(
                         f"{node} is cordoned by the pool's config.toml ({found.cordoned}); change it there"
                     )
-            draft.set(draft.settings.without_cordon(node), f"{user} uncordoned {node}: it takes learners again.")
+            draft.set(draft.settings.without_cordon(node), f"{user} uncordoned {node}: it accepts learners again.")
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
 
     def preview(self, user: str, node: str) -> DrainView:
-        """What a drain of the node would do now. Nothing changes."""
+        """Return what a drain of the node would do now. Changes nothing."""
         self._check(user, "drain nodes")
         node_named(node, self.lifecycle.pool.nodes())
         settings = self.lifecycle.settings
@@ -98,7 +100,7 @@ class Administration:
         return self._drain_view(node, wanted, is_asked=False)
 
     async def drain(self, user: str, node: str, asked: DrainAsked) -> DrainView:
-        """Empty the node. With the plan of a preview: only if it would still be that one. Raises NotAllowed."""
+        """Drain the node. With the plan of a preview: only if the plan is still the same. Raises NotAllowed."""
         self._check(user, "drain nodes")
 
         def change(draft: Draft) -> DrainView:
@@ -106,7 +108,9 @@ class Administration:
             wanted = draft.settings.with_cordon(node, Cordon(by=user, at_s=draft.now_s, drains=True))
             view = self._drain_view(node, wanted, is_asked=True)
             if asked.plan is not None and asked.plan != view.plan:
-                raise NotAllowed(f"{node} is not what it was when this drain was planned; now: {view.gist} Ask again")
+                raise NotAllowed(
+                    f"{node} has changed since this drain was planned; now: {view.gist} Review it and try again"
+                )
             draft.set(wanted, f"{user} drains {node}. {view.gist}")
             return view
 
@@ -126,10 +130,12 @@ class Administration:
         return DrainView(node=node, is_asked=is_asked, plan=plan, gist=gist, jobs=jobs)
 
     async def set_queue(self, user: str, name: str, asked: QueueChange) -> PoolView:
-        """A queue with its share: made, or given another share. A field that is None stays."""
+        """Create a queue or change its share. A field that is None keeps its value."""
         self._check(user, "set the shares of queues")
         if not _is_name(name):
-            raise Invalid(f"queue: '{name[:80]}' is no queue name: letters, digits, _ and -, starting with a letter")
+            raise Invalid(
+                f"queue: '{name[:80]}' is not a valid queue name: use letters, digits, _ and -, starting with a letter"
+            )
 
         def change(draft: Draft) -> None:
             policy = policy_in_force(self.lifecycle.configured, draft.settings)
@@ -145,20 +151,20 @@ class Administration:
                 unit = self.lifecycle.pool.unit
                 raise NotAllowed(
                     f"queue {name}: {count(share.guaranteed, unit)} cannot be guaranteed; the pool has {total}, of "
-                    f"which {others} are guaranteed to other queues. Ask for at most {max(total - others, 0)}"
+                    f"which {others} are guaranteed to other queues. Guarantee at most {max(total - others, 0)}"
                 )
             is_new = name not in queues_of(policy)
             said = f"{count(share.guaranteed, self.lifecycle.pool.unit)} guaranteed, weight {share.weight:g}"
             draft.set(
                 draft.settings.with_queue(name, share),
-                f"{user} {'made' if is_new else 'changed'} the queue {name}: {said}.",
+                f"{user} {'created' if is_new else 'changed'} the queue {name}: {said}.",
             )
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
 
     async def remove_queue(self, user: str, name: str) -> PoolView:
-        """The queue is no more. Raises NotFound; NotAllowed for one that is in use, or that the configuration makes."""
+        """Remove the queue. Raises NotFound; NotAllowed for a queue that is in use or defined in the configuration."""
         self._check(user, "remove queues")
 
         def change(draft: Draft) -> None:
@@ -170,8 +176,8 @@ class Administration:
         return self.lifecycle.pool_view()
 
     async def change_pool(self, user: str, asked: PoolChange) -> PoolView:
-        """Another order, placement, price or notice of spot jobs, or (not) preempting, from now on."""
-        self._check(user, "change the order of the pool")
+        """Change order, placement, preemption, or price and notice of spot jobs."""
+        self._check(user, "change the settings of the pool")
 
         def change(draft: Draft) -> None:
             settings = draft.settings.with_policy(
@@ -197,7 +203,7 @@ def _is_name(name: str) -> bool:
 
 def _gist(node: str, leaves: list[Leave], *, is_asked: bool) -> str:
     if not leaves:
-        return f"Nobody trains on {node}; nothing new {'starts' if is_asked else 'would start'} there."
+        return f"No job runs on {node}; no new learners {'are' if is_asked else 'would be'} placed there."
     parts: list[str] = []
     for way in Way:
         number = sum(one.way is way for one in leaves)

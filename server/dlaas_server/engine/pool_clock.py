@@ -1,8 +1,8 @@
-"""The pool's clock: it starts at the time of day and then only runs forward, whatever is done to the time of day.
+"""Clock of the pool: it starts at the time of day and then only runs forward, even if the time of day is changed.
 
-It goes by the machine's uptime, so that limits, delays and estimates survive a clock that is set, and its zero is kept
-in the pool's directory, so that it goes on where it was when the engine is restarted. Times for people are shifted back
-to the time of day by `drift_s`.
+It follows the machine's uptime, so that limits, delays and estimates survive a change of the system clock. Its zero is
+kept in the pool's directory, so that it continues when the engine restarts. Times for people are shifted back to the
+time of day by `drift_s`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["CLOCK_FILE", "PoolClock"]
 
 CLOCK_FILE: Final = "clock.json"
 DRIFT_LEAST_S: Final = 1.0
-"""Less than this is the ordinary steering of a clock that is synchronised."""
+"""Largest drift in seconds that is attributed to ordinary clock synchronisation."""
 
 
 class PoolClock:
-    """Seconds since 1970, as the time of day was when this pool was first opened since the machine started."""
+    """Clock in seconds since 1970, by the time of day when this pool was first opened after the machine started."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PoolClock:
         kept = read_json(self._file) or {}
         zero_s = kept.get("zero_s")
         self.is_new = kept.get("boot") != self._boot or not isinstance(zero_s, int | float)
-        """The machine was started since: nothing tells how long it was off but the time of day."""
+        """True if the machine was restarted since: only the time of day tells how long it was off."""
         self._zero_s = wall() - uptime() if self.is_new or not isinstance(zero_s, int | float) else float(zero_s)
         if self.is_new:
             self._keep()
@@ -51,24 +51,24 @@ class PoolClock:
             write_whole(self._file, json.dumps({"boot": self._boot, "zero_s": self._zero_s}).encode())
 
     def now_s(self) -> float:
-        """The time now."""
+        """Return the present time."""
         return self._zero_s + self._uptime()
 
     def at_uptime(self, uptime_s: float) -> float:
-        """The time at which this machine was up for so long."""
+        """Return the time at which the machine had this uptime."""
         return self._zero_s + uptime_s
 
     def start_after(self, time_s: float) -> None:
-        """After a restart of the machine: begin no earlier than what was stored, though its clock was set back."""
+        """Start no earlier than the stored times after a restart of the machine, even if its clock was set back."""
         if self.is_new and self.now_s() < time_s:
             self._zero_s = time_s - self._uptime()
             self._keep()
 
     def drift_s(self) -> float:
-        """How far the time of day is ahead of this clock; 0 unless it was set."""
+        """Return how far the time of day is ahead of this clock; 0 unless it was changed."""
         drift_s = self._wall() - self.now_s()
         return drift_s if abs(drift_s) >= DRIFT_LEAST_S else 0.0
 
     def slept_s(self) -> float:
-        """How long the machine was suspended since it started."""
+        """Return how long the machine was suspended since it started."""
         return self._slept()

@@ -1,4 +1,4 @@
-"""Opening the store after a loss: jobs that it does not know, or cannot read, are taken up from their directories."""
+"""Recovery of the store after a loss: unknown or unreadable jobs are rebuilt from their directories."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["load"]
 
 log = logging.getLogger("dlaas.engine")
 SKIPPED_NUMBERS: Final = 100
-"""Numbers that jobs without a directory may have had, where nothing tells of them."""
+"""Job numbers skipped after a loss, since jobs without a directory may have had them."""
 _LISTED: Final = 10
-_TAKEN_UP: Final = "Taken up again from its directory: the pool's store had lost its record."
-_QUEUED: Final = "Back in the queue: the pool's store had lost its record, and it had not begun."
+_TAKEN_UP: Final = "Recovered from its directory: the pool's store had lost its record."
+_QUEUED: Final = "Back in the queue: the pool's store had lost its record, and the job had not started."
 
 
 async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
-    """Load the store, with all jobs whose directories are there. What was done is among the notices."""
+    """Load the store, including all jobs that have a directory. The notices report what was recovered."""
     try:
         loaded = await store.load()
     except StoreDamaged as error:
@@ -52,7 +52,7 @@ async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
 
 
 class _Recovery:
-    """What is made again, until it is committed as one."""
+    """Recovered jobs that are committed in one transaction."""
 
     def __init__(self, store: Store, pool: Pool, loaded: Loaded, now_s: float) -> None:
         self._store, self._pool, self._loaded = store, pool, loaded
@@ -63,7 +63,7 @@ class _Recovery:
         self._failed: list[str] = []
 
     async def take_up(self, name: str) -> None:
-        """Make the record of a job from its directory."""
+        """Rebuild the record of a job from its directory."""
         if number_of(name) is None:
             return  # no directory of a job
         try:
@@ -71,13 +71,13 @@ class _Recovery:
             job = recovered(found, self._pool.unit)
             payload = await self._pool.payload(name)
         except DlaasError as error:
-            log.error("%s cannot be taken up from its directory: %s", name, error)
+            log.error("cannot recover %s from its directory: %s", name, error)
             self._failed.append(name)
             return
         self._insert(job, payload, _TAKEN_UP)
 
     async def queue_again(self, row: DamagedRow) -> None:
-        """Queue a job that had no directory yet: nothing of it has run."""
+        """Queue a job that had no directory yet, so that nothing of it has run."""
         try:
             payload = await self._store.payload(row.id)
         except (StoreError, ValueError):
@@ -103,7 +103,7 @@ class _Recovery:
         try:
             await self._pool.remove(name)
         except DlaasError as error:
-            log.warning("the directory of %s, which was deleted, is still there: %s", name, error)
+            log.warning("cannot remove the directory of the deleted job %s: %s", name, error)
 
     def _insert(self, job: Job, payload: object, text: str) -> None:
         if job.number in self._numbers:  # its order among the jobs only: the id stays
@@ -114,7 +114,7 @@ class _Recovery:
         self._taken.append(job.id)
 
     async def commit(self) -> Loaded:
-        """Write what was made again, and return all."""
+        """Commit the recovered jobs, and return the complete contents."""
         loaded, draft = self._loaded, self._draft
         notice = self._notice()
         if notice and all(notice != text for _, text in loaded.notices):
@@ -137,11 +137,11 @@ class _Recovery:
         if self._taken:
             jobs = count(len(self._taken), "job") + ("" if said else " that the pool's store had lost")
             verb = "was" if len(self._taken) == 1 else "were"
-            said.append(f"{jobs} {verb} taken up again from disk: {_names(self._taken)}.")
+            said.append(f"{jobs} {verb} recovered from disk: {_names(self._taken)}.")
         if self._store.lost:
-            said.append("Jobs that had not started are lost: submit them again. Queues and cordons must be set again.")
+            said.append("Jobs that had not started are lost: submit them again. Set queues and cordons again.")
         if self._failed:
-            said.append(f"Not readable, so left as they are: {_names(self._failed)}.")
+            said.append(f"Unreadable, so left unchanged: {_names(self._failed)}.")
         return " ".join(said)
 
 

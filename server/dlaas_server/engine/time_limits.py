@@ -1,4 +1,4 @@
-"""Time limits in a turn of the loop: jobs that reached theirs are halted, with a checkpoint."""
+"""Time limits in a turn of the loop: jobs that reach their limit are halted with a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLEPT_LEAST_S: Final = 1.0
 
 
 def enforce_time_limits(draft: Draft, active: dict[str, Job], slept_s: float) -> None:
-    """Halt what is overdue, and bring `active` up to date. `slept_s`: time the machine slept since the last turn."""
+    """Halt overdue jobs and update `active`. `slept_s`: time that the machine was suspended since the last turn."""
     for job in list(active.values()) if slept_s >= SLEPT_LEAST_S else ():
         active[job.id] = draft.put((time_limit.slept(job, slept_s), ()))
     for job in active.values():
@@ -25,6 +25,6 @@ def enforce_time_limits(draft: Draft, active: dict[str, Job], slept_s: float) ->
 
 
 def next_limit_s(active: dict[str, Job], now_s: float) -> float | None:
-    """When the next limit is reached."""
+    """Return the time at which the next limit is reached; None if there is none."""
     limits = (time_limit.limit_s(job) for job in active.values() if job.spec.max_time_s is not None)
     return min((at_s for at_s in limits if at_s is not None and at_s > now_s), default=None)

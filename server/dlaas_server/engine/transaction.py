@@ -1,4 +1,4 @@
-"""The scratch copy on which one turn of the loop works: taken over as a whole after the commit, or dropped."""
+"""Transaction of one turn of the loop: a scratch copy that replaces the state after the commit, or is dropped."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jupyter_dlaas.wire.protocol import NotFound
 __all__ = ["POOL", "Draft"]
 
 POOL: Final = ""
-"""Whose events are the pool's own."""
+"""Job id under which the pool's own events are stored."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """Reads fall through to the committed jobs, writes stay here."""
+    """Copy-on-write view of the jobs: reads fall through to the committed jobs, writes stay here."""
 
     base: Mapping[str, Job]
     rows: Mapping[str, int]
@@ -35,14 +35,14 @@ class Draft:
     settings: Settings = field(default_factory=Settings)
 
     def job(self, job_id: str) -> Job:
-        """The job as of now in this turn. Raises NotFound."""
+        """Return the job as it is in this turn. Raises NotFound."""
         found = self.changed.get(job_id) or self.base.get(job_id)
         if found is None or job_id in self.deleted:
             raise NotFound(f"there is no job {job_id}")
         return found
 
     def put(self, told: tuple[Job, tuple[Story, ...]]) -> Job:
-        """Take a changed job and its story in. A job that did not change is passed over."""
+        """Record a changed job and its story events. An unchanged job is ignored."""
         job, stories = told
         if job is self.base.get(job.id) and job.id not in self.changed:
             return job
@@ -61,7 +61,7 @@ class Draft:
         *,
         replaces: bool = False,
     ) -> Job:
-        """Take a new job in; `replaces`: in the place of a damaged row."""
+        """Insert a new job; `replaces`: it replaces a damaged row."""
         row = self._tell(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),))
         self.changed[job.id] = job
         self.new_keys[job.owner, key] = (job.id, digest)
@@ -69,20 +69,20 @@ class Draft:
         return job
 
     def delete(self, job_id: str) -> None:
-        """Forget an ended job."""
+        """Delete an ended job."""
         self.deleted.add(job_id)
         self.changed.pop(job_id, None)
         self.batch.updated.pop(job_id, None)
         self.batch.deleted.append(job_id)
 
     def set(self, settings: Settings, text: str) -> None:
-        """Take over what was set for the pool, and tell it in the pool's own story. The same again: nothing."""
+        """Change the pool's settings and record that in the pool's story. Equal settings change nothing."""
         if settings != self.settings:
             self.settings = self.batch.settings = settings
             self.note("pool", text)
 
     def note(self, kind: str, text: str) -> None:
-        """Tell something in the pool's own story."""
+        """Add an event to the pool's story."""
         self.last_row += 1
         self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text))
 

@@ -1,4 +1,4 @@
-"""What those who wait are told: their place, the reason, and when they are expected to start."""
+"""Wait messages of queued jobs: place, reason and start estimate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dlaas_server.core.placement.shape import shape_of
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import said_of_nodes
 from dlaas_server.engine.estimation.length_history import offered, with_start
-from dlaas_server.engine.estimation.start_estimator import Foreteller
+from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.transaction import Draft
 
-__all__ = ["told", "told_in_crowd"]
+__all__ = ["waits_of_long_queue", "waits_with_estimates"]
 
 
-def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) -> dict[str, Wait]:
-    """What those who wait are told, with when they are expected to start; the first word goes into their story."""
+def waits_with_estimates(draft: Draft, picture: Pool, waits: Sequence[Wait], found: StartEstimator) -> dict[str, Wait]:
+    """Return the waits with start estimates and offers; the first message of each job goes into its story."""
     out: dict[str, Wait] = {}
     idle: FreeCapacity | None = None
     is_whole = all(node.cordoned is None for node in picture.nodes)
-    for wait in waits:  # thousands may wait, and most were told already
+    for wait in waits:  # thousands of jobs may wait, and most have their message already
         when, job = found.expected.get(wait.job), draft.job(wait.job)
         now = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
         offer = found.offers.get(wait.job)
@@ -37,23 +37,23 @@ def told(draft: Draft, picture: Pool, waits: Sequence[Wait], found: Foreteller) 
     return out
 
 
-def told_in_crowd(
+def waits_of_long_queue(
     draft: Draft,
     picture: Pool,
     waits: Sequence[Wait],
-    found: Foreteller,
+    found: StartEstimator,
     active: Mapping[str, Job],
     before: Mapping[str, Wait],
     *,
     has_news: bool,
 ) -> dict[str, Wait]:
-    """The same where not all were looked at, and `waits` is right for those who run only.
+    """Return the waits of a long queue, of which the plan examined only a part: `waits` is exact for running jobs only.
 
-    Those who wait are told what was found out beside the loop, once that is new; else what they were told `before`.
-    `active`: all jobs, as they were before the plan.
+    Queued jobs get the result of the estimator if it is new, else their message `before`. `active`: all jobs before
+    the plan.
     """
     there = {**active, **draft.changed}
     gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
     kept = {name: wait for name, wait in before.items() if wait.is_queued and name not in gone}
     news = [wait for wait in found.waits if wait.job in there and there[wait.job].waits] if has_news else []
-    return kept | told(draft, picture, [*(wait for wait in waits if not wait.is_queued), *news], found)
+    return kept | waits_with_estimates(draft, picture, [*(wait for wait in waits if not wait.is_queued), *news], found)

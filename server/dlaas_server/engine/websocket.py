@@ -1,4 +1,4 @@
-"""The WebSocket: one per page, shared by all its cards and the side panel."""
+"""WebSocket of a page, shared by all its cards and the side panel."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ HEARTBEAT_S: Final = 2.0
 UNDER_WAY_MOST: Final = 256 * 1024
 ENDED_SHOWN: Final = 50
 UNFINISHED_SHOWN: Final = 300
-"""So many a page is told of: those that run and the first in line; of the others it only knows the names."""
+"""Number of jobs sent to a page: running jobs and the first of the queue; of the others only the names."""
 _ENDED: Final = ",".join(state for state in State if state.is_final)
 _UNFINISHED: Final = ",".join(state for state in State if not state.is_final)
 READERS_MOST: Final = 500
 
 
 class StreamHandler(tornado.websocket.WebSocketHandler):
-    """Speaks WIRE.md's stream. The first byte goes at once, then 20 ms are gathered while more flows."""
+    """Handler of the stream in WIRE.md. The first byte is sent at once; then data is collected for 20 ms."""
 
     def initialize(self, requests: Requests) -> None:
-        """Called by tornado for each connection."""
+        """Set the connection's services; tornado calls this for each connection."""
         self.requests = requests
         self.user = ""
         self.readers: dict[str, Reader] = {}
@@ -49,28 +49,28 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         self.pool_jobs: set[str] = set()
 
     def prepare(self) -> None:
-        """Who asks, before the upgrade."""
+        """Check the caller before the upgrade."""
         connection = self.request.connection
-        assert isinstance(connection, HTTP1Connection), "we serve HTTP/1 only"
+        assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         try:
             self.user = peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
         except DlaasError as error:
             raise tornado.web.HTTPError(error.http_status, reason=str(error)) from None
         if self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise tornado.web.HTTPError(400, reason="this is a WebSocket: ask for the upgrade")
+            raise tornado.web.HTTPError(400, reason="this endpoint is a WebSocket: send an upgrade request")
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """What is refused before the upgrade, in our form."""
+        """Send a refusal before the upgrade as JSON."""
         self.set_status(status_code)
         self.set_header("Content-Type", "application/json")
         self.finish(json.dumps(refusal(self, status_code)))
 
     def check_origin(self, origin: str) -> bool:
-        """A Unix socket has no origin; the Jupyter server checks the page's."""
+        """Accept the connection: a Unix socket has no origin, and the Jupyter server checks the page's."""
         return True
 
     def open(self, *args: str, **kwargs: str) -> None:
-        """The connection stands."""
+        """Register the new connection."""
         lifecycle = self.requests.lifecycle
         self.set_nodelay(True)
         self._send(
@@ -87,7 +87,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         self._spawn("heartbeat", self._heartbeat())
 
     def on_message(self, message: str | bytes) -> None:
-        """One frame of the page. A bad one is answered with an error and changes nothing."""
+        """Handle one frame of the page. An invalid one is answered with an error and changes nothing."""
         try:
             frame = json.loads(message)
             if not isinstance(frame, dict):
@@ -96,7 +96,9 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         except DlaasError as error:
             self._send({"type": "error", "job": None, "code": error.code, "message": str(error)})
         except (ValueError, RecursionError) as error:
-            self._send({"type": "error", "job": None, "code": "invalid", "message": f"a frame is no JSON: {error}"})
+            self._send(
+                {"type": "error", "job": None, "code": "invalid", "message": f"a frame is not valid JSON: {error}"}
+            )
 
     def _take(self, frame: dict[str, Any]) -> None:
         match frame.get("type"):
@@ -118,7 +120,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             case "ping":
                 self._send({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
             case other:
-                raise Invalid(f"type: there is no frame {str(other)[:40]!r}")
+                raise Invalid(f"type: unknown frame type {str(other)[:40]!r}")
 
     def _subscribe(self, frame: dict[str, Any]) -> None:
         handle = frame.get("job")
@@ -126,7 +128,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             raise Invalid("job: is missing")
         want = frame.get("want", list(WANTS))
         if not isinstance(want, list) or any(w not in WANTS for w in want):
-            raise Invalid(f"want: may hold {', '.join(WANTS)}")
+            raise Invalid(f"want: may contain {', '.join(WANTS)}")
         cursor = decode(Cursor, frame.get("cursor") or {}, where="cursor")
         try:
             job = self.requests.find(self.user, handle).id
@@ -185,7 +187,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             await asyncio.sleep(POOL_GATHER_S)
 
     def _is_near(self, job: Job) -> bool:
-        """Not far back in a long line, where places change all the time, and nobody looks."""
+        """Return whether the job is not far back in a long queue, where places change all the time."""
         waits = self.requests.lifecycle.waits
         wait = waits.get(job.id)
         return (
@@ -195,14 +197,14 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         )
 
     def job_changed(self, job: str) -> None:
-        """See Listener."""
+        """Implement `Listener`."""
         self.pool_jobs.add(job)
 
     def stream_changed(self, job: str, stream: str) -> None:
-        """See Listener: logs and metrics are the readers'."""
+        """Implement `Listener`: logs and metrics go to the readers."""
 
     def pool_changed(self) -> None:
-        """See Listener."""
+        """Implement `Listener`."""
         self.pool_news.set()
 
     async def _heartbeat(self) -> None:
@@ -229,8 +231,8 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         if self.tasks.get(name) is task:
             del self.tasks[name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the stream's task %s broke", name, exc_info=error)
-            self.close(1011, "the engine met an error; reconnect")
+            log.error("task %s of a stream failed", name, exc_info=error)
+            self.close(1011, "internal error in the engine; reconnect")
 
     def _unsubscribe_pool(self) -> None:
         if self in self.requests.lifecycle.listeners:
@@ -240,7 +242,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             task.cancel()
 
     def on_close(self) -> None:
-        """The page went away."""
+        """Remove the readers of the closed connection."""
         self._end()
 
     def _end(self) -> None:
@@ -255,5 +257,5 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         self.tasks.clear()
 
     def get_compression_options(self) -> dict[str, Any] | None:
-        """None: frames are small and stay on the machine."""
+        """Return None, for no compression: frames are small and stay on the machine."""
         return None

@@ -1,1 +1,1 @@
-"""The Jupyter Server extension: handlers, relay to engines, jobs from notebooks."""
+"""Jupyter Server extension: handlers, relay to engines, jobs from notebooks."""

@@ -1,4 +1,4 @@
-"""The Jupyter server's door: authenticates and authorises with Jupyter's own means, then relays to the engine.
+"""Jupyter Server extension: authenticates and authorises by Jupyter's own means, then relays to the engine.
 
 Thin on purpose. Routes come from the one table in `routes.py`; bodies and answers pass unchanged. The owner of a job
 is the operating-system user (the engine sees who connects) or, under JupyterHub, the hub's user, for whom this server
@@ -50,13 +50,13 @@ class DlaasExtension(ExtensionApp):
     pool = Unicode(
         "",
         help="The pool: a name (a folder below <jupyter data dir>/dlaas) or a directory with a slash in it. "
-        "Empty: what JUPYTER_DLAAS_POOL says, else 'local'.",
+        "Empty: the value of JUPYTER_DLAAS_POOL, else 'local'.",
     ).tag(config=True)
-    pool_dir = Unicode("", help="The pool's directory; goes before `pool`.").tag(config=True)
+    pool_dir = Unicode("", help="The pool's directory; overrides `pool`.").tag(config=True)
     engine_idle_s = Float(
         None,
         allow_none=True,
-        help="An engine that this server starts ends after so many seconds without work. Default: the engine's own.",
+        help="Seconds without work after which an engine that this server started exits. Default: the engine's own.",
     ).tag(config=True)
     start_engine = Bool(
         True, help="Start the engine when a request needs one. False: an administrator runs `jupyter dlaas serve`."
@@ -67,11 +67,11 @@ class DlaasExtension(ExtensionApp):
         "order in a notebook and in its jobs. False: Python draws another seed for each kernel.",
     ).tag(config=True)
     activity_poll_s = Float(
-        30.0, help="How often to look whether jobs run, so that idle culling does not end this server."
+        30.0, help="Interval in seconds for checking whether jobs run, so that idle culling does not stop this server."
     ).tag(config=True)
 
     def initialize_settings(self) -> None:
-        """Choose the pool, and name it to the kernels of this server."""
+        """Choose the pool, and pass it to the kernels of this server."""
         directory = discovery.pool_directory(self.pool_dir or self.pool or None)
         os.environ["JUPYTER_DLAAS_POOL"] = str(directory)
         os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # or kernels would pass this door by
@@ -110,7 +110,7 @@ class DlaasExtension(ExtensionApp):
         self._watch = asyncio.ensure_future(self._watch_activity())
 
     async def _watch_activity(self) -> None:
-        """While jobs run, count this server as active."""
+        """Count this server as active while jobs run."""
         assert self.serverapp is not None
         while True:
             self.unfinished = await self._count_unfinished()
@@ -120,7 +120,7 @@ class DlaasExtension(ExtensionApp):
             await asyncio.sleep(max(1.0, self.activity_poll_s))
 
     async def _count_unfinished(self) -> int:
-        """How many jobs are under way. An engine that was killed is started again; one that ended in order is not."""
+        """Return the number of unfinished jobs. Restarts an engine that was killed, but not one that exited."""
         target = f"/dlaas/jobs?state={_UNFINISHED}&limit=1000"
         was_killed = self.unfinished > 0 or self.link.path.exists()  # in good order it takes its socket away
         try:
@@ -132,11 +132,11 @@ class DlaasExtension(ExtensionApp):
             return self.unfinished  # not hearing is no proof that nothing runs
 
     def current_activity(self) -> dict[str, int] | None:
-        """What keeps this server from being shut down as idle: unfinished jobs."""
+        """Return the activity that prevents idle culling of this server: unfinished jobs."""
         return {"jobs": self.unfinished} if self.unfinished else None
 
     async def stop_extension(self) -> None:
-        """Stop watching and end what is being relayed; jobs and engine go on."""
+        """Stop watching and close relayed requests; jobs and engine continue."""
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):

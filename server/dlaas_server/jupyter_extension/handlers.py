@@ -1,4 +1,4 @@
-"""The request handlers of the Jupyter server's door: check, then pass on. See `extension.py`."""
+"""Request handlers of the extension: check, then relay. See `extension.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jupyter_dlaas.wire.protocol import Refused, Unavailable
 __all__ = ["NotebookHandler", "OpenApiHandler", "RelayHandler", "StreamHandler", "UploadHandler"]
 
 BODY_BYTES_MAX: Final = 64 * 2**20
-"""The largest JSON body; larger things travel as blobs."""
+"""Maximum size of a JSON body; larger data is sent as blobs."""
 BLOB_BYTES_MAX: Final = 4 * 2**30
 _PASSED: Final = ("Accept", "Content-Type", "X-Dlaas-Protocol")
 _JUPYTERS_OWN: Final = ("token", "_xsrf", "no_track_activity")
@@ -34,13 +34,13 @@ _JSON: Final = "application/json"
 
 
 class TooLarge(Invalid):
-    """A body beyond the bound."""
+    """The body exceeds the maximum size."""
 
     http_status = 413
 
 
 class DlaasHandler(APIHandler):
-    """What all of ours have: the resource that an authorizer is asked about, errors in our form, no caching."""
+    """Base of the handlers: resource for the authorizer, errors as JSON, no caching."""
 
     auth_resource = "dlaas"
 
@@ -60,26 +60,26 @@ class DlaasHandler(APIHandler):
         self.set_header("Cache-Control", "no-store")
 
     def on_connection_close(self) -> None:
-        """The browser has gone: do not let the engine work on for it (a long poll, a large result)."""
+        """Cancel the engine's request (a long poll, a large result) of a browser that disconnected."""
         if self.call_stream is not None:
             self.call_stream.close()
 
     async def finish_error(self, error: DlaasError) -> None:
-        """Answer with an error in the form in which the engine would."""
+        """Answer with an error in the engine's form."""
         self.set_status(error.http_status)
         await self.finish(error.as_json())
 
     def asked(self) -> Any:
-        """The request's body as JSON. Raises TooLarge or Invalid."""
+        """Return the request's body as JSON. Raises TooLarge or Invalid."""
         if len(self.request.body) > BODY_BYTES_MAX:
             raise TooLarge(f"body: larger than {BODY_BYTES_MAX >> 20} MiB")
         try:
             return json.loads(self.request.body)
         except (ValueError, RecursionError) as error:
-            raise Invalid(f"body: is no JSON ({error})") from None
+            raise Invalid(f"body: not valid JSON ({error})") from None
 
     def target(self) -> str:
-        """Path and query of the request as the engine has them: without this server's base URL and token."""
+        """Return path and query of the request for the engine, without this server's base URL and token."""
         base = self.base_url.rstrip("/")
         uri = self.request.uri or "/"
         path, mark, query = (uri.removeprefix(base) if base else uri).partition("?")
@@ -87,12 +87,12 @@ class DlaasHandler(APIHandler):
         return path + mark + "&".join(kept)
 
     def passed_headers(self) -> dict[str, str]:
-        """The few headers that mean something to the engine. Never a cookie, a token, or a user's name."""
+        """Return the headers for the engine; never a cookie, a token, or a user's name."""
         return {name: self.request.headers[name] for name in _PASSED if name in self.request.headers}
 
 
 class RelayHandler(DlaasHandler):
-    """Any request of the table whose body fits into memory; raw bytes of an answer go through piece by piece."""
+    """Handler of all routes whose body fits into memory; raw answers are relayed piece by piece."""
 
     @web.authenticated
     @authorized
@@ -120,7 +120,7 @@ class RelayHandler(DlaasHandler):
         await self.relay()
 
     async def relay(self) -> None:
-        """Pass the request on; again when the engine died over it (each of them may be repeated)."""
+        """Relay the request; repeat it if the engine dies meanwhile (every request may be repeated)."""
         route = self.routes.get(self.request.method or "")
         if route is None:
             raise web.HTTPError(405)
@@ -147,7 +147,7 @@ class RelayHandler(DlaasHandler):
             await self.finish(set_content_type=route.response_media)
 
     async def _call_again(self, route: Route) -> Answer:
-        """Call; again, a little later, when the engine dies over it. A dying one may still take a connection or two."""
+        """Call the engine, and repeat later if it dies meanwhile; a dying one may still accept connections."""
         for pause_s in PAUSES_S:
             try:
                 return await self._call(route)
@@ -175,7 +175,7 @@ class RelayHandler(DlaasHandler):
             self.call_stream = None
 
     async def _on_raw(self, answer: Answer, piece: bytes) -> None:
-        """One piece of raw bytes: straight to the browser, which sets the pace."""
+        """Send one piece of raw bytes to the browser, at its pace."""
         if answer.status >= 400:
             answer.body += piece
             return
@@ -189,7 +189,7 @@ class RelayHandler(DlaasHandler):
             self.on_connection_close()
 
     def _set_raw_headers(self, route: Route, answer: Answer) -> None:
-        """What a job wrote is never a page of this origin: it is downloaded, whatever it holds."""
+        """Set headers so that a job's file is downloaded, never shown as a page of this origin."""
         if self._headers_written:
             return
         self.set_header("Content-Type", route.response_media)
@@ -206,7 +206,7 @@ class RelayHandler(DlaasHandler):
 
 @web.stream_request_body
 class UploadHandler(DlaasHandler):
-    """A blob: passed on piece by piece, never held. Everything is checked before the first byte is read."""
+    """Upload of a blob, relayed piece by piece. All checks precede the first byte."""
 
     async def prepare(self) -> None:  # type: ignore[override]
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(4)
@@ -221,7 +221,7 @@ class UploadHandler(DlaasHandler):
     @web.authenticated
     @authorized
     async def begin(self) -> None:
-        """Behind authentication and authorisation: open the way to the engine."""
+        """Connect to the engine, after authentication and authorisation."""
         length = self.request.headers.get("Content-Length", "")
         self.request.connection.set_max_body_size(BLOB_BYTES_MAX)  # type: ignore[union-attr]
         if length.isdecimal() and int(length) > BLOB_BYTES_MAX:
@@ -243,7 +243,7 @@ class UploadHandler(DlaasHandler):
             yield piece
 
     async def _put(self, piece: bytes | None) -> None:
-        """Hand a piece on, at the engine's pace; drop it when the engine has answered already."""
+        """Relay a piece at the engine's pace; drop it if the engine has answered already."""
         if self._sending is None:
             return
         putting = asyncio.ensure_future(self._pieces.put(piece))
@@ -278,7 +278,7 @@ class UploadHandler(DlaasHandler):
 
 
 class OpenApiHandler(DlaasHandler):
-    """The description of what this door answers."""
+    """OpenAPI document of this server's routes."""
 
     @web.authenticated
     @authorized
@@ -287,7 +287,7 @@ class OpenApiHandler(DlaasHandler):
 
 
 class CheckHandler(DlaasHandler):
-    """What `jupyter dlaas check` says of the posted cells. Reads text; nothing runs, and no engine is asked."""
+    """Check of posted cells, as by `jupyter dlaas check`. Reads text only, without running it or calling an engine."""
 
     @web.authenticated
     @authorized
@@ -352,7 +352,7 @@ class NotebookHandler(DlaasHandler):
 
 
 class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """The WebSocket: all checks before the upgrade, then frames both ways as they are."""
+    """WebSocket relay: all checks precede the upgrade; then frames pass unchanged in both directions."""
 
     auth_resource = "dlaas"
 
@@ -381,7 +381,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._pump = asyncio.ensure_future(self._down())
 
     async def _down(self) -> None:
-        """Engine to browser, at the browser's pace."""
+        """Relay frames from the engine to the browser, at the browser's pace."""
         assert self._engine is not None
         while True:
             message = await self._engine.read_message()
@@ -394,7 +394,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
                 return
 
     async def on_message(self, message: str | bytes) -> None:
-        """Browser to engine."""
+        """Relay a frame from the browser to the engine."""
         if self._engine is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What `check` says of a notebook that is about to be trained, for the dialog. Reads text only: nothing runs."""
+"""Check of a notebook before training, for the dialog. Reads text only, without running it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["look"]
 
 
 def look(asked: NotebookCheck) -> NotebookChecked:
-    """The cells that train, what each takes along, what is missing, what to type. Cells are counted from 1."""
+    """Return the training cells, their required code, problems, and the magic lines. Cells are counted from 1."""
     cells = [{"cell_type": "code", "source": cell.source} for cell in asked.cells]
     report = check(json.dumps({"cells": cells}).encode(), asked.path)
     ids = [cell.id for cell in asked.cells]

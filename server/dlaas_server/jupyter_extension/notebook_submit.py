@@ -1,7 +1,7 @@
-"""*Train this notebook*: a submit made of a notebook's cells, without a kernel.
+"""*Train this notebook*: a submit built from a notebook's cells, without a kernel.
 
-All code cells go, but those tagged `notrain`, or only those tagged `train` if any is. From the first cell that trains
-on they make up the program's main part; those before it are kept whole in front of it.
+It contains all code cells except those tagged `notrain`, or only those tagged `train` if there are any. The cells from
+the first training cell on form the program's main part; the earlier ones precede it unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASK_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """What the server knows beside the request: the notebook's folder, the Python of its kernel, the environment."""
+    """Context of a notebook on the server: its folder, its kernel's Python interpreter, the environment."""
 
     folder: Path
     interpreter: str
@@ -42,7 +42,7 @@ class Notebook:
 
 
 def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
-    """The submit, and the files that must be sent before it. Raises Refused, which names cell, line and way out."""
+    """Return the submit, and the files to upload before it. Raises Refused, which names cell, line and fix."""
     chosen = _chosen(asked.cells)
     start = _first_training(chosen)
     parts = _parts(chosen[start:])
@@ -73,24 +73,24 @@ def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
 
 
 def _chosen(cells: Sequence[Cell]) -> list[tuple[int, Cell]]:
-    """The cells that go, each with its place in the notebook. Raises Refused when none does."""
+    """Return the selected cells, each with its place in the notebook. Raises Refused if there are none."""
     numbered = [(n, cell) for n, cell in enumerate(cells, 1) if cell.source.strip()]
     tagged = [one for one in numbered if "train" in one[1].tags]
     chosen = tagged or [one for one in numbered if "notrain" not in one[1].tags]
     if not chosen:
-        raise Refused("no code cell goes: the notebook has none, or all of them are tagged notrain")
+        raise Refused("no code cell to run: the notebook has none, or all of them are tagged notrain")
     return chosen
 
 
 def _first_training(chosen: Sequence[tuple[int, Cell]]) -> int:
-    """The place in `chosen` of the first cell that trains; the last cell where none seems to."""
+    """Return the index in `chosen` of the first training cell; of the last cell if none is detected."""
     cells = [ExecutedCell(count=n, source=cell.source, cell_id=cell.id) for n, cell in chosen]
     return next((at for at, why in enumerate(training_cells(cells)) if why), len(chosen) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One cell of the main part: its text there, and for each line of that the line of the cell."""
+    """Cell of the main part: its text there, and for each of its lines the line of the cell."""
 
     number: int
     text: str
@@ -98,8 +98,10 @@ class _Part:
 
 
 def _parts(main: Sequence[tuple[int, Cell]]) -> list[_Part]:
-    """The cells of the main part. The first keeps its notebook words, which capture reads; of the others only one cell
-    could begin with a `%%` line, so they are cleaned one by one.
+    """Return the cells of the main part.
+
+    The first keeps its magics, which capture reads; the others are cleaned one by one, since a joined text could have
+    only one `%%` line.
     """
     parts = []
     for at, (number, cell) in enumerate(main):
@@ -125,7 +127,7 @@ def _captured(chosen: Sequence[tuple[int, Cell]], start: int, parts: Sequence[_P
 
 
 def _split_lines(lines: Sequence[LineRef], parts: Sequence[_Part]) -> list[LineRef]:
-    """The lines of the main part belong to several cells, which were joined: give each its own again."""
+    """Map the lines of the joined main part back to their cells."""
     own = [(f"cell [{part.number}]", part.lines[min(n, len(part.lines) - 1)]) for part in parts for n in _heights(part)]
     label = f"cell [{parts[0].number}]"
     return [
@@ -139,13 +141,13 @@ def _heights(part: _Part) -> range:
 
 
 def _suggestion(chosen: Sequence[tuple[int, Cell]], start: int) -> Suggestion:
-    """What would make the first cell that trains elastic."""
+    """Return the suggested rewrite that makes the first training cell elastic."""
     before = [ExecutedCell(count=n, source=cell.source, cell_id=cell.id) for n, cell in chosen[:start]]
     return suggest(before, TrainingCell(count=chosen[start][0], source=chosen[start][1].source, first_line=1))
 
 
 def _notes(made: Capture, suggestion: Suggestion) -> tuple[Note, ...]:
-    """What was left out, what is to be watched, and what a few lines would add."""
+    """Return notes on omitted lines, warnings, and a suggested rewrite."""
     left = [
         Note(code=one.kind, text=f"{one.cell}, line {one.line} was left out: {one.source} ({one.reason})"[:4000])
         for one in made.left_out
@@ -155,23 +157,23 @@ def _notes(made: Capture, suggestion: Suggestion) -> tuple[Note, ...]:
 
 
 def folder_of(root: str | None, path: str) -> Path:
-    """The folder of a notebook below the server's root. Raises Refused, also for a path that leads out of it."""
+    """Return a notebook's folder below the server's root. Raises Refused, including for paths that leave the root."""
     if not root:
-        raise Refused("this server keeps its notebooks in no folder; use %%train in a cell")
+        raise Refused("this server does not store notebooks in a folder; use %%train in a cell")
     parts = path.strip("/").split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in path:
-        raise Refused(f"{path!r} is no path of a notebook of this server")
+        raise Refused(f"{path!r} is not a notebook path of this server")
     base = Path(root).resolve()
     folder = base.joinpath(*parts[:-1]).resolve()
     if not folder.is_relative_to(base) or not folder.is_dir():
-        raise Refused(f"there is no folder of {path!r} in this server")
+        raise Refused(f"the folder of {path!r} does not exist on this server")
     return folder
 
 
 async def interpreter_of(name: str, spec: Any, own: str) -> str:
-    """The Python that a kernelspec starts. Raises Refused: it must be a local Python of 3.11 or newer.
+    """Return the interpreter that a kernelspec starts. Raises Refused unless it is a local Python 3.11 or newer.
 
-    `own`: what a bare "python" means, which is Jupyter's own.
+    `own`: meaning of a bare "python": Jupyter's own interpreter.
     """
     command = [str(part) for part in spec.argv]
     if str(getattr(spec, "language", "python")).lower() != "python" or not command:
@@ -179,7 +181,7 @@ async def interpreter_of(name: str, spec: Any, own: str) -> str:
     path = own if command[0] in _PYTHONS else which(command[0])
     if path is None or not Path(path).name.startswith("python") or not Path(path).is_absolute():
         raise Refused(
-            f"the kernel {name} starts through {command[0]!r}, which is no Python on this machine; "
+            f"the kernel {name} starts through {command[0]!r}, which is not a Python interpreter on this machine; "
             "choose a kernel that starts python directly, or use %%train in a cell"
         )
     found = await _version(path)
@@ -192,7 +194,7 @@ _versions: dict[tuple[str, float], tuple[int, int]] = {}
 
 
 async def _version(path: str) -> tuple[int, int]:
-    """Major and minor version of an interpreter; asked once as long as its file stays."""
+    """Return major and minor version of an interpreter; cached until its file changes."""
     key = (path, os.stat(path).st_mtime)  # noqa: PTH116  # one look at a file that was just found
     if key in _versions:
         return _versions[key]

@@ -1,7 +1,7 @@
-"""From the Jupyter server to the engine's socket: one call at a time, streamed both ways, started on demand.
+"""Relay from the Jupyter server to the engine's socket: one call per connection, streamed in both directions.
 
-Only transport: who may ask is decided by the handlers (`extension.py`), what is answered by the engine. The user's name
-that the engine gets is the one this relay was made with, never anything of the request.
+It starts the engine on demand. It is transport only: the handlers check permissions, and the engine answers. The user's
+name that the engine receives is the one with which this relay was created, never part of the request.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ __all__ = ["PAUSES_S", "Answer", "Broken", "Link"]
 
 CONNECT_S: Final = 2.0
 PAUSES_S: Final = (0.01, 0.05, 0.2)
-"""Waits before a request that the engine died over is made again."""
+"""Delays before a request is repeated during which the engine died."""
 ANSWER_BYTES_MAX: Final = 256 * 2**20
-"""The most that is held of one answer; raw bytes are passed on piece by piece, however many."""
+"""Maximum size of an answer in memory; raw bytes are relayed piece by piece without limit."""
 _ENDLESS: Final = 2**50
 USER_HEADER: Final = "X-Dlaas-User"
 
 
 class Broken(Exception):
-    """The connection to the engine ended before the answer was whole; `has_begun` tells whether any came."""
+    """The connection to the engine ended before the answer was complete; `has_begun`: part of it was received."""
 
     def __init__(self, has_begun: bool) -> None:
-        super().__init__("the engine went away in the middle of a request")
+        super().__init__("the engine stopped during a request")
         self.has_begun = has_begun
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the engine answered; `body` is empty where it was passed on piece by piece."""
+    """Answer of the engine; `body` is empty if it was relayed piece by piece."""
 
     status: int = 0
     headers: HTTPHeaders = field(default_factory=HTTPHeaders)
@@ -55,7 +55,7 @@ class Answer:
 
 
 class _Reader(HTTPMessageDelegate):
-    """Takes one answer off the wire. A slow taker slows the engine down, since each piece is waited for."""
+    """Reader of one answer. A slow consumer slows the engine down, since each piece is awaited."""
 
     def __init__(self, on_piece: Callable[[Answer, bytes], Awaitable[None]] | None) -> None:
         self.answer = Answer()
@@ -82,7 +82,7 @@ class _Reader(HTTPMessageDelegate):
 
 
 class _ToSocket(Resolver):
-    """Sends a WebSocket client to a Unix socket, whatever host its URL names."""
+    """Resolver that connects a WebSocket client to a Unix socket, whatever host its URL names."""
 
     def initialize(self, path: str = "") -> None:
         self._path = path
@@ -94,10 +94,10 @@ class _ToSocket(Resolver):
 
 
 class Link:
-    """The way to one pool's engine."""
+    """Connection to a pool's engine."""
 
     def __init__(self, endpoint: SocketEndpoint, user: str | None = None) -> None:
-        """`user`: the name that this server vouches for (JupyterHub's); None: the engine's peer credentials decide."""
+        """Create the link. `user`: name for which this server vouches (JupyterHub); None: peer credentials decide."""
         self.endpoint = endpoint
         self._user = user
         self._starting = asyncio.Lock()
@@ -105,11 +105,11 @@ class Link:
 
     @property
     def path(self) -> Path:
-        """The engine's socket."""
+        """Path of the engine's socket."""
         return self.endpoint.directory / discovery.SOCKET
 
     async def connect(self, *, may_start: bool = True) -> IOStream:
-        """A stream to the engine, which is started when there is none. Raises Unavailable, in words."""
+        """Return a stream to the engine, which is started if necessary. Raises Unavailable."""
         try:
             one = discovery.connect(replace(self.endpoint, may_start=False), CONNECT_S)
         except Unavailable:
@@ -119,7 +119,7 @@ class Link:
                 one = await asyncio.to_thread(discovery.connect, self.endpoint, CONNECT_S)
         except OSError as error:
             raise Unavailable(
-                f"the engine does not take connections ({error}); it may be stopped or overloaded"
+                f"the engine does not accept connections ({error}); it may be stopped or overloaded"
             ) from None
         return IOStream(one, max_buffer_size=ANSWER_BYTES_MAX)
 
@@ -135,9 +135,9 @@ class Link:
         may_start: bool = True,
         stream: IOStream | None = None,
     ) -> Answer:
-        """One request. `on_piece` gets the body piece by piece (then the answer's own body stays empty).
+        """Make one request. `on_piece` gets the body piece by piece (then the answer's own body stays empty).
 
-        Raises Unavailable (no engine, too slow) or Broken (it died in the middle).
+        Raises Unavailable (no engine, timeout) or Broken (the engine died during the request).
         """
         stream = stream or await self.connect(may_start=may_start)
         reader = _Reader(on_piece)
@@ -146,7 +146,7 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 await self._exchange(stream, method, target, headers, body, reader, on_piece is not None)
         except TimeoutError:
-            raise Unavailable(f"the engine gave no answer within {timeout_s:g} s") from None
+            raise Unavailable(f"the engine did not answer within {timeout_s:g} s") from None
         finally:
             self._open.discard(stream)
             stream.close()
@@ -186,7 +186,7 @@ class Link:
                 await writing
 
     async def websocket(self) -> WebSocketClientConnection:
-        """A WebSocket to the engine's stream, which is started when there is none."""
+        """Open a WebSocket to the engine's stream; the engine is started if necessary."""
         for pause_s in PAUSES_S:
             try:
                 return await self._websocket()
@@ -195,7 +195,7 @@ class Link:
         try:
             return await self._websocket()
         except OSError as error:
-            raise Unavailable(f"the engine went away: {error}") from None
+            raise Unavailable(f"the connection to the engine was lost: {error}") from None
 
     async def _websocket(self) -> WebSocketClientConnection:
         (await self.connect()).close()
@@ -205,10 +205,10 @@ class Link:
             try:
                 return await websocket_connect(request, resolver=_ToSocket(path=name))
             except HTTPClientError as error:
-                raise OSError(f"no WebSocket ({error})") from None
+                raise OSError(f"cannot open the WebSocket ({error})") from None
 
     def close(self) -> None:
-        """End all calls that are under way."""
+        """Close all running calls."""
         for stream in list(self._open):
             stream.close()
 

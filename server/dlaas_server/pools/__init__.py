@@ -1,3 +1,3 @@
-"""Pool adapters: each hides one outside thing (this machine, Kubernetes, a simulation) behind one Protocol."""
+"""Pool adapters: each hides one backend (this machine, Kubernetes, a simulation) behind one protocol."""
 
 from __future__ import annotations

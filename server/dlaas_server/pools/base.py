@@ -1,4 +1,4 @@
-"""The only door to a job. The engine never opens a job's directory, pid or socket itself."""
+"""Interface of a pool, the engine's only access to a job's directory, processes and sockets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PROGRESS = "progress"
 
 
 def log_of(member: int) -> str:
-    """The name of a learner's log among the streams of a job."""
+    """Return the stream name of a learner's log."""
     return f"log:{member}"
 
 
 class PoolError(DlaasError):
-    """The pool could not do what was asked now; asking again is safe."""
+    """The pool could not carry out the request now; it may be repeated."""
 
     code = "unavailable"
     http_status = 503
@@ -49,9 +49,9 @@ class Chunk:
 
 
 Changed = Callable[[str, str], None]
-"""Called in the event loop with (job, stream) when a stream of the job may have news.
+"""Callback in the event loop with (job, stream) when a stream of the job may have new data.
 
-`JOURNAL` also when its guardian went away.
+Also called with `JOURNAL` when the job's guardian has ended.
 """
 
 
@@ -59,105 +59,105 @@ Changed = Callable[[str, str], None]
 class Loss:
     """How a guardian was lost."""
 
-    text: str = "It went away"
-    """The begin of a sentence."""
+    text: str = "The guardian process ended"
+    """Beginning of a sentence."""
     has_exited: bool = False
     """It exited by itself: its program or its files may be the cause."""
 
 
 class Pool(Protocol):
-    """Where jobs run. Every method may be repeated. Unknown jobs and streams give NotFound."""
+    """Pool in which jobs run. Every call may be repeated. Unknown jobs and streams raise NotFound."""
 
     name: str
     unit: str
     """"GPU" or "CPU slot"."""
     isolation: str
-    """The level in force, in words."""
+    """Isolation level in force, as text."""
 
     async def open(self, changed: Changed, nodes_changed: Callable[[], None]) -> None:
-        """Find the devices and begin to watch."""
+        """Find the devices and start watching."""
 
     async def close(self) -> None:
-        """Stop watching. Jobs go on."""
+        """Stop watching. Jobs continue."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes and devices as last seen, in stable order."""
+        """Return the nodes and devices as last observed, in stable order."""
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
-        """Make room for a job. Repeated: leaves what is there.
+        """Create a job's directory; an existing one is unchanged.
 
-        The environment is kept where only the owner can read it.
+        Only the owner can read the stored environment.
         """
 
     async def put(self, job: str, path: str, data: bytes) -> None:
-        """Store one file of the job (train.py, files/…, inputs/…), whole or not at all. Refuses paths that lead out."""
+        """Store one file of the job (train.py, files/…, inputs/…) atomically. Refuses paths that leave the job."""
 
     async def put_file(self, job: str, path: str, source: str) -> None:
-        """Like put, from a file on the engine's disk (pushed objects may be large)."""
+        """Store one file of the job from a file on the engine's disk (pushed objects may be large)."""
 
     async def act(self, job: str, wanted: Wanted) -> None:
-        """Make the document known to the job's guardian, starting one where none lives. Older revisions are dropped.
+        """Send the document to the job's guardian, and start a guardian if none is alive. Older revisions are dropped.
 
-        Returns when that is done, not when the wish is fulfilled. Raises PoolError when no guardian can be started,
-        InterpreterMissing when none ever can.
+        Returns after delivery, not when the desired state is reached. Raises PoolError if no guardian can be started,
+        InterpreterMissing if none ever can.
         """
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
-        """See to it that jobs of this Python start fast. Does not wait for it; True when they already do.
+        """Prewarm this Python interpreter, so that its jobs start fast. Return at once; True if it is already warm.
 
-        Raises PoolError when that Python cannot be started.
+        Raises PoolError if the interpreter cannot be started.
         """
 
     async def is_guarded(self, job: str) -> bool | None:
-        """Whether a guardian lives. None: not known (not heard from is never proof)."""
+        """Return whether a guardian is alive; None if unknown (silence proves nothing)."""
 
     def loss_of(self, job: str) -> Loss:
-        """How the job's last guardian was lost."""
+        """Return how the job's last guardian was lost."""
 
     async def end(self, job: str, *, kill: bool) -> bool:
-        """Whether it is proven that no process of the job is left: no guardian, no learner, nothing they started.
+        """Return whether it is proven that no process of the job is left: no guardian, learner or descendant.
 
-        `kill`: end what is left first, the guardian too. Also for a job whose directory is gone.
+        `kill`: first kill what is left, including the guardian. Works also for a job whose directory was removed.
         """
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
-        """The whole lines of the journal after byte `offset`, and the offset after them.
+        """Return the whole lines of the journal after byte `offset`, and the offset after them.
 
-        A fact of the kind `damaged` stands for each line that cannot be read, and for a journal that was cut.
+        A fact of the kind `damaged` replaces each unreadable line, and marks a truncated journal.
         """
 
     async def streams(self, job: str) -> Mapping[str, int]:
-        """The streams of the job with their sizes in bytes."""
+        """Return the streams of the job with their sizes in bytes."""
 
     async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
-        """At most `limit` bytes from `offset` on (negative: counted from the end).
+        """Return at most `limit` bytes from `offset` on (negative: counted from the end).
 
-        Past the end: an empty chunk there.
+        Past the end, the chunk is empty.
         """
 
     async def time_of(self, job: str, member: int, offset: int) -> float | None:
-        """When the byte at `offset` of a learner's log was written, as well as is known."""
+        """Return the time at which the byte at `offset` of a learner's log was written, as exactly as known."""
 
     async def files(self, job: str, folder: str) -> Mapping[str, int]:
-        """Files below `folder` (files, inputs, output, results, checkpoints), named from there, with their sizes.
+        """Return the files below `folder` (files, inputs, output, results, checkpoints), relative to it, with sizes.
 
-        A folder that is not there has none.
+        A missing folder has none.
         """
 
     async def get(self, job: str, path: str, offset: int, limit: int) -> bytes:
-        """Bytes of one file of the job (train.py, spec.json, results/…, output/…). Refuses paths that lead out."""
+        """Return bytes of a file of the job (train.py, spec.json, results/…, output/…). Refuses paths that leave it."""
 
     async def remove(self, job: str) -> None:
-        """Forget a job that ended: its files go."""
+        """Remove the files of an ended job."""
 
     async def directories(self) -> Sequence[str]:
-        """The ids of all jobs that have a directory here, whatever is in it."""
+        """Return the ids of all jobs that have a directory, whatever it contains."""
 
     async def stored_job(self, job: str) -> StoredJob:
-        """What the job's directory tells of it. Raises PoolError where it cannot be reached."""
+        """Return the job as stored in its directory. Raises PoolError if it is unreachable."""
 
     async def payload(self, job: str) -> Mapping[str, Json]:
-        """Source, files and environment, as they were submitted, from the job's directory."""
+        """Return the submitted source, files and environment from the job's directory."""
 
     def directory(self, job: str) -> str:
-        """Where a person finds the job's files."""
+        """Return the path of the job's files for people."""

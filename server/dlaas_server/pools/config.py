@@ -1,35 +1,35 @@
-"""The pool's configuration: one file, `config.toml` in the pool's directory, parsed once into a record.
+"""Configuration of the pool: `config.toml` in the pool's directory, parsed once into a record.
 
 [pool]
 name = "local"
-devices = "auto"              # "gpus" or "cpus" to insist
+devices = "auto"              # or "gpus", "cpus" to require one of them
 cpu_slots = 8                 # instead of one per core
-memory_tolerance_mib = 1024   # a GPU on which others hold more is not lent
+memory_tolerance_mib = 1024   # a GPU is not used if other processes hold more of its memory
 order = "shortest"            # or fifo, fifo-skip, srtf, las, gittins, time-slice, fair, fair-finish
-preemption = true             # false: nobody who runs makes room for others
-placement = "pack"            # or spread, tetris, fgd, topology: how learners are laid over nodes
-spot_price = 0.3              # what a device of a spot job counts in its queue's share, in order fair
-spot_notice_s = 30            # how long a spot job may take for a checkpoint when its devices are taken back
-admins = ["ana"]              # who may drain nodes and set queues and order, beside the pool's own user
-queued_per_user = 10000       # so many jobs of one user may wait (admins and the pool's own user: any number)
-priority_max = 100            # the highest priority that users may give ("high"); admins may give any
+preemption = true             # false: never preempt running jobs
+placement = "pack"            # or spread, tetris, fgd, topology: placement of learners on nodes
+spot_price = 0.3              # weight of a spot job's device in its queue's share, in order fair
+spot_notice_s = 30            # time for a checkpoint before a spot job's devices are reclaimed
+admins = ["ana"]              # users who may drain nodes and change queues and order, besides the pool's own user
+queued_per_user = 10000       # maximum number of waiting jobs per user (no limit for admins and the pool's own user)
+priority_max = 100            # maximum priority for users ("high"); no limit for admins
 
-[[queues]]                    # for order "fair"; beside `default`, which is always there
+[[queues]]                    # for order "fair"; the queue `default` always exists
 name = "research"
-guaranteed = 6                # devices; what is idle of them is lent, and taken back from the youngest
-weight = 1.0                  # how idle devices are divided among queues without a guarantee
+guaranteed = 6                # devices; idle ones are lent, and reclaimed from the youngest job
+weight = 1.0                  # weight for the idle devices that are not guaranteed to any queue
 
 [retention]
 days = 30                     # ended jobs are removed after that
-jobs = 1000                   # and when there are more
+jobs = 1000                   # maximum number of ended jobs
 
-[[nodes]]                     # instead of what is found on this machine
+[[nodes]]                     # instead of the devices detected on this machine
 name = "left"
 cpus = 4
 memory_gib = 16
-slots = 4                     # so many devices of one kind, or each by itself under [[nodes.devices]]
+slots = 4                     # number of devices of one kind, or list each under [[nodes.devices]]
 kind = "CPU"
-rack = "r1"                   # where it stands, for placement "topology"; area = "hall 2" above it
+rack = "r1"                   # location, for placement "topology"; area = "hall 2" is the level above
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ CONFIG_FILE = "config.toml"
 
 
 class ConfigError(DlaasError):
-    """The configuration cannot be used. The message names file and key."""
+    """Invalid configuration. The message names file and key."""
 
     code = "config"
 
 
 class DeviceChoice(StrEnum):
-    """Which devices a pool lends."""
+    """Kind of devices that a pool uses."""
 
     AUTO = "auto"
     GPUS = "gpus"
@@ -65,10 +65,10 @@ class DeviceChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSection:
-    """[pool]: what it is called, which devices it lends, and to whom first."""
+    """[pool]: name, devices and scheduling policy."""
 
     name: str = field(
-        default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no pool name")
+        default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid pool name")
     )
     """Name of the pool, as the panel shows it."""
     devices: DeviceChoice = DeviceChoice.AUTO
@@ -77,7 +77,10 @@ class PoolSection:
     """Number of CPU slots; unset: one for each core."""
     memory_tolerance_mib: int = field(default=1024, metadata=rule(least=0, most=2**20))
     """A GPU on which processes outside of the pool hold more memory than this is not offered."""
-    order: str = field(default="shortest", metadata=rule(pattern="|".join(ORDERS), says="is no order of a pool"))
+    order: str = field(
+        default="shortest",
+        metadata=rule(pattern="|".join(ORDERS), says=f"is not a valid order; use one of {', '.join(ORDERS)}"),
+    )
     """Order of waiting jobs of equal priority."""
     preemption: bool = True
     """`false`: running jobs never make room for others."""
@@ -99,7 +102,7 @@ class PoolSection:
 class QueueEntry:
     """[[queues]]: a queue and its share."""
 
-    name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is no queue name"))
+    name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is not a valid queue name"))
     """Name of the queue. `default` always exists."""
     guaranteed: int = field(default=0, metadata=rule(least=0, most=10**6))
     """Devices that the queue gets whenever it needs them. While they are idle, other queues borrow them."""
@@ -119,9 +122,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEntry:
-    """[[nodes.devices]]: one device, described by hand."""
+    """[[nodes.devices]]: a device, described by hand."""
 
-    id: str = field(metadata=rule(pattern=r"[^\s,/]{1,100}", says="is no device id: no blanks, commas or slashes"))
+    id: str = field(
+        metadata=rule(pattern=r"[^\s,/]{1,100}", says="is not a valid device id: use no blanks, commas or slashes")
+    )
     """Identifier of the device, unique in the pool."""
     kind: str = "CPU"
     """Kind of the device, such as `NVIDIA A100`; `--gpu-kind` selects by it."""
@@ -135,9 +140,9 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEntry:
-    """[[nodes]]: one node, described by hand."""
+    """[[nodes]]: a node, described by hand."""
 
-    name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is no node name"))
+    name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid node name"))
     """Name of the node, unique in the pool."""
     cpus: float = field(default=0.0, metadata=rule(least=0, most=100_000))
     """CPUs that learners on the node may request in all."""
@@ -158,7 +163,7 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """All of config.toml."""
+    """Contents of config.toml."""
 
     pool: PoolSection = PoolSection()
     retention: Retention = Retention()
@@ -167,7 +172,7 @@ class PoolConfig:
 
     @property
     def policy(self) -> Policy:
-        """How the pool is shared."""
+        """Scheduling policy of the configuration."""
         shares = {queue.name: Share(guaranteed=queue.guaranteed, weight=queue.weight) for queue in self.queues}
         return Policy(
             order=self.pool.order,
@@ -180,7 +185,7 @@ class PoolConfig:
 
 
 def load_config(directory: Path) -> PoolConfig:
-    """The configuration of the pool in `directory`; without a file, the defaults.
+    """Return the configuration of the pool in `directory`; the defaults without a file.
 
     Raises ConfigError, naming file and key.
     """
@@ -194,7 +199,7 @@ def load_config(directory: Path) -> PoolConfig:
     try:
         config = decode(PoolConfig, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is no TOML: {error}") from error
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
     except Invalid as error:
         raise ConfigError(f"{file}: {error}") from error
     _check_unique(file, config)
@@ -205,16 +210,16 @@ def _check_unique(file: Path, config: PoolConfig) -> None:
     names = [node.name for node in config.nodes]
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise ConfigError(f"{file}: nodes[{i}].name: there are two nodes {name!r}")
+            raise ConfigError(f"{file}: nodes[{i}].name: duplicate node {name!r}")
     queues = [queue.name for queue in config.queues]
     for i, name in enumerate(queues):
         if name in queues[:i]:
-            raise ConfigError(f"{file}: queues[{i}].name: there are two queues {name!r}")
+            raise ConfigError(f"{file}: queues[{i}].name: duplicate queue {name!r}")
     seen: set[str] = set()
     for i, node in enumerate(config.nodes):
         if node.slots and node.devices:
             raise ConfigError(f"{file}: nodes[{i}].slots: give either slots or devices")
         for j, device in enumerate(node.devices):
             if device.id in seen:
-                raise ConfigError(f"{file}: nodes[{i}].devices[{j}].id: there are two devices {device.id!r}")
+                raise ConfigError(f"{file}: nodes[{i}].devices[{j}].id: duplicate device {device.id!r}")
             seen.add(device.id)

@@ -1,4 +1,4 @@
-"""Which devices a machine has to lend: GPUs through NVML, CPU slots, or what the configuration says."""
+"""Device discovery: GPUs through NVML, CPU slots, or the configured nodes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ CPU_SLOT: Final = "CPU slot"
 
 
 class Probe(Protocol):
-    """Tells which nodes and devices there are. May block for milliseconds: call it in a thread."""
+    """Source of nodes and devices. May block for milliseconds: call it in a thread."""
 
     unit: str
     """"GPU" or "CPU slot"."""
 
     def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
-        """The nodes now, in stable order. `lent`: devices in use by the pool -> the job."""
+        """Return the present nodes, in stable order. `lent`: devices in use by the pool -> the job."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
 
 
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 
 def cores() -> int:
-    """How many cores this process may use: its affinity, and no more than its cgroup's quota."""
+    """Return the number of cores that this process may use: its affinity, limited by its cgroup's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cpu_quota()
     return max(1, min(allowed, int(quota)) if quota else allowed)
@@ -83,7 +83,7 @@ def _cpu_kind(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def seat_environment(
     devices: Sequence[str], *, cores_of_node: float, slots_of_node: int, cpus: float = 0.0
 ) -> dict[str, str]:
-    """What makes just these devices visible to a learner, and how many threads it uses.
+    """Return the variables that make only these devices visible to a learner, and limit its threads.
 
     GPUs go by UUID, since their numbers differ between CUDA and NVML. Threads: the CPUs that were asked for per
     learner, else the node's cores in equal parts per device, at least one: more threads than cores make steps slower.
@@ -99,7 +99,7 @@ def seat_environment(
 
 
 class CpuSlots:
-    """One device per core (or as many as are configured): everything works on a laptop, honestly labelled."""
+    """CPU slots: one device per core, or the configured number."""
 
     unit = CPU_SLOT
 
@@ -107,17 +107,17 @@ class CpuSlots:
         self._slots = slots
 
     def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
-        """This machine with its slots."""
+        """Return this machine with its slots."""
         kind, count = _cpu_kind(), self._slots or cores()
         devices = tuple(Device(id=f"cpu-{i}", index=i, kind=kind) for i in range(count))
         return (_this_node(devices),)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no driver."""
 
 
 class StaticNodes:
-    """The nodes that the configuration describes."""
+    """Nodes of the configuration."""
 
     def __init__(self, config: PoolConfig) -> None:
         self._nodes = tuple(
@@ -147,11 +147,11 @@ class StaticNodes:
         self.unit = GPU if ids and all(i.startswith(("GPU-", "MIG-")) for i in ids) else CPU_SLOT
 
     def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
-        """As configured."""
+        """Return the configured nodes."""
         return self._nodes
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no driver."""
 
 
 def _this_node(devices: tuple[Device, ...]) -> Node:
@@ -173,8 +173,8 @@ _ECC_UNCORRECTED, _ECC_VOLATILE = 1, 0
 class NvmlProbe:
     """NVIDIA GPUs and MIG slices. Without driver or library it finds no device and raises nothing.
 
-    Each figure of each device is asked for by itself: one that a GPU cannot tell (lost, not supported, not permitted, a
-    symbol that an old driver lacks) spoils no other. `problem` says why there is no device, where that is strange.
+    Each value of each device is queried separately: a failing query (GPU lost, not supported, not permitted, a symbol
+    that an old driver lacks) affects no other. `problem` explains an unexpected lack of devices.
     """
 
     unit = GPU
@@ -197,14 +197,14 @@ class NvmlProbe:
         self._broken: dict[str, str] = {}
         self._by_index: dict[int, Device] = {}
         self._whole: dict[str, Any] = {}
-        """UUID -> handle of the GPUs that are lent whole."""
+        """UUID -> handle of the GPUs that are used as a whole."""
 
     def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
-        """This machine with its GPUs as they are now."""
+        """Return this machine with the present state of its GPUs."""
         return (_this_node(self.devices(lent)),)
 
     def devices(self, lent: Mapping[str, str]) -> tuple[Device, ...]:
-        """The GPUs and MIG slices as they are now."""
+        """Return the present state of the GPUs and MIG slices."""
         if not self._begin():
             return ()
         n = self._nvml
@@ -217,7 +217,7 @@ class NvmlProbe:
         return tuple(replace(device, link=groups.get(device.id, "")) for device in found)
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         if self._nvml is not None:
             if self._events is not None:
                 self._ask(self._nvml.nvmlEventSetFree, self._events)
@@ -239,14 +239,14 @@ class NvmlProbe:
             quiet = (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
             if error.value not in quiet and self.problem is None:
                 self.problem = f"the NVIDIA driver does not answer: {error}"
-                log.warning("no GPU is lent: %s", self.problem)
+                log.warning("GPUs are not used: %s", self.problem)
             return False
         self._nvml, self.problem = nvml, None
         self._register()
         return True
 
     def _ask(self, question: Callable[..., Any], *args: object) -> Any:
-        """The answer, or None when this device, driver or user gets none."""
+        """Return the answer of a query; None if device, driver or permissions do not allow it."""
         try:
             return question(*args)
         except self._nvml.NVMLError as error:
@@ -254,7 +254,7 @@ class NvmlProbe:
             return None
 
     def _register(self) -> None:
-        """Have the driver keep critical events for us; they are fetched, without waiting, at each probe."""
+        """Register for critical events of the driver; each probe fetches them without waiting."""
         n = self._nvml
         self._events = self._ask(n.nvmlEventSetCreate)
         if self._events is None:
@@ -275,7 +275,7 @@ class NvmlProbe:
             if event.eventType == n.nvmlEventTypeDoubleBitEccError:
                 self._broken[uuid] = "a double-bit memory error; reset the GPU"
             elif event.eventData not in _XIDS_OF_PROGRAMS:
-                self._broken[uuid] = f"Xid {event.eventData}, an error of the device; see the kernel's log"
+                self._broken[uuid] = f"Xid {event.eventData}, a device error; see the kernel log"
 
     def _gpu(self, number: int, index: int, lent: Mapping[str, str]) -> list[Device]:
         n = self._nvml
@@ -304,10 +304,10 @@ class NvmlProbe:
         return [device]
 
     def _link_groups(self) -> dict[str, str]:
-        """UUID -> the group of GPUs of which each talks to each other one over NVLink.
+        """Return UUID -> group of GPUs that are all linked with each other by NVLink.
 
-        Where links do not reach from each to each (two quads, pairs on bridges), a GPU goes into the first group, in
-        the driver's order, that it is linked with as a whole.
+        If not all GPUs are linked (two quads, pairs on bridges), a GPU joins the first group, in the driver's order,
+        with all of whose members it is linked.
         """
         groups: list[list[str]] = []
         for uuid in self._whole:
@@ -348,20 +348,20 @@ class NvmlProbe:
         return Device(id=uuid, index=index, kind=name, memory_bytes=total, out_of_service=sick)
 
     def _sickness(self, handle: Any, uuid: str) -> str | None:
-        """What makes the whole GPU unfit, or None."""
+        """Return the fault of the whole GPU; None if it is healthy."""
         n = self._nvml
         if uuid in self._broken:
             return self._broken[uuid]
         rows = self._ask(n.nvmlDeviceGetRemappedRows, handle)
         if rows is not None and rows[3]:
-            return "its memory has more bad rows than it can replace"
+            return "its memory has more faulty rows than it can remap"
         errors = self._ask(n.nvmlDeviceGetTotalEccErrors, handle, _ECC_UNCORRECTED, _ECC_VOLATILE)
         if errors:
             return f"{errors} uncorrected memory errors since its last reset; reset the GPU"
         return None
 
     def _occupied(self, handle: Any, memory: Any) -> str | None:
-        """Who else holds memory of a device that is not lent, or None."""
+        """Return which foreign processes hold memory of an unused device; None if none do."""
         running = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         if running is None or memory is None:
             return None
@@ -371,16 +371,14 @@ class NvmlProbe:
             held = int(memory.used)  # the driver tells only the sum here
         if foreign and held > self._tolerance:
             who = ", ".join(_process_name(p.pid) for p in foreign[:3])
-            return f"{_gib(held)} of its memory are used by {who}, outside of this pool"
+            return f"{_gib(held)} of its memory is used by {who}, outside this pool"
         if not running and int(memory.used) > self._tolerance:
-            return (
-                f"{_gib(memory.used)} of its memory are held by no process that can be seen; not lent until it is clean"
-            )
+            return f"{_gib(memory.used)} of its memory is held by no visible process; not used until it is free"
         return None
 
 
 def _is_visible(visible: str | None, number: int, uuid: str) -> bool:
-    """Whether CUDA_VISIBLE_DEVICES, as this engine was started with, lets it use the GPU."""
+    """Return whether the engine's own CUDA_VISIBLE_DEVICES allows the GPU."""
     if visible is None:
         return True
     names = [name.strip() for name in visible.split(",")]
@@ -401,7 +399,7 @@ def _gib(size: int) -> str:
 
 
 def _text(value: object) -> str:
-    """NVML's bindings before 11.5 give bytes."""
+    """Return NVML text as str; bindings before 11.5 return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
 
 
@@ -414,7 +412,7 @@ def choose_probe(
     is_ours: Callable[[int], bool] = lambda pid: False,
     environment: Mapping[str, str] = os.environ,
 ) -> Probe:
-    """The configured nodes if there are any, else GPUs if there are any, else CPU slots."""
+    """Return the probe for the configured nodes, else for GPUs if there are any, else for CPU slots."""
     if config.nodes:
         return StaticNodes(config)
     if config.pool.devices != DeviceChoice.CPUS:

@@ -1,4 +1,4 @@
-"""Facts out of the bytes of a journal: whole lines only."""
+"""Parsing of journal bytes into facts, whole lines only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TEXT_MAX: Final = 200
 
 
 def facts_in(data: bytes, offset: int) -> tuple[list[Fact], int]:
-    """The facts in `data` (from byte `offset` of a journal on), and the offset after the last whole line.
+    """Return the facts in `data` (from byte `offset` of a journal on), and the offset after the last whole line.
 
-    A torn tail (no newline yet) is left for the next time. A line that cannot be read is skipped, and a fact of the
-    kind `damaged` stands in its place: one bad line must not hide all that happened after it.
+    A torn tail (no newline yet) is left for the next time. An unreadable line is replaced by a fact of
+    the kind `damaged`: one bad line must not hide all later ones.
     """
     found: list[Fact] = []
     at = 0
@@ -34,5 +34,5 @@ def facts_in(data: bytes, offset: int) -> tuple[list[Fact], int]:
 
 
 def damage(why: str) -> LineDamaged:
-    """A stand-in for what a journal has lost. It has no number among the facts."""
+    """Return the fact that marks lost lines of a journal. It has no number among the facts."""
     return LineDamaged(why=why[:_TEXT_MAX])

@@ -1,4 +1,4 @@
-"""What is sent to the REST API, and what only the server makes: one record per body. The routes are in `routes.py`."""
+"""Request and answer bodies of the REST API, one record each. The routes are in `routes.py`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
     "Warm",
 ]
 
-_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is no request key")
+_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is not a valid request key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What may be changed of a job that exists. Absolute; a field that is None stays."""
+    """Change of a job. Values are absolute; a field that is None keeps its value."""
 
     learners: int | None = field(default=None, metadata=rule(least=1, most=100_000))
     priority: int | None = field(default=None, metadata=rule(least=-1_000_000, most=1_000_000))
@@ -38,21 +38,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keyed:
-    """The body of an action. `key` makes it safe to repeat."""
+    """Body of an action. `key` makes it safe to repeat."""
 
     key: str | None = field(default=None, metadata=_KEY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """The body of a drain. `plan`: of the preview that was looked at; another one is refused."""
+    """Body of a drain. `plan`: plan of the reviewed preview; a different plan is refused."""
 
-    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is no plan of a drain"))
+    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is not a valid drain plan"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
-    """A queue's share. Absolute; a field that is None stays (a new queue: nothing guaranteed, weight 1)."""
+    """Share of a queue. Values are absolute; None keeps the value (a new queue: no guarantee, weight 1)."""
 
     weight: float | None = field(default=None, metadata=rule(least=0.001, most=10**6))
     guaranteed: int | None = field(default=None, metadata=rule(least=0, most=10**6))
@@ -60,7 +60,7 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolChange:
-    """How the pool is shared. Absolute; a field that is None stays."""
+    """Change of the pool's scheduling policy. Values are absolute; None keeps the value."""
 
     order: PoolOrder | None = None
     preemption: bool | None = None
@@ -71,7 +71,7 @@ class PoolChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """A Python that will train soon: its interpreter, what it reads of the environment at start, its framework."""
+    """Prewarm request for a Python interpreter: path, environment that it reads at start, and framework."""
 
     interpreter: str | None = field(default=None, metadata=rule(longest=4096))
     environment: Mapping[str, str] = field(default_factory=dict, metadata=rule(longest=5000))
@@ -80,7 +80,7 @@ class Warm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One cell of a notebook as the page has it."""
+    """Cell of a notebook as the page has it."""
 
     source: str = field(metadata=rule(longest=8_000_000))
     tags: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
@@ -89,7 +89,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookSubmit:
-    """*Train this notebook*: its cells, the kernel that would run it, and what the job asks for."""
+    """*Train this notebook*: its cells, the kernel that would run it, and the job's options."""
 
     key: str = field(metadata=_KEY)
     path: str = field(metadata=rule(longest=4096))
@@ -101,7 +101,7 @@ class NotebookSubmit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookCheck:
-    """A notebook's cells, to be looked at; one that shall not go has no text."""
+    """Cells of a notebook to be checked; an excluded one has no text."""
 
     path: str = field(metadata=rule(longest=4096))
     cells: tuple[Cell, ...] = field(metadata=rule(longest=5000))
@@ -109,11 +109,11 @@ class NotebookCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaidOfCell:
-    """What is wrong with a cell, or to be known: what, where, what to do."""
+    """Finding about a cell: what, where, what to do."""
 
     code: str
     cell: int
-    """Counted from 1; 0 for the notebook as a whole."""
+    """Number counted from 1; 0 for the notebook as a whole."""
     id: str | None
     line: int
     text: str
@@ -121,26 +121,26 @@ class SaidOfCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedCell:
-    """A cell that trains, and what it would take along."""
+    """Training cell and the code that it requires."""
 
     cell: int
     id: str | None
     why: str
     kept: int
-    """Statements of earlier cells."""
+    """Number of required statements of earlier cells."""
     kept_cells: tuple[int, ...]
     left_out: int
     errors: tuple[SaidOfCell, ...]
     warnings: tuple[SaidOfCell, ...]
     type: str
-    """The line to put on top of the cell; "" while something is to fix."""
+    """Line to put on top of the cell; "" while there is a problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookChecked:
-    """What `jupyter dlaas check` says of these cells."""
+    """Result of `jupyter dlaas check` for these cells."""
 
     cells: tuple[CheckedCell, ...]
     notes: tuple[SaidOfCell, ...]
     error: str | None
-    """Why they cannot be read at all."""
+    """Reason if the cells cannot be read at all."""

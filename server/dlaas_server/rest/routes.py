@@ -1,8 +1,8 @@
-"""The REST API in one table: what the engine serves, what the Jupyter server relays, what the description tells.
+"""REST API in one table, for the engine's handlers, the Jupyter server's relay and the OpenAPI document.
 
 `ROUTES` is the only list of routes. The engine registers its handlers from it, the extension its relay, and
-`describe()` makes the OpenAPI document of it; request and answer records give the schemas (`jupyter_dlaas.wire.codec`),
-so that the description cannot differ from what is checked. Standard library and `jupyter_dlaas` only.
+`describe()` creates the OpenAPI document; request and answer records provide the schemas (`jupyter_dlaas.wire.codec`),
+so that the description cannot differ from the checks. Standard library and `jupyter_dlaas` only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Door(StrEnum):
-    """Who answers a route: both doors, or only the Jupyter server."""
+    """Endpoint that answers a route: both, or only the Jupyter server."""
 
     BOTH = "both"
     JUPYTER = "jupyter"
@@ -62,7 +62,7 @@ class Door(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One parameter after the question mark."""
+    """Query parameter."""
 
     name: str
     kind: str
@@ -74,21 +74,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One request: its method and path, the records that go in and come out, and the statuses it may end with."""
+    """Route: method and path, request and answer records, and possible statuses."""
 
     method: str
     path: str
-    """A template under the base URL: "/dlaas/jobs/{id}"."""
+    """Template under the base URL: "/dlaas/jobs/{id}"."""
     operation: str
     says: str
     statuses: tuple[int, ...] = (200,)
-    """Statuses of success first, then those of errors beside 401, 403, 426 and 503, which any request may meet."""
+    """Statuses of success, then of errors, except 401, 403, 426 and 503, which any request may return."""
     request: type | None = None
     request_required: bool = True
     request_media: str = "application/json"
-    """Other than JSON: raw bytes, streamed."""
+    """Content type if not JSON: raw bytes, streamed."""
     response: type | Mapping[str, Json] | None = None
-    """A record, or a schema where field names are no Python names."""
+    """Record, or a schema if field names are not valid Python names."""
     response_media: str = "application/json"
     query: tuple[Query, ...] = ()
     door: Door = Door.BOTH
@@ -96,7 +96,7 @@ class Route:
 
     @property
     def regex(self) -> str:
-        """The path as a tornado pattern (to be put behind a base URL); `{path}` and `{name}` may hold anything."""
+        """Return the path as a tornado pattern, relative to a base URL; `{path}` and `{name}` match anything."""
         return _PLACE.sub(lambda m: r"(.+)" if m[1] == "path" else r"([^/]+)", self.path)
 
 
@@ -104,7 +104,7 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 def _object(**properties: Json) -> dict[str, Json]:
-    """A schema of an object that has all of `properties`; a trailing underscore leaves the name (`from_`)."""
+    """Return the schema of an object that has all `properties`; a trailing underscore is dropped (`from_`)."""
     named: dict[str, Json] = {name.rstrip("_"): one for name, one in properties.items()}
     return {"type": "object", "properties": named, "required": list(named)}
 
@@ -144,7 +144,7 @@ def _cordoning(name: str, says: str, *statuses: int) -> Route:
         method="POST",
         path=f"/dlaas/nodes/{{node}}/{name}",
         operation=f"{name}_node",
-        says=f"{says} For who runs the pool.",
+        says=f"{says} Pool administrators only.",
         response=PoolView,
         statuses=statuses,
     )
@@ -155,15 +155,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/pool",
         operation="get_pool",
-        says="The pool: nodes, devices, who has them, who waits.",
+        says="The pool: nodes, devices, the jobs that hold them, and the queue.",
         response=PoolView,
     ),
     Route(
         method="PATCH",
         path="/dlaas/pool",
         operation="change_pool",
-        says="Another order or placement, preemption on or off, what spot jobs count, how long their notice is. "
-        "For who runs the pool.",
+        says="Change order, placement, preemption, or price and notice of spot jobs. Pool administrators only.",
         request=PoolChange,
         response=PoolView,
         statuses=(200, 400, 413),
@@ -172,7 +171,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PUT",
         path="/dlaas/queues/{queue}",
         operation="set_queue",
-        says="Make a queue, or give it another share. For who runs the pool.",
+        says="Create a queue, or change its share. Pool administrators only.",
         request=QueueChange,
         response=PoolView,
         statuses=(200, 400, 409, 413, 422),
@@ -181,17 +180,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="DELETE",
         path="/dlaas/queues/{queue}",
         operation="remove_queue",
-        says="Take back a queue that was made at run time, and is not in use. For who runs the pool.",
+        says="Remove an unused queue that was created at run time. Pool administrators only.",
         response=PoolView,
         statuses=(200, 400, 404, 409),
     ),
-    _cordoning("cordon", "Place nothing new on the node; what runs there stays.", 200, 400, 404),
-    _cordoning("uncordon", "Let the node take learners again; ends a drain.", 200, 400, 404, 409),
+    _cordoning("cordon", "Place no new learners on the node; running ones stay.", 200, 400, 404),
+    _cordoning("uncordon", "Allow new learners on the node again; ends a drain.", 200, 400, 404, 409),
     Route(
         method="GET",
         path="/dlaas/nodes/{node}/drain",
         operation="preview_drain",
-        says="Which jobs a drain of the node would shrink, move or preempt. Nothing changes.",
+        says="Preview which jobs a drain of the node would shrink, move or preempt. Changes nothing.",
         response=DrainView,
         statuses=(200, 400, 404),
     ),
@@ -199,8 +198,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST",
         path="/dlaas/nodes/{node}/drain",
         operation="drain_node",
-        says="Empty the node: shrink elastic jobs, move the others, preempt last. With the plan of a preview: if it "
-        "still holds.",
+        says="Empty the node: shrink elastic jobs, move the others, preempt last. With the plan of a preview: only if "
+        "that plan is still valid.",
         request=DrainAsked,
         request_required=False,
         response=DrainView,
@@ -210,12 +209,15 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/jobs",
         operation="list_jobs",
-        says="Jobs, newest first. Beyond the limit: first those that run, then who is first in line, then the newest.",
+        says=(
+            "Jobs, newest first. If the limit cuts the list: running jobs, then the first of the queue, "
+            "then the newest."
+        ),
         response=_object(jobs=_list(_ref(JobView))),
         query=(
             Query("state", "string", "Only jobs in these states, separated by commas."),
             Query("owner", "string", "Only jobs of this user."),
-            Query("limit", "integer", "At most so many.", 1, 10_000),
+            Query("limit", "integer", "Maximum number of jobs.", 1, 10_000),
         ),
         statuses=(200, 400),
     ),
@@ -223,7 +225,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST",
         path="/dlaas/jobs",
         operation="submit_job",
-        says="Submit a job. Repeating it with the same key gives the same job, with status 200.",
+        says="Submit a job. A repeated request with the same key returns the same job, with status 200.",
         request=Submit,
         response=JobView,
         statuses=(201, 200, 400, 404, 409, 413, 422),
@@ -232,7 +234,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PUT",
         path="/dlaas/blobs/{sha256}",
         operation="put_blob",
-        says="Keep bytes for a later submit that names their SHA-256.",
+        says="Store bytes for a later submit that refers to their SHA-256.",
         request=bytes,
         request_media=_BYTES,
         response=_object(sha256=_TEXT, bytes=_WHOLE),
@@ -250,20 +252,20 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PATCH",
         path="/dlaas/jobs/{id}",
         operation="change_job",
-        says="Change the wish, the priority or who may resize.",
+        says="Change the requested size, the priority or the elastic mode.",
         request=Change,
         response=JobView,
         statuses=(200, 400, 404, 409, 413, 422),
     ),
-    _act("halt", "Write a checkpoint and give the devices back."),
-    _act("resume", "Put a halted job back into the queue."),
-    _act("cancel", "End a job for good."),
-    _act("checkpoint", "Write a checkpoint at the next step, while it trains on."),
+    _act("halt", "Write a checkpoint and release the devices."),
+    _act("resume", "Return a halted job to the queue."),
+    _act("cancel", "Cancel a job permanently."),
+    _act("checkpoint", "Write a checkpoint at the next step; training continues."),
     Route(
         method="POST",
         path="/dlaas/jobs/{id}/retry",
         operation="retry_job",
-        says="The same source and spec as a new job.",
+        says="Submit the same source and spec as a new job.",
         request=Keyed,
         request_required=False,
         response=JobView,
@@ -281,7 +283,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/jobs/{id}/why",
         operation="why_job",
-        says="Why the job is where it is, in sentences.",
+        says="Explanation of the job's current state, in sentences.",
         response=_object(sentences=_list(_TEXT)),
         statuses=(200, 400, 404),
     ),
@@ -289,7 +291,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/jobs/{id}/story",
         operation="story_of_job",
-        says="All that happened to the job.",
+        says="Event history of the job.",
         response=_object(events=_list(_object(row=_WHOLE, at_s=_NUMBER, kind=_TEXT, text=_TEXT))),
         statuses=(200, 400, 404),
     ),
@@ -297,7 +299,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/jobs/{id}/source",
         operation="source_of_job",
-        says="The job's train.py and the names of the files that travelled with it.",
+        says="The job's train.py and the names of the files sent with it.",
         response=_object(source=_TEXT, files=_list(_TEXT)),
         statuses=(200, 400, 404),
     ),
@@ -310,7 +312,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=(
             Query("member", "integer", "The learner's member number.", 0, 2**53),
             _OFFSET,
-            Query("limit", "integer", "At most so many bytes.", 1, 2**26),
+            Query("limit", "integer", "Maximum number of bytes.", 1, 2**26),
         ),
         statuses=(200, 400, 404),
     ),
@@ -329,7 +331,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         operation="curves_of_job",
         says="Metrics thinned for drawing: name to [[step, time, value], ...].",
         response=_object(curves=_ANY),
-        query=(Query("points", "integer", "At most so many points each.", 2, 10_000),),
+        query=(Query("points", "integer", "Maximum number of points per metric.", 2, 10_000),),
         statuses=(200, 400, 404),
     ),
     Route(
@@ -345,7 +347,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/jobs/{id}/artifacts",
         operation="list_artifacts",
-        says="Files that the job wrote below its output folder, and its checkpoints.",
+        says="Files in the job's output folder, and its checkpoints.",
         response=_object(artifacts=_list(_object(path=_TEXT, bytes=_WHOLE))),
         statuses=(200, 400, 404),
     ),
@@ -378,7 +380,7 @@ ROUTES: Final[tuple[Route, ...]] = (
             Query("metrics", "integer", "Byte offset in the metrics.", 0, 2**53),
             Query("logs", "string", "Byte offset per member: 0:12,1:33. Members that are not named start at 0."),
             Query("want", "string", "Only these kinds, separated by commas: view, log, metrics. All, if not given."),
-            Query("wait_s", "number", "How long to wait for something new.", 0, 60),
+            Query("wait_s", "number", "Seconds to wait for new messages.", 0, 60),
         ),
         statuses=(200, 400, 404),
     ),
@@ -386,7 +388,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST",
         path="/dlaas/preflight",
         operation="preflight",
-        says="What would go wrong with this submit, and when it would start. Nothing is kept.",
+        says="Check this submit: problems and start estimate. Stores nothing.",
         request=Submit,
         response=_object(problems=_list(_object(code=_TEXT, text=_TEXT)), estimate=_TEXT),
         statuses=(200, 400, 413, 422),
@@ -395,7 +397,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST",
         path="/dlaas/warm",
         operation="warm",
-        says="Make ready for jobs of this Python, so that they start fast. Does not wait.",
+        says="Prewarm this Python interpreter, so that its jobs start fast. Returns at once.",
         request=Warm,
         response=_object(is_warm={"type": "boolean"}),
         statuses=(200, 400, 413, 422),
@@ -404,7 +406,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET",
         path="/dlaas/openapi.json",
         operation="describe",
-        says="This description.",
+        says="This OpenAPI description.",
         response=_ANY,
     ),
     Route(
@@ -429,7 +431,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST",
         path="/dlaas/notebook/check",
         operation="check_notebook",
-        says="What each training cell of a notebook would take along, and what is missing. Runs nothing.",
+        says="Analyse each training cell of a notebook: required code and missing names. Runs nothing.",
         request=NotebookCheck,
         response=NotebookChecked,
         statuses=(200, 400, 413),
@@ -445,18 +447,18 @@ _MEANS: Final[dict[int, str]] = {
     401: "Not authenticated",
     403: "Not allowed to this user",
     404: "No such job, file or result",
-    409: "The job is in a state that cannot take this",
-    413: "Larger than is taken",
-    422: "Well-formed, but it can never work on this pool",
-    426: "Client and engine speak different versions of the protocol",
-    503: "No engine can answer now; nothing was accepted; try again",
+    409: "The job's state does not allow this",
+    413: "The body is too large",
+    422: "Valid request that this pool can never satisfy",
+    426: "Client and engine use different protocol versions",
+    503: "The engine is unavailable; nothing was accepted; try again",
 }
 _ALWAYS: Final = (401, 403, 426, 503)
 _ID_SCHEMA: Final[dict[str, Json]] = {"type": "string", "minLength": 1, "maxLength": 200}
 
 
 def describe(*, door: Door = Door.BOTH, base: str = "/") -> dict[str, Json]:
-    """The OpenAPI 3.1 document of the routes that `door` answers, below the URL path `base`."""
+    """Return the OpenAPI 3.1 document of the routes that `door` answers, below the URL path `base`."""
     records: dict[str, Json] = {}
     for kind in (JobView, PoolView, protocol.Cursor):
         schema(kind, records)

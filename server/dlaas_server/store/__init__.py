@@ -1,4 +1,4 @@
-"""What should be, kept: an append-only event table and what follows from it, in SQLite."""
+"""Store of the desired state in SQLite: an append-only event table and the records derived from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables, every statement by name, and the migrations. Numbered; they only go forward."""
+"""Tables, named statements, and numbered migrations, which only go forward."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 )
 FORECASTS_KEPT: Final = 1000
 KEYS_KEPT: Final = 1000
-"""Keys of deleted jobs, by which a request that is sent again is known; the newest also tell the next number."""
+"""Number of keys of deleted jobs that identify repeated requests; the newest also determine the next number."""
 DELETES_SECURELY: Final = 0x444C4153
 """The `application_id` of a store of which nothing that was deleted is left on unused pages."""
 MAKE_ROOM: Final = """
@@ -78,7 +78,7 @@ DELETE_FORECASTS: Final = f"""
     WHERE rowid NOT IN (SELECT rowid FROM forecasts ORDER BY rowid DESC LIMIT {FORECASTS_KEPT})
 """  # noqa: S608  # a number
 COLLECT: Final = (DELETE_KEYS, DELETE_FORECASTS)
-"""What is left of deleted jobs, and needed no more."""
+"""Statements that remove leftovers of deleted jobs."""
 SELECT_BLOBS: Final = (
     "SELECT DISTINCT json_extract(file.value, '$.sha256') FROM payloads, json_each(payloads.body, '$.files') AS file"
     " WHERE json_extract(file.value, '$.sha256') IS NOT NULL"

@@ -1,6 +1,6 @@
-"""The store: one SQLite file, one writer thread, one transaction per turn of the loop (group commit).
+"""Store: one SQLite file, one writer thread, one transaction per turn of the loop (group commit).
 
-WAL with synchronous=FULL: what was committed survives `kill -9` and power loss. One connection alone reads and writes:
+WAL with synchronous=FULL: commits survive `kill -9` and power loss. A single connection reads and writes:
 SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at once. On a network file
 system WAL does not work: there the rollback journal is used.
 """
@@ -32,27 +32,27 @@ __all__ = ["Batch", "DamagedRow", "Event", "Inserted", "Loaded", "Store", "Store
 
 T = TypeVar("T")
 CHECK_BYTES: Final = 64 << 20
-"""Stores up to this size are checked for damage when they are opened."""
+"""Largest size in bytes at which a store is checked for damage when it is opened."""
 RESERVE_BYTES: Final = 1 << 19
 """Enough to open a store and to write a halt, a cancellation or a deletion; the disk then has room for more."""
 FREE_PAGES: Final = 32
 """Minimum number of free pages in the store."""
 CHECKPOINT_S: Final = 60.0
-"""How often what is in the write-ahead log is written into the store's file."""
+"""Interval of WAL checkpoints."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "glusterfs", "ceph", "afs", "9p"}
 )
 
 
 class StoreError(DlaasError):
-    """The store could not keep something (disk full, no permission); nothing of the turn was kept."""
+    """The store could not commit (disk full, no permission); nothing of the turn was stored."""
 
     code = "unavailable"
     http_status = 503
 
 
 class StoreDamaged(StoreError):
-    """The file is no database, or parts of it contradict each other."""
+    """The file is not a database, or is inconsistent."""
 
     code = "store_damaged"
 
@@ -69,7 +69,7 @@ class StoreTooNew(DlaasError):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of the event table."""
+    """Row of the event table."""
 
     row: int
     at_s: float
@@ -80,7 +80,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """A new job with what its directory can be rebuilt from, and the key of its request."""
+    """New job with the data from which its directory can be rebuilt, and the key of its request."""
 
     job: Job
     row: int
@@ -88,19 +88,19 @@ class Inserted:
     key: str
     digest: str
     replaces: bool = False
-    """A damaged row of the same id may be there."""
+    """True if a damaged row of the same id may exist."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one turn of the loop wants kept: all of it or nothing."""
+    """Changes of one turn of the loop, committed atomically."""
 
     events: list[Event] = field(default_factory=list)
     inserted: list[Inserted] = field(default_factory=list)
     updated: dict[str, tuple[int, Job]] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
     settings: Settings | None = None
-    """What was set at run time, as a whole; None: as before."""
+    """All run-time settings; None: unchanged."""
     forecasts: list[Forecast] = field(default_factory=list)
     """Start estimates of jobs that have started."""
 
@@ -121,19 +121,19 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """A job's row that cannot be read."""
+    """Unreadable row of a job."""
 
     id: str
     number: int
     owner: str
     spec: JobSpec | None
-    """None where it is what cannot be read."""
+    """None if the spec is unreadable, too."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that a new engine needs to go on."""
+    """Contents of the store, with which a new engine continues."""
 
     jobs: Mapping[str, Job]
     rows: Mapping[str, int]
@@ -142,36 +142,36 @@ class Loaded:
     last_row: int
     settings: Settings = field(default_factory=Settings)
     forecasts: tuple[Forecast, ...] = ()
-    """The newest last."""
+    """Newest last."""
     damaged: tuple[DamagedRow, ...] = ()
     last_number: int = 0
-    """The highest number that any job ever had, as far as is known."""
+    """Highest known job number."""
     notices: tuple[tuple[float, str], ...] = ()
-    """When the store was lost or damaged, and how it went on."""
+    """Times and texts of losses of the store."""
 
 
 class Store:
-    """Open with `Store.open`, close when done. Every method may be called from the event loop's thread only."""
+    """Store in an SQLite file, opened by `Store.open`. Its methods may be called only in the event loop's thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._db: sqlite3.Connection | None = None
         self.warning: str | None = None
-        """Something the administrator should know (a network file system)."""
+        """Warning for the administrator (network file system)."""
         self.lost: str | None = None
-        """How an earlier store was lost, as a sentence; None: this one was opened as it was left, or is the first."""
+        """Sentence on the loss of an earlier store; None if this one is intact or the first."""
         self._checkpointed_s = time.monotonic()
         self.is_new = False
-        """It had no tables when it was opened."""
+        """True if it had no tables when it was opened."""
         self._reserve_path = path.with_name(path.name + ".reserve")
         self._number_path = path.with_name("last_number")
-        """Kept beside the store, so that no number is given twice when the store is lost."""
+        """File beside the store with the last number, so that no number is reused when the store is lost."""
         self._number = self._read_number()
 
     @classmethod
     async def open(cls, path: Path) -> Store:
-        """Open or make the store; a damaged one is put aside. Raises StoreTooNew, StoreError."""
+        """Open or create the store; a damaged one is moved aside. Raises StoreTooNew, StoreError."""
         store = cls(path)
         try:
             await store._do(store._connect, is_urgent=True)
@@ -180,7 +180,7 @@ class Store:
         return store
 
     async def replace(self, why: str) -> None:
-        """Put the damaged files aside, for whoever can repair them, and begin an empty store."""
+        """Move the damaged files aside, for a repair, and create an empty store."""
 
         def act() -> None:
             db, self._db = self._db, None
@@ -192,18 +192,18 @@ class Store:
                 old = self._path.with_name(self._path.name + part)
                 with suppress(FileNotFoundError):
                     old.rename(self._path.with_name(f"{self._path.name}.damaged-{stamp}{part}"))
-            self.lost = f"The pool's store was damaged and put aside as {self._path.name}.damaged-{stamp}. ({why})"
+            self.lost = f"The pool's store was damaged and moved aside to {self._path.name}.damaged-{stamp}. ({why})"
 
         await asyncio.get_running_loop().run_in_executor(self._thread, act)
         await self._do(self._connect)
 
     async def close(self) -> None:
-        """Write what is left of the log into the file and let go of it."""
+        """Write the rest of the log into the file and close it."""
         await self._do(lambda db: db.close())
         self._thread.shutdown()
 
     async def load(self) -> Loaded:
-        """Everything, as of the last commit."""
+        """Return all contents as of the last commit."""
         loaded = await self._do(_load, is_urgent=True)
         number = max(loaded.last_number, self._number)
         with suppress(OSError):  # a full disk; the next new job does it
@@ -211,7 +211,7 @@ class Store:
         return replace(loaded, last_number=number)
 
     async def commit(self, batch: Batch) -> None:
-        """Keep the batch, durably, whole or not at all. Raises StoreError."""
+        """Commit the batch durably and atomically. Raises StoreError."""
 
         def write(db: sqlite3.Connection) -> None:
             if batch.inserted:
@@ -226,31 +226,31 @@ class Store:
         await self._do(write, is_urgent=batch.frees)
 
     async def payload(self, job: str) -> Mapping[str, Json]:
-        """What was submitted: source, files, environment."""
+        """Return what was submitted: source, files, environment."""
 
         def read(db: sqlite3.Connection) -> Mapping[str, Json]:
             found = db.execute(schema.SELECT_PAYLOAD, (job,)).fetchone()
             if found is None:
-                raise StoreError(f"the store holds no source of {job}")
+                raise StoreError(f"the store has no source of {job}")
             body: Mapping[str, Json] = json.loads(found[0])
             return body
 
         return await self._do(read)
 
     async def story(self, job: str) -> list[Event]:
-        """All events of a job, oldest first."""
+        """Return all events of a job, oldest first."""
         return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
 
     async def blobs(self) -> frozenset[str]:
-        """The SHA-256 of all uploaded bytes that a job needs."""
+        """Return the SHA-256 of all uploaded bytes that jobs need."""
         return await self._do(lambda db: frozenset(name for (name,) in db.execute(schema.SELECT_BLOBS)))
 
     async def last_s(self) -> float:
-        """When the last event happened; 0 where none did."""
+        """Return the time of the last event; 0 if there is none."""
         return await self._do(lambda db: float((db.execute(schema.SELECT_LAST_TIME).fetchone() or (0.0,))[0]))
 
     def release_reserve(self) -> bool:
-        """Give the reserved space to the disk; False where there is none."""
+        """Release the reserved disk space. Return False if there is none."""
         try:
             self._reserve_path.unlink()
         except OSError:
@@ -279,7 +279,7 @@ class Store:
                 self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
     async def _do(self, work: Callable[[sqlite3.Connection], T], *, is_urgent: bool = False) -> T:
-        """Run `work` in the store's thread; what is urgent may use the reserved space where the disk is full."""
+        """Run `work` in the store's thread; urgent work may use the reserved space if the disk is full."""
 
         def run() -> T:
             try:
@@ -307,11 +307,11 @@ class Store:
                 if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise StoreFull(
                         f"the disk that holds the pool's directory {self._path.parent} is full: delete ended jobs "
-                        "(`jupyter dlaas delete JOB`) or free some space, and it goes on"
+                        "(`jupyter dlaas delete JOB`) or free some space to continue"
                     ) from error
                 if code == sqlite3.SQLITE_READONLY or getattr(error, "errno", None) == errno.EROFS:
                     raise StoreError(
-                        f"the pool's directory {self._path.parent} can only be read: make it writable, or choose "
+                        f"the pool's directory {self._path.parent} is read-only: make it writable, or choose "
                         "another with JUPYTER_DLAAS_POOL_DIR"
                     ) from error
                 raise StoreError(f"the store {self._path} cannot be used: {error}") from error
@@ -339,7 +339,7 @@ class Store:
         if version > len(schema.MIGRATIONS):
             raise StoreTooNew(
                 f"the store {self._path} was written by a newer jupyter_dlaas (store version {version}, "
-                f"this one knows {len(schema.MIGRATIONS)}): update jupyter_dlaas"
+                f"this release supports {len(schema.MIGRATIONS)}): update jupyter_dlaas"
             )
         self.is_new = version == 0
         if self._path.stat().st_size <= CHECK_BYTES:
@@ -348,7 +348,10 @@ class Store:
                 raise StoreDamaged(f"the store {self._path} is damaged: {found}")
         kind = _file_system(self._path)
         if kind in NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
-            self.warning = f"the pool's directory is on a network file system ({kind}): slower, and for one host only"
+            self.warning = (
+                f"the pool's directory is on a network file system ({kind}): it is slower "
+                "there, and only one host may use it"
+            )
             db.execute("PRAGMA journal_mode = DELETE")
         else:
             db.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -384,7 +387,7 @@ def _load(db: sqlite3.Connection) -> Loaded:
     found = db.execute(schema.SELECT_SETTINGS).fetchone()
     settings = Settings() if found is None else _decoded(Settings, found[0])
     if settings is None:
-        notices.append((time.time(), "What was set for queues, nodes and order cannot be read: set it again."))
+        notices.append((time.time(), "The stored settings of queues, nodes and order are unreadable: set them again."))
     return Loaded(
         jobs,
         rows,
@@ -443,7 +446,7 @@ def _body(job: Job) -> str:
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that holds `path`, or "" where the system does not tell."""
+    """Return the type of the file system that holds `path`; "" if unknown."""
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return ""

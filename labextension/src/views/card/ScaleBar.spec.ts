@@ -135,7 +135,7 @@ describe('the Auto switch', () => {
 
   it('says why it was refused', () => {
     const refusal =
-      'resnet-48 stays manual: auto goes by the steps of run.batches, and the program has none.';
+      'resnet-48 stays manual: auto measures the steps of run.batches, which this program does not use.';
     const card = show(stateOf(golden.job('processing'), { wish: { ...NO_WISH, refusal, refused: 'auto' } }));
 
     expect(card.querySelector('.jp-dlaas-scalebar')?.textContent).toContain(`Auto stays off. ${refusal}`);

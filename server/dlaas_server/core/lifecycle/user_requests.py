@@ -24,7 +24,7 @@ def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None =
     if event is Event.SCALE:
         assert learners is not None, "scale needs a number"
         return _scale(job, learners, by)
-    acts = {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel, Event.CHECKPOINT: _keep}
+    acts = {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel, Event.CHECKPOINT: _checkpoint}
     return acts[event](job, by, now_s)
 
 
@@ -82,7 +82,7 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     return with_story(with_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled the job.")
 
 
-def _keep(job: Job, by: str, now_s: float) -> Told:
+def _checkpoint(job: Job, by: str, now_s: float) -> Told:
     step(job.state, Event.CHECKPOINT)
     if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
         raise NotAllowed(f"{job.id} is releasing its devices; no further checkpoint can be requested")

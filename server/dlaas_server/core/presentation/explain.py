@@ -27,10 +27,12 @@ SAVES: Final = "has to write its first checkpoint before it is preempted"
 NO_BOUND: Final = "so its wait has no upper bound"
 
 
-def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *, is_foretold: bool = True) -> list[str]:
+def why_it_waits(
+    job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *, has_estimate: bool = True
+) -> list[str]:
     """Return sentences about a queued job; [] for other jobs.
 
-    `waits`: all waits of the plan. Unknown lengths are not guessed. `is_foretold`: the job has a start estimate.
+    `waits`: all waits of the plan. Unknown lengths are not guessed. `has_estimate`: the job has a start estimate.
     """
     line = in_queue(waits)
     own = next((w for w in line if w.job == job.id), None)
@@ -43,16 +45,16 @@ def why_it_waits(job: Job, pool: Pool, waits: Sequence[Wait], policy: Policy, *,
     out = [f"It is {ordinal(own.place)} of {own.of} in the queue; {order}."]
     ahead = [w.job for w in line if w.place < own.place]
     if ahead:
-        out.append(f"Ahead of it: {_some(ahead)}.")
+        out.append(f"Ahead of it: {_names_text(ahead)}.")
     out += _holders(job, pool, policy)
-    out += _counts_on(job, pool, policy) if is_foretold else _untold(job, pool, ahead)
-    out += _anywhere(job, policy)
+    out += _assumed_reclaims(job, pool, policy) if has_estimate else _missing_estimate(job, pool, ahead)
+    out += _accepts_any_nodes(job, policy)
     if policy.order == "fair":
         out.append(_share(job, pool, policy))
-    return out + _first_always(job, pool, policy)
+    return out + _precedence(job, pool, policy)
 
 
-def _some(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
     return ", ".join(names[:NAMED_MOST]) + more
 
@@ -84,7 +86,7 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
     return out + ([f"{count(more, 'more job')} {'holds' if more == 1 else 'hold'} devices."] if more > 0 else [])
 
 
-def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
+def _assumed_reclaims(job: Job, pool: Pool, policy: Policy) -> list[str]:
     """Return the sentence that the start estimate assumes preemption of jobs with unknown end, if it does."""
     shape, least = shape_of(job, policy.placement), job.spec.learners_min
     stays = [
@@ -94,25 +96,25 @@ def _counts_on(job: Job, pool: Pool, policy: Policy) -> list[str]:
     ]
     if free_of(pool.nodes, stays).room(shape, least) >= least:
         return []
-    names = _some([one.id for one in sorted(stays, key=lambda one: one.number)])
+    names = _names_text([one.id for one in sorted(stays, key=lambda one: one.number)])
     return [f"Its start estimate assumes that devices are reclaimed for it from {names}."]
 
 
-def _untold(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
+def _missing_estimate(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
     """Return the sentence that there is no start estimate because the length of other jobs is unknown."""
     before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
     unknown = [name for name in before if _is_unknown(pool.known.get(name))]
     if not unknown:
         return []
     advice = "Set --epochs at submit; completed jobs also improve the estimate"
-    return [f"No start estimate: the run time of {_some(unknown)} is unknown. {advice}."]
+    return [f"No start estimate: the run time of {_names_text(unknown)} is unknown. {advice}."]
 
 
 def _is_unknown(known: Known | None) -> bool:
     return known is None or has_overrun(known) or left_s(known) == inf
 
 
-def _anywhere(job: Job, policy: Policy) -> list[str]:
+def _accepts_any_nodes(job: Job, policy: Policy) -> list[str]:
     """Return the sentence that the job accepts distant seats, and why, in a pool where gangs wait for close ones."""
     profile, learners = job.profile, job.spec.learners_min
     usual = policy.placement if job.spec.placement is None else Layout.PACK
@@ -125,7 +127,7 @@ def _anywhere(job: Job, policy: Policy) -> list[str]:
     return [f"Its learners may be placed on any nodes: {why}."]
 
 
-def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
+def _precedence(job: Job, pool: Pool, policy: Policy) -> list[str]:
     """Return the jobs against which its wait has no bound, or a long one (see `Policy.age_s`), if such jobs exist."""
     rivals = [
         other
@@ -134,7 +136,7 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
     ]
     out = []
     if any(other.priority > job.priority for other in rivals):
-        until = f"until it has waited {duration(_forgotten_s(job, pool, policy))}; then it takes precedence once"
+        until = f"until it has waited {duration(_precedence_after_s(job, pool, policy))}; then it takes precedence once"
         first = f"always come first, {NO_BOUND}" if job.spec.spot else f"come first {until}"
         out.append(f"Jobs with a higher priority {first}.")
     shares = queues_of(policy)
@@ -149,7 +151,7 @@ def _first_always(job: Job, pool: Pool, policy: Policy) -> list[str]:
     return out
 
 
-def _forgotten_s(job: Job, pool: Pool, policy: Policy) -> float:
+def _precedence_after_s(job: Job, pool: Pool, policy: Policy) -> float:
     """Return the wait in seconds after which the starvation guard lets it go before higher priorities."""
     known = pool.known.get(job.id)
     lengths = [] if known is None else [known.length_s or 0.0, known.usual_s or 0.0]

@@ -1,1 +1,1 @@
-"""Estimates from history: lengths of jobs, start times, time left."""
+"""Estimates from history: run lengths of jobs, start times, time left."""

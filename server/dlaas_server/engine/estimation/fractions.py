@@ -1,4 +1,4 @@
-"""Time left by the part that is done, and how fast that grows: for programs that count no steps."""
+"""Time left by the completed fraction and its growth, for programs that count no steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jupyter_dlaas.wire.protocol import Progress
 __all__ = ["Fractions"]
 
 SPREAD: Final = 0.15
-"""Half width of the range, as for steps."""
+"""Half width of the range, relative, as for steps."""
 WINDOW_S: Final = 60.0
-"""The pace is that of the last minute, so that it follows a change of size; or of the last two increases."""
+"""Seconds over which the pace is measured, so that it follows a change of size; at least the last two increases."""
 MIN_MARKS: Final = 3
 MAX_MARKS: Final = 60
 
@@ -21,13 +21,13 @@ Mark = tuple[float, float]
 
 
 class Fractions:
-    """The increases of the fraction that each job reported since it was last (re)started."""
+    """Increases of the fraction that each job reported since it was last started."""
 
     def __init__(self) -> None:
         self._marks: dict[str, list[Mark]] = {}
 
     def timed(self, job: str, progress: Progress) -> Progress:
-        """The report with a range for the time left, where its fraction has grown."""
+        """Return the report with a range for the time left, if its fraction has grown."""
         fraction, at_s = progress.fraction, progress.at_s
         if fraction is None:
             return progress
@@ -48,5 +48,5 @@ class Fractions:
         return replace(progress, left_s_low=left_s * (1 - SPREAD), left_s_high=left_s * (1 + SPREAD))
 
     def forget(self, job: str) -> None:
-        """The job was deleted."""
+        """Drop the data of a deleted job."""
         self._marks.pop(job, None)

@@ -1,4 +1,4 @@
-"""How long it will still take, from what was measured."""
+"""Run lengths of jobs and their time left, from measurements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["Lengths", "offered", "with_start", "with_time_left"]
 SPREAD: Final = 0.15
 """Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
 LEAST_LEFT: Final = 0.1
-"""However little is left, so much of the doubt stays."""
+"""Fraction of the uncertainty that remains, however little time is left."""
 RESTART_S: Final = 3.0
-"""What stopping a job and restoring it costs, as long as nothing was measured."""
+"""Assumed cost in seconds of stopping and restoring a job, until it was measured."""
 
 
 def with_time_left(progress: Progress) -> Progress:
-    """The report with a range for the time left, where the rate is known, and how many steps or what part is done."""
+    """Return the report with a range for the time left, if the rate and the steps or the fraction done are known."""
     steps = _steps_in_all(progress)
     if steps is None or not progress.steps_per_s:
         return progress
@@ -37,14 +37,14 @@ def with_time_left(progress: Progress) -> Progress:
 
 
 def _steps_in_all(progress: Progress) -> float | None:
-    """How many steps there are; an estimate where only the part that is done is known."""
+    """Return the total number of steps; an estimate if only the completed fraction is known."""
     if progress.steps is None and progress.fraction and progress.step:
         return progress.step / progress.fraction
     return progress.steps
 
 
 def _fraction_per_s(progress: Progress) -> float | None:
-    """How fast the part that is done grows, where that is all that is known (`Fractions`)."""
+    """Return the growth of the completed fraction per second, if nothing else is known (`Fractions`)."""
     low_s, high_s, fraction = progress.left_s_low, progress.left_s_high, progress.fraction
     if low_s is None or high_s is None or fraction is None or not 0 < fraction < 1 or low_s + high_s <= 0:
         return None
@@ -52,7 +52,7 @@ def _fraction_per_s(progress: Progress) -> float | None:
 
 
 class Lengths:
-    """How long jobs run: by their own progress, else by what is most alike and has ended (twice at least).
+    """Run lengths of jobs: by their own progress, else by the most similar jobs that have ended (at least two).
 
     That is: of the same owner's the same cell of the same notebook, else the same name, else any; else the pool's of
     the same size, else all.
@@ -63,11 +63,11 @@ class Lengths:
         self._by_size = History()
         self._seen: set[str] = set()
         self._served: list[tuple[float, float | None]] = []
-        """GPU-seconds, and by what factor (its logarithm) what was expected was wrong."""
+        """GPU-seconds, and the logarithm of the factor by which the expectation was wrong."""
         self._orders: dict[str, Order] = {}
 
     def learn(self, job: Job) -> None:
-        """A job that completed teaches how long such jobs run."""
+        """Record the run length of a completed job."""
         if job.id in self._seen or job.state is not State.COMPLETED or job.started_s is None or job.ended_s is None:
             return
         self._seen.add(job.id)
@@ -84,7 +84,7 @@ class Lengths:
             order.learn(*self._served[-1])
 
     def order(self, name: str) -> Order:
-        """The order of this name, with what it learnt from jobs that completed."""
+        """Return the order of this name, with the run lengths of completed jobs."""
         order = self._orders.get(name)
         if order is None:
             order = self._orders[name] = new_order(name)
@@ -94,7 +94,7 @@ class Lengths:
 
     @property
     def spread(self) -> float:
-        """How wrong expected lengths were until now: the standard deviation of their logarithm."""
+        """Return the error of expected lengths so far: the standard deviation of their logarithm."""
         return self._by_size.spread
 
     def _most_alike(self, job: Job) -> History:
@@ -105,7 +105,7 @@ class Lengths:
         return self._most_alike(job).expected_s(None, _weight(job))
 
     def known(self, jobs: Iterable[Job], progress: Mapping[str, Progress], now_s: float) -> dict[str, Known]:
-        """What is known of each of these jobs. Of those that never ran it is the same for all that are alike."""
+        """Return the known lengths of these jobs. Similar jobs that never ran share one."""
         jobs = list(jobs)
         if self._by_size.is_due:
             self._by_size.look((_weight(job), self._executed_s(job, progress.get(job.id), now_s)) for job in jobs)
@@ -125,8 +125,7 @@ class Lengths:
 
     @staticmethod
     def _executed_s(job: Job, progress: Progress | None, now_s: float) -> float:
-        """How long it has run: by its steps where it counts them, since time in the queue, between two starts, is no
-        work."""
+        """Return how long the job has run: by its steps if it counts them: the queue is no work."""
         if progress is not None and progress.steps is not None and progress.steps_per_s:
             return progress.step / progress.steps_per_s
         if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
@@ -159,7 +158,7 @@ class Lengths:
 
 
 def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:
-    """The reason, with when the job is expected to start where that can be said, and with what it would start now."""
+    """Return the wait with the start estimate, if there is one, and the offer of a smaller size."""
     if not wait.is_queued:
         return wait
     said = "" if expected is None else f" Expected to start {soon(expected, now_s)}."
@@ -167,7 +166,7 @@ def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, o
 
 
 def offered(job: Job, learners: int | None) -> str:
-    """` With 2 GPUs it would start now: --gpus 2:4.` Nothing, where it would not start with fewer either."""
+    """` With 2 GPUs it would start now: --gpus 2:4.` Return "" if it would not start with fewer either."""
     if not learners:
         return ""
     each = job.spec.gpus_per_learner
@@ -180,7 +179,7 @@ def _weight(job: Job) -> int:
 
 
 def _alike(job: Job) -> tuple[tuple[str, ...], ...]:
-    """What jobs have in common with this one, most first."""
+    """Return the keys of similar jobs, most similar first."""
     origin = job.spec.origin
     cell = ((job.owner, origin.notebook, origin.cell_id),) if origin.notebook and origin.cell_id else ()
     return (*cell, (job.owner, job.name), (job.owner,))

@@ -1,7 +1,7 @@
-"""When those who wait are expected to start, and in a crowd also in which place: worked out beside the loop.
+"""Start estimates of waiting jobs, and the places of a long queue, computed beside the loop.
 
-A forecast runs the pool forward dozens of times: 10 ms for a short queue, a third of a second for a hundred jobs. Of a
-longer queue the first hundred are told.
+A forecast runs the pool forward dozens of times: 10 ms for a short queue, a third of a second for a hundred jobs. In a
+longer queue, only the first hundred get an estimate.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.scheduler import Policy
 
-__all__ = ["Foreteller"]
+__all__ = ["StartEstimator"]
 
 log = logging.getLogger("dlaas.engine")
 EVERY_S: Final = 15.0
-"""So often estimates are renewed while nothing but time changes."""
+"""Interval of new estimates while only time changes."""
 REST_S: Final = 0.04
-"""So long for each job that is looked at they are not renewed, whatever changes: ten times what a forecast takes."""
+"""Minimum interval of new estimates per job examined: ten times the cost of a forecast."""
 TELL_S: Final = 500e-6
-"""So long for each job that waits a crowd is not told anew: ten times what a whole plan takes."""
+"""Minimum interval per waiting job between plans of a whole long queue: ten times the cost of such a plan."""
 
 Span = tuple[float, float]
 
 
-class Foreteller:
-    """Keeps the newest forecast. `changed` is called in the event loop when there is another one."""
+class StartEstimator:
+    """Newest start estimates. `changed` is called in the event loop when there are new ones."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.expected: Mapping[str, Span] = {}
-        """Job -> between which times it is expected to start."""
+        """Job -> earliest and latest expected start."""
         self.offers: Mapping[str, int] = {}
-        """Job -> with how many learners, fewer than it asks for, it would start at once."""
+        """Job -> smaller number of learners with which it would start at once."""
         self.waits: Sequence[Wait] = ()
-        """In a crowd, what those who wait are told; else a turn does that."""
+        """Waits of a long queue; a short one is handled by the turn itself."""
         self.has_news = False
-        """There is a forecast that nobody was told of yet."""
+        """True if there are new estimates that no turn has used yet."""
         self.task: asyncio.Task[None] | None = None
         self._changed = changed
         self._key: object = None
         self._at_s = 0.0
-        """When the newest forecast was begun, …"""
+        """Time at which the newest forecast was begun."""
         self._told_s = 0.0
-        """… and when a crowd was last told."""
+        """Time at which a long queue was last planned as a whole."""
 
     def look(
         self,
@@ -65,9 +65,9 @@ class Foreteller:
         *,
         is_crowd: bool = False,
     ) -> float | None:
-        """Begin another forecast if the old one does not hold any more. Returns when to look again.
+        """Begin another forecast if the old one is outdated. Return the time of the next check.
 
-        `waiting`: how many jobs wait; `seen` makes the picture, where one is needed; `order`: with what it learnt.
+        `waiting`: number of waiting jobs; `seen` creates the snapshot if needed; `order`: with learned run lengths.
         """
         if not waiting:
             self.expected, self.offers, self.waits, self._key = {}, {}, (), None
@@ -116,11 +116,11 @@ class Foreteller:
     def _done(self, task: asyncio.Task[None]) -> None:
         self.task = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("no forecast: %s", error, exc_info=error)
+            log.error("start estimate failed: %s", error, exc_info=error)
         self._changed()
 
 
 def _key(picture: Picture, policy: Policy) -> object:
-    """What a forecast depends on beside time and measured rates."""
+    """Return what a forecast depends on besides time and measured rates."""
     jobs = sorted((j.id, j.state, j.intent, j.goal, len(j.gang), j.priority, j.wish) for j in picture.jobs.values())
     return tuple(jobs), picture.nodes, policy

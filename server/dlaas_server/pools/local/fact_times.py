@@ -1,4 +1,4 @@
-"""When the facts of a journal happened, by the engine's clock instead of the time of day that their guardian saw."""
+"""Times of a journal's facts by the engine's clock, instead of the guardian's time of day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's directory: what the adapter writes there and reads from it. Blocking, without state; nothing leads out."""
+"""Job directory: reads and writes of the adapter. Blocking and stateless; paths cannot leave the directory."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ __all__ = ["STREAM_FILES", "FormatUnknown", "JobFolder", "in_words", "stream_of"
 
 STREAM_FILES: Final = {JOURNAL: "journal.jsonl", METRICS: "metrics.jsonl", PROGRESS: "progress.json"}
 BOOT: Final = ".boot"
-"""In a job's directory: the boot of the machine in which its files were written."""
+"""File in a job's directory that names the boot of the machine in which its files were written."""
 _NAMES: Final = {file: stream for stream, file in STREAM_FILES.items()}
 _LEARNER: Final = re.compile(r"learner-(0|[1-9][0-9]{0,8})")
 _LOG_STREAM: Final = re.compile(r"log:(0|[1-9][0-9]{0,8})")
 _ADVICE: Final = {
-    errno.ENOSPC: "the disk is full; free some space and it goes on",
-    errno.EDQUOT: "your disk quota is used up; free some space and it goes on",
-    errno.EROFS: "the disk can only be read",
-    errno.EMFILE: "this process has too many files open",
-    errno.ENFILE: "this machine has too many files open",
-    errno.EACCES: "permission was denied",
-    errno.EIO: "the disk does not answer (input/output error)",
+    errno.ENOSPC: "the disk is full; free some space to continue",
+    errno.EDQUOT: "your disk quota is exceeded; free some space to continue",
+    errno.EROFS: "the disk is read-only",
+    errno.EMFILE: "this process has too many open files",
+    errno.ENFILE: "this machine has too many open files",
+    errno.EACCES: "permission denied",
+    errno.EIO: "input/output error of the disk",
 }
 
 
 class FormatUnknown(PoolError):
-    """A newer release wrote a file of the job."""
+    """A file of the job was written by a newer release."""
 
 
 @contextmanager
 def in_words(what: str) -> Iterator[None]:
-    """Turn an error of the disk into a PoolError that says what could not be done and why."""
+    """Turn a disk error into a PoolError that says what failed and why."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def in_words(what: str) -> Iterator[None]:
 
 
 def stream_of(path: Path, root: Path) -> str | None:
-    """The stream whose file this is in the job's directory `root`, or None."""
+    """Return the stream of a file in the job's directory `root`; None if it belongs to none."""
     if path.parent == root:
         return _NAMES.get(path.name)
     found = _LEARNER.fullmatch(path.parent.name)
@@ -74,7 +74,7 @@ _CLOSED: Final = f'"kind":"{FactKind.CLOSED}"'.encode()
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """One job's directory."""
+    """Directory of a job."""
 
     job: str
     root: Path
@@ -82,16 +82,16 @@ class JobFolder:
     # ---- made and removed ------------------------------------------------------------------------------------
 
     def create(self, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
-        """Make the directory, whole or not at all; one that exists stays as it is.
+        """Create the directory atomically; an existing one is unchanged.
 
-        Nothing is written through to the disk: the engine's store is the truth, and hands all of it over again. But a
-        power cut can leave files that are empty, so what an earlier boot made is not believed, nor what is damaged.
+        Nothing is synced to the disk: the engine's store is authoritative and can provide everything again. A power
+        cut can leave empty files, so files of an earlier boot and damaged files are written again.
         """
         if self.root.is_dir() and self.is_of_this_boot() and self._is_readable():
             return
         about = {"format": SPEC_FORMAT, "id": self.job, "spec": encode(spec), "owner": owner}
         making = self.root.with_name(f".making-{self.job}-{os.getpid()}")
-        with in_words(f"the directory of job {self.job} cannot be made"):
+        with in_words(f"the directory of job {self.job} cannot be created"):
             shutil.rmtree(making, ignore_errors=True)
             making.mkdir(mode=0o700)
             try:
@@ -118,7 +118,7 @@ class JobFolder:
             return False
 
     def put(self, path: str, data: bytes) -> None:
-        """Store one file, whole or not at all."""
+        """Store one file atomically."""
         parts = writable(path)
         with in_words(f"{path} of job {self.job} cannot be stored"):
             write_whole(self._room_for(parts), data)
@@ -143,11 +143,11 @@ class JobFolder:
             folder = folder / name
             folder.mkdir(mode=0o700, exist_ok=True)
             if folder.is_symlink():
-                raise Refused(f"{'/'.join(parts)!r} of job {self.job} would lead through the link {name!r}")
+                raise Refused(f"{'/'.join(parts)!r} of job {self.job} would pass through the symbolic link {name!r}")
         return folder / parts[-1]
 
     def remove(self) -> None:
-        """Take all of it away; at once out of sight, then for good."""
+        """Remove the directory: rename it first, then delete it."""
         gone = self.root.with_name(f".removed-{self.job}-{os.getpid()}")
         with in_words(f"the directory of job {self.job} cannot be removed"):
             with suppress(FileNotFoundError):
@@ -156,16 +156,16 @@ class JobFolder:
                 shutil.rmtree(gone)
 
     def must_exist(self) -> None:
-        """Raise NotFound where the pool has no such job, PoolError where its whole directory is out of reach."""
+        """Raise NotFound if the pool has no such job, PoolError if the pool's directory is unreachable."""
         if not self.root.is_dir():
             if not self.root.parent.is_dir():
-                raise PoolError(f"{self.root.parent} is not there; is its disk mounted?")
+                raise PoolError(f"{self.root.parent} does not exist; is its disk mounted?")
             raise NotFound(f"the pool has no job {self.job!r}")
 
     # ---- what was asked, what is wanted ----------------------------------------------------------------------
 
     def spec(self) -> JobSpec:
-        """The job's spec, as it was created."""
+        """Return the job's spec."""
         about = self._object("spec.json")
         _check_format(self.root / "spec.json", about.get("format", 1), SPEC_FORMAT)
         try:
@@ -174,7 +174,7 @@ class JobFolder:
             raise PoolError(f"spec.json of job {self.job} is damaged: {error}") from error
 
     def environment(self) -> Mapping[str, str]:
-        """The job's whole environment."""
+        """Return the job's environment."""
         return {name: str(value) for name, value in self._object("environment.json").items()}
 
     def _object(self, name: str) -> Mapping[str, Any]:
@@ -186,7 +186,7 @@ class JobFolder:
         return found
 
     def wanted(self) -> Wanted | None:
-        """The document as it lies there; None when there is none, or none that can be read."""
+        """Return the stored document; None if it is missing or unreadable."""
         found = read_json(self.root / "wanted.json")
         try:
             return None if found is None else decode(Wanted, found, unknown="ignore")
@@ -194,9 +194,9 @@ class JobFolder:
             return None
 
     def write_wanted(self, wanted: Wanted) -> None:
-        """Replace the document. Not through to the disk: after a power cut the engine hands it over again."""
+        """Replace the document, without syncing: after a power cut the engine sends it again."""
         self.must_exist()
-        with in_words(f"what is wanted of job {self.job} cannot be written"):
+        with in_words(f"wanted.json of job {self.job} cannot be written"):
             path, data = self.root / "wanted.json", _json(encode(wanted))
             try:
                 write_whole(path, data)
@@ -206,21 +206,21 @@ class JobFolder:
                 _write_over(path, data)  # a job must be able to leave
 
     def forget_wanted(self) -> None:
-        """Take the document away: nothing is wanted of a job that is over."""
+        """Remove the document of a job that is over."""
         with suppress(OSError):
             (self.root / "wanted.json").unlink()
 
     def guardian(self) -> Identity | None:
-        """The guardian that `status.json` names, alive or not."""
+        """Return the guardian named by `status.json`, alive or not."""
         return recorded(read_json(self.root / "status.json"))
 
     def is_closed(self) -> bool:
-        """Whether a guardian's last word is there (or none ever spoke): no process of the job is left."""
+        """Return whether a guardian closed the journal, or none ever wrote to it: no process of the job is left."""
         last = self._last_line()
         return last is None or _CLOSED in last
 
     def has_last_word(self) -> bool:
-        """Whether a guardian's last word is the newest line."""
+        """Return whether the newest line of the journal closes the job."""
         return _CLOSED in (self._last_line() or b"")
 
     def last_log_line(self) -> str:
@@ -253,9 +253,9 @@ class JobFolder:
     # ---- what happened ---------------------------------------------------------------------------------------
 
     def facts(self, offset: int) -> tuple[list[Fact], int]:
-        """The facts after byte `offset`, made to last before anybody builds on them.
+        """Return the facts after byte `offset`, synced to disk before anything relies on them.
 
-        Of a journal that was cut or written anew all facts, behind one of the kind `damaged`.
+        Of a truncated or rewritten journal, return all facts, after one of the kind `damaged`.
         """
         self.must_exist()
         path = self.root / STREAM_FILES[JOURNAL]
@@ -267,7 +267,7 @@ class JobFolder:
             try:
                 size = os.fstat(fd).st_size
                 is_cut = size < offset
-                lost = [damage(f"it ends at byte {size}, and was read up to byte {offset} before")] if is_cut else []
+                lost = [damage(f"it ends at byte {size}, but was read up to byte {offset} before")] if is_cut else []
                 offset = 0 if is_cut else offset
                 data = _pread(fd, offset, size - offset)
                 if data:
@@ -281,7 +281,7 @@ class JobFolder:
         return lost + found, end
 
     def learners(self) -> list[tuple[int, Path]]:
-        """The members that have a directory, with it."""
+        """Return the members that have a directory, with its path."""
         with in_words(f"the directory of job {self.job} cannot be read"):
             try:
                 found = [(m, entry) for entry in os.scandir(self.root) if (m := _LEARNER.fullmatch(entry.name))]
@@ -290,12 +290,12 @@ class JobFolder:
         return sorted((int(m[1]), Path(entry.path)) for m, entry in found if entry.is_dir(follow_symlinks=False))
 
     def stream_files(self) -> dict[str, Path]:
-        """Every stream that there may be, with its file."""
+        """Return every possible stream with its file."""
         found = {stream: self.root / file for stream, file in STREAM_FILES.items()}
         return found | {log_of(member): folder / LOG for member, folder in self.learners()}
 
     def streams(self) -> dict[str, int]:
-        """The streams that there are, with their sizes."""
+        """Return the existing streams with their sizes."""
         self.must_exist()
         sizes: dict[str, int] = {}
         for stream, path in self.stream_files().items():
@@ -305,7 +305,7 @@ class JobFolder:
         return sizes
 
     def read(self, stream: str, offset: int, limit: int, *, mask: Mask = NO_MASK, is_live: bool = False) -> Chunk:
-        """Bytes of a stream; one that has not begun is empty, a log of no learner is not found. See `read_log`."""
+        """Return bytes of a stream, empty before its start. Raises NotFound for a log of no learner. See `read_log`."""
         self.must_exist()
         try:
             fd = self._open(self._stream_parts(stream))
@@ -333,7 +333,7 @@ class JobFolder:
         return (f"learner-{found[1]}", LOG)
 
     def time_of(self, member: int, offset: int) -> float | None:
-        """When the byte at `offset` of a learner's log was written. Looks from the end: readers follow the tail."""
+        """Return the time at which the byte at `offset` of a learner's log was written. Searches from the end."""
         self.must_exist()
         try:
             fd = self._open((f"learner-{member}", INDEX))
@@ -354,7 +354,7 @@ class JobFolder:
     # ---- files -----------------------------------------------------------------------------------------------
 
     def files(self, folder: str) -> dict[str, int]:
-        """Regular files below a folder, named from there. Links are not followed and not listed."""
+        """Return the regular files below a folder, relative to it. Links are neither followed nor listed."""
         self.must_exist()
         top = self.root.joinpath(*readable(self.job, folder))
         found: dict[str, int] = {}
@@ -371,7 +371,7 @@ class JobFolder:
         return found
 
     def get(self, path: str, offset: int, limit: int) -> bytes:
-        """Bytes of one file."""
+        """Return bytes of one file."""
         self.must_exist()
         fd = self._open(readable(self.job, path))
         try:
@@ -380,7 +380,7 @@ class JobFolder:
             os.close(fd)
 
     def _open(self, parts: tuple[str, ...]) -> int:
-        """Open a regular file of the job for reading. What was opened is checked, so no link can be swapped in."""
+        """Open a regular file of the job for reading. The opened file is checked, so no link can be swapped in."""
         path = self.root.joinpath(*parts)
         name = "/".join(parts)
         with in_words(f"{name} of job {self.job} cannot be read"):
@@ -397,7 +397,7 @@ class JobFolder:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise NotFound(f"job {self.job} has no file {name!r}")
                 if not _real_path(fd, path).is_relative_to(self.root.resolve()):
-                    raise Refused(f"{name!r} of job {self.job} is a link that leads out of the job's directory")
+                    raise Refused(f"{name!r} of job {self.job} is a symbolic link that leaves the job's directory")
             except BaseException:
                 os.close(fd)
                 raise
@@ -417,7 +417,7 @@ def _real_path(fd: int, path: Path) -> Path:
 
 
 def _pread(fd: int, offset: int, count: int) -> bytes:
-    """Up to `count` bytes; fewer only at the end of the file."""
+    """Read up to `count` bytes; fewer only at the end of the file."""
     parts: list[bytes] = []
     while count > 0:
         part = os.pread(fd, min(count, 1 << 24), offset)

@@ -1,4 +1,4 @@
-"""Who wrote into which job, and whose guardian ended: one inotify watch and a pidfd per guardian, in the event loop."""
+"""Watch for writes into jobs and ends of guardians: inotify and a pidfd per guardian, in the event loop."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from jupyter_dlaas.runtime.zygote.start_guardian import exit_code_of
 __all__ = ["JobWatch"]
 
 GATHER_S: Final = 0.01
-"""News within so short a time is told once: a log of 10,000 lines a second must not wake the loop as often."""
+"""Time within which changes are reported once: a log of 10,000 lines a second must not wake the loop as often."""
 POLL_S: Final = 0.25
-"""How often folders are looked at where inotify is missing or used up."""
+"""Interval of polling if inotify is missing or exhausted."""
 LOOK_S: Final = 1.0
 STOPPED_S: Final = 5.0
-"""So long a guardian may be stopped (SIGSTOP): its gang may wait for a word of it."""
+"""Time that a guardian may be stopped (SIGSTOP), since its gang may wait for it."""
 log = logging.getLogger(__name__)
 
 
 def _queue_length() -> int:
-    """How many events the kernel keeps before it drops what comes."""
+    """Return the number of events that the kernel keeps before it drops new ones."""
     try:
         return int(Path("/proc/sys/fs/inotify/max_queued_events").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def _queue_length() -> int:
 
 
 class JobWatch:
-    """Tells about news of jobs, until it is closed. Belongs to the loop in which it was made.
+    """Watch of jobs until it is closed. Belongs to the event loop in which it was created.
 
     `changed(job, stream)` for each stream that may have grown, `gone(job)` once for each guardian that ended.
     """
@@ -60,19 +60,19 @@ class JobWatch:
         self._polling: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._stopped: dict[str, float] = {}
-        """Since when guardians are stopped."""
+        """Guardian -> time since which it is stopped."""
         self._liveness = LivenessProbe()
         self._losses: dict[str, Loss] = {}
         """How guardians were lost that were ended here, or that exited by themselves."""
         self._removed: set[str] = set()
-        """Jobs whose directory was gone at the last look."""
+        """Jobs whose directory was missing at the last check."""
         self._queue = _queue_length()
         self._listen()
 
     # ---- folders ---------------------------------------------------------------------------------------------
 
     def follow(self, folder: JobFolder) -> None:
-        """Tell about the job from now on. Again and again is fine. Raises FileNotFoundError where it is gone."""
+        """Start watching the job; may be repeated. Raises FileNotFoundError if its directory is missing."""
         if folder.job in self._folders:
             return
         self._watch.add(folder.root)
@@ -84,7 +84,7 @@ class JobWatch:
             self._poll()
 
     def unfollow(self, job: str) -> None:
-        """Tell no more about the job's streams; its guardian, if it has one, stays watched."""
+        """Stop watching the job's streams; its guardian, if any, stays watched."""
         folder = self._folders.pop(job, None)
         if folder is not None:
             del self._by_root[folder.root]
@@ -93,7 +93,7 @@ class JobWatch:
             self._watch.remove(folder.root)
 
     def follows(self) -> tuple[str, ...]:
-        """The jobs that are followed."""
+        """Return the watched jobs."""
         return tuple(self._folders)
 
     def _listen(self) -> None:
@@ -134,14 +134,14 @@ class JobWatch:
             self._changed(job, stream)
 
     def _is_flooded(self) -> bool:
-        """Whether the kernel may have dropped news, for so many wait: no event is shorter than 16 bytes."""
+        """Return whether the kernel may have dropped events, by the bytes that wait: an event has at least 16."""
         if self._watch.fd is None:
             return False
         waiting = struct.unpack("i", fcntl.ioctl(self._watch.fd, termios.FIONREAD, bytes(4)))[0]
         return bool(waiting >= 16 * self._queue)
 
     def _look_everywhere(self, news: dict[tuple[str, str], None]) -> None:
-        """The kernel dropped news: whatever it was, look at all."""
+        """Check all jobs, because the kernel dropped events."""
         for folder in self._folders.values():
             for _, learner in folder.learners():
                 with suppress(OSError):
@@ -153,7 +153,7 @@ class JobWatch:
     # ---- guardians -------------------------------------------------------------------------------------------
 
     def hold(self, job: str, who: Identity) -> bool:
-        """Watch a guardian's process. False when exactly this process does not live."""
+        """Watch a guardian's process. Return False if exactly this process is not alive."""
         if job in self._guardians and self._guardians[job][1] == who:
             return True
         fd = open_process(who)
@@ -168,7 +168,7 @@ class JobWatch:
         return True
 
     def _look(self) -> None:
-        """End guardians that are stopped or hung: the learners outlive them, and new ones take over."""
+        """Kill guardians that stay stopped or hang: the learners outlive them, and new guardians take over."""
         self._looking = self._loop.call_later(LOOK_S, self._look) if self._guardians else None
         self._see_removed()
         now_s, before = self._loop.time(), self._stopped
@@ -203,23 +203,23 @@ class JobWatch:
         return self._losses.pop(job, Loss())
 
     def _see_removed(self) -> None:
-        """Tell about directories that are gone for a whole look. The kernel tells only once nothing in them is open."""
+        """Report directories missing for a whole interval; the kernel does so only once nothing in them is open."""
         gone = {job for job, folder in self._folders.items() if not folder.root.is_dir()}
         for job in sorted(gone & self._removed):
             self._changed(job, JOURNAL)
         self._removed = gone
 
     def is_guarded(self, folder: JobFolder) -> bool:
-        """Whether a guardian of the job lives, also one that nobody here has heard of."""
+        """Return whether a guardian of the job is alive, including one that is not watched."""
         return folder.job in self._guardians or self._find(folder)
 
     def guardian_of(self, job: str) -> Identity | None:
-        """The guardian that is watched, if any."""
+        """Return the watched guardian of the job; None if there is none."""
         held = self._guardians.get(job)
         return None if held is None else held[1]
 
     def guarded(self) -> tuple[str, ...]:
-        """The jobs whose guardians are watched."""
+        """Return the jobs whose guardians are watched."""
         return tuple(self._guardians)
 
     def _find(self, folder: JobFolder) -> bool:
@@ -232,7 +232,7 @@ class JobWatch:
         return who is not None and self.hold(folder.job, who)
 
     def _ended(self, job: str, fd: int) -> None:
-        """A guardian's process ended; another one may have taken its place already."""
+        """Handle the end of a guardian's process; another one may have replaced it already."""
         self._loop.remove_reader(fd)
         if job in self._guardians and self._guardians[job][0] == fd:
             self.see_exit(job, self._guardians[job][1])

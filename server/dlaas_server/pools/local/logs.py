@@ -1,4 +1,4 @@
-"""Reading learners' logs: secrets are masked, and what a cap has dropped is passed over."""
+"""Reading of learners' logs: secrets are masked, and dropped middles are skipped."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TRIES: Final = 5
 
 
 def read_log(fd: int, folder: Path, offset: int, limit: int, mask: Mask, *, is_live: bool) -> Chunk:
-    """Bytes of the log that `fd` is open on, in a learner's folder; after a gap where `offset` lies in one.
+    """Return bytes of the log open as `fd`, in a learner's folder; if `offset` is in a gap, from the end of the gap.
 
-    `is_live`: more may come; the beginning of a secret at the end of the log waits for its rest.
+    `is_live`: the log may grow; the beginning of a secret at its end is held back until the rest follows.
     """
     tries = 0
     while True:
@@ -30,7 +30,7 @@ def read_log(fd: int, folder: Path, offset: int, limit: int, mask: Mask, *, is_l
 
 
 def _masked(log: CutLog, offset: int, limit: int, mask: Mask, *, is_live: bool) -> bytes:
-    """Bytes from `offset` on, with secrets masked, also those that begin before or end after what is read."""
+    """Return bytes from `offset` on with secrets masked, including those that cross the ends of the range."""
     if not mask.forms:
         return log.pread(offset, limit)
     around = mask.longest_bytes

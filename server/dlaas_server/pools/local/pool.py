@@ -1,4 +1,4 @@
-"""The pool on this machine: files for the facts, processes for the work, and no thread for any job."""
+"""Pool on this machine: facts in files, work in processes, and no thread per job."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ POOL_VARIABLE: Final = "JUPYTER_DLAAS_POOL_DIR"
 PROBE_EVERY_S: Final = 10.0
 LEAVE_LOOKS: Final = 200
 LEAVE_LOOK_S: Final = 0.01
-LEVEL_0: Final = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is advice, not a wall"
+LEVEL_0: Final = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is not enforced"
 SMALL_BYTES: Final = 1 << 18
-"""Reads up to this size come from the page cache in microseconds; a thread would cost more than they do."""
+"""Largest read without a thread: the page cache serves it in microseconds."""
 
 
 class Starter(Protocol):
-    """Starts a guardian and returns once its process exists."""
+    """Function that starts a guardian and returns once its process exists."""
 
     def __call__(
         self,
@@ -77,9 +77,9 @@ class Starter(Protocol):
 
 
 class LocalPool:
-    """Jobs on this machine, kept in `directory`.
+    """Pool of jobs on this machine, kept in `directory`.
 
-    Everything about a job is in its directory, so an engine that starts anew knows what the one before knew.
+    A job's directory contains its whole state, so a new engine knows what the previous one knew.
     """
 
     isolation = LEVEL_0
@@ -122,15 +122,15 @@ class LocalPool:
         self._silent: dict[str, int] = {}
         """Job -> size of its journal when its guardian was started: one that has not grown holds nothing of it yet."""
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
-        """Job -> devices of the last document and of the one before, whose learners may still be leaving."""
+        """Job -> devices of the last document and of the previous one, whose learners may still be stopping."""
 
     # ---- begin and end ---------------------------------------------------------------------------------------
 
     async def open(self, changed: Changed, nodes_changed: Callable[[], None]) -> None:
-        """Find the devices, and the jobs of an earlier engine with their guardians."""
+        """Find the devices, and the jobs and guardians of an earlier engine."""
         self._changed, self._nodes_changed = changed, nodes_changed
         self.isolation = f"{LEVEL_0}; {limits_in_words()}"
-        with in_words(f"the pool's directory {self.path} cannot be used"):
+        with in_words(f"the pool's directory {self.path} is not usable"):
             self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._jobs_inode = self._jobs_dir.stat().st_ino
             if self._zygote_dir is not None:
@@ -147,7 +147,7 @@ class LocalPool:
             self._probing = asyncio.create_task(self._probe_again(), name="device probe")
 
     async def close(self) -> None:
-        """Stop watching. Jobs go on."""
+        """Stop watching. Jobs continue."""
         await asyncio.gather(*self._warming)
         if self._probing is not None:
             self._probing.cancel()
@@ -162,7 +162,7 @@ class LocalPool:
             self._probe.close()
 
     def _find_jobs(self) -> list[JobFolder]:
-        """Jobs of which a process may be left. Also clears away what a crash left half made or half removed."""
+        """Return the jobs that may have processes. Also remove directories that a crash left incomplete."""
         found: list[JobFolder] = []
         for entry in sorted(self._jobs_dir.iterdir()):
             if entry.name.startswith((".making-", ".removed-")):
@@ -182,23 +182,23 @@ class LocalPool:
             self._lend(folder.job, wanted)
 
     async def directories(self) -> Sequence[str]:
-        """The jobs that have a directory, whatever is in it."""
+        """Return the jobs that have a directory, whatever it contains."""
         return await asyncio.to_thread(
             lambda: sorted(e.name for e in os.scandir(self._jobs_dir) if e.is_dir() and not e.name.startswith("."))
         )
 
     async def stored_job(self, job: str) -> StoredJob:
-        """What the directory tells of the job."""
+        """Return the job as stored in its directory."""
         return await asyncio.to_thread(stored_job, self._folder(job))
 
     async def payload(self, job: str) -> Mapping[str, Json]:
-        """What was submitted, as it lies in the directory."""
+        """Return what was submitted, from the directory."""
         return await asyncio.to_thread(payload_of, self._folder(job), self.path / "blobs")
 
     # ---- devices ---------------------------------------------------------------------------------------------
 
     def nodes(self) -> tuple[Node, ...]:
-        """This machine, or the nodes that the configuration describes."""
+        """Return this machine, or the configured nodes."""
         return self._nodes
 
     async def _probe_again(self) -> None:
@@ -224,7 +224,7 @@ class LocalPool:
         return {device: job for job, both in self._lent.items() for some in both for device in some}
 
     def _seat(self, member: MemberWanted, spec: JobSpec) -> MemberWanted:
-        """The member with the environment of its seat."""
+        """Return the member with the environment of its seat."""
         node = next((n for n in self._nodes if n.name == member.node), None)
         own = seat_environment(
             member.devices,
@@ -237,12 +237,12 @@ class LocalPool:
     # ---- jobs ------------------------------------------------------------------------------------------------
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
-        """Make the job's directory; one that exists stays as it is."""
+        """Create the job's directory; an existing one is unchanged."""
         told = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can ask for results of earlier jobs
         await asyncio.to_thread(self._folder(job).create, owner, spec, told)
 
     async def put(self, job: str, path: str, data: bytes) -> None:
-        """Store one file of the job, whole or not at all."""
+        """Store one file of the job atomically."""
         await asyncio.to_thread(self._folder(job).put, path, data)
 
     async def put_file(self, job: str, path: str, source: str) -> None:
@@ -250,7 +250,7 @@ class LocalPool:
         await asyncio.to_thread(self._folder(job).put_file, path, source)
 
     async def remove(self, job: str) -> None:
-        """Take the job's files away. Refused while its guardian lives."""
+        """Remove the job's files. Raises PoolError while its guardian is alive."""
         folder = self._folder(job)
         async with self._lock(job):
             await self._guardian_left(folder)
@@ -263,7 +263,7 @@ class LocalPool:
         self._locks.pop(job, None)
 
     def directory(self, job: str) -> str:
-        """The job's directory."""
+        """Return the job's directory."""
         return str(self._folder(job).root)
 
     def _folder(self, job: str) -> JobFolder:
@@ -276,13 +276,16 @@ class LocalPool:
         return JobFolder(job, self._jobs_dir / job)
 
     def _check_place(self) -> None:
-        """Raise PoolError where the pool's directory is not the one that was opened: its jobs may be another pool's."""
+        """Raise PoolError if the pool's directory was replaced: its jobs may belong to another pool."""
         try:
             is_ours = self._jobs_dir.stat().st_ino == self._jobs_inode
         except OSError:
             is_ours = False
         if not is_ours:
-            raise PoolError(f"{self._jobs_dir} was moved or replaced while the engine ran; move it back, or restart it")
+            raise PoolError(
+                f"{self._jobs_dir} was moved or replaced while the engine was running; move it "
+                "back, or restart the engine"
+            )
 
     def _watching(self) -> JobWatch:
         if self._watch is None:
@@ -295,7 +298,7 @@ class LocalPool:
     # ---- guardians -------------------------------------------------------------------------------------------
 
     async def act(self, job: str, wanted: Wanted) -> None:
-        """Write the document and wake the job's guardian; start one where none lives."""
+        """Write the document and wake the job's guardian; start one if none is alive."""
         folder, watch = self._folder(job), self._watching()
         async with self._lock(job):  # or two acts at once would start two guardians
             folder.must_exist()
@@ -331,7 +334,7 @@ class LocalPool:
             await asyncio.sleep(LEAVE_LOOK_S)
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
-        """Start a zygote for this Python, unless there is one."""
+        """Start a zygote for this Python interpreter, unless there is one."""
         if self._zygote_dir is None:
             return False
         made = partial(
@@ -345,10 +348,10 @@ class LocalPool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._starting, made)
         except (OSError, StartError) as error:
-            raise PoolError(f"{interpreter or sys.executable} cannot be warmed: {error}") from error
+            raise PoolError(f"{interpreter or sys.executable} cannot be prewarmed: {error}") from error
 
     async def _warm_after(self, spec: JobSpec, environment: Mapping[str, str]) -> None:
-        """An environment that was used once will be used again: resizes and restarts of this very job, too."""
+        """Prewarm the environment of a started job, which resizes and restarts use again."""
         try:
             await self.warm(spec.interpreter, environment, spec.framework)
         except PoolError as error:
@@ -400,7 +403,7 @@ class LocalPool:
             asyncio.get_running_loop().call_soon(self._guardian_gone, folder.job)
 
     def _guardian_gone(self, job: str) -> None:
-        """Look at the journal for the last word; a job that is closed needs no watching."""
+        """Check whether the guardian closed the journal; a closed job needs no watch."""
         self._starting.submit(reap)  # else each plainly started guardian would leave a zombie
         self._changed(job, JOURNAL)
         if self._watch is None or job in self._watch.guarded() or self._lock(job).locked():
@@ -414,7 +417,7 @@ class LocalPool:
                 kept.pop(job, None)
 
     async def is_guarded(self, job: str) -> bool | None:
-        """Whether a guardian lives."""
+        """Return whether a guardian is alive."""
         folder = self._folder(job)
         folder.must_exist()
         return self._watching().is_guarded(folder)
@@ -428,7 +431,7 @@ class LocalPool:
         return replace(loss, text=f"{loss.text}: {said}") if said else loss
 
     async def end(self, job: str, *, kill: bool) -> bool:
-        """Whether it is proven that no process of the job is left. `kill`: end what is left first."""
+        """Return whether it is proven that no process of the job is left. `kill`: first kill what is left."""
         folder, watch = self._folder(job), self._watching()
         self._check_place()
         async with self._lock(job):
@@ -447,7 +450,7 @@ class LocalPool:
     # ---- what happened ---------------------------------------------------------------------------------------
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
-        """The facts after `offset`. They are on the disk for good when this returns."""
+        """Return the facts after `offset`, which are synced to the disk."""
         folder = self._folder(job)
         try:
             facts, end = await asyncio.to_thread(folder.facts, offset)
@@ -460,17 +463,17 @@ class LocalPool:
         return [masked_fact(fact, mask) for fact in facts], end  # an older guardian may have written them
 
     async def streams(self, job: str) -> Mapping[str, int]:
-        """The streams that there are, with their sizes."""
+        """Return the existing streams with their sizes."""
         return self._folder(job).streams()
 
     async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
-        """Bytes of a stream."""
+        """Return bytes of a stream."""
         mask, is_live = self._mask(job), job in self._watching().guarded()
         folder = self._folder(job)
         return await self._blocking(limit, lambda: folder.read(stream, offset, limit, mask=mask, is_live=is_live))
 
     def _mask(self, job: str) -> Mask:
-        """The secrets among the job's variables."""
+        """Return the mask of the secrets in the job's environment."""
         if job not in self._masks:
             try:
                 self._masks[job] = mask_of(self._folder(job).environment())
@@ -479,15 +482,15 @@ class LocalPool:
         return self._masks[job]
 
     async def time_of(self, job: str, member: int, offset: int) -> float | None:
-        """When the byte at `offset` of a learner's log was written."""
+        """Return the time at which the byte at `offset` of a learner's log was written."""
         return self._folder(job).time_of(member, offset)
 
     async def files(self, job: str, folder: str) -> Mapping[str, int]:
-        """Files below a folder, named from there."""
+        """Return the files below a folder, relative to it."""
         return await asyncio.to_thread(self._folder(job).files, folder)
 
     async def get(self, job: str, path: str, offset: int, limit: int) -> bytes:
-        """Bytes of one file of the job."""
+        """Return bytes of one file of the job."""
         return await self._blocking(limit, lambda: self._folder(job).get(path, offset, limit))
 
     async def _blocking(self, limit: int, read: Callable[[], T]) -> T:
@@ -495,9 +498,9 @@ class LocalPool:
 
 
 def _package_dir(runtime: Path) -> Path:
-    """A folder with nothing but `jupyter_dlaas` in it, for the PYTHONPATH of jobs.
+    """Return a folder that contains only `jupyter_dlaas`, for the PYTHONPATH of jobs.
 
-    The installation's own folder would bring every package of the engine's environment into the user's.
+    The installation's own folder would add every package of the engine's environment to the user's.
     """
     package = Path(jupyter_dlaas.__file__).resolve().parent
     version = hashlib.sha256(f"{jupyter_dlaas.__version__}:{package}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The processes of one job, found without its guardian: by mark, descent and session. Blocking."""
+"""Processes of a job, found without its guardian: by mark, descent and session. Blocking."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["end_processes", "is_deserted"]
 
 KILL_S: Final = 10.0
 LEAVE_S: Final = 2.0
-"""A keeper looks twice a second whether it is the last one."""
+"""Time for a watchdog, which checks twice a second whether it is the last process, to exit."""
 _LOOK_S: Final = 0.05
 
 
 def is_deserted(root: Path, within_s: float = LEAVE_S) -> bool:
-    """Whether no process of the job is left: none carries its mark, holds its lock or listens on its socket.
+    """Return whether no process of the job is left: none has its mark, holds its lock or listens on its socket.
 
-    Waits for those that see to the end of others, not for learners.
+    Waits for watchdogs, not for learners.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -36,7 +36,7 @@ def is_deserted(root: Path, within_s: float = LEAVE_S) -> bool:
 
 
 def end_processes(root: Path, guardian: Identity | None) -> bool:
-    """Kill all that is left of the job, its guardian too. Whether nothing is left."""
+    """Kill all processes of the job, including its guardian. Return whether none is left."""
     sessions = _sessions(root)
     roots = (guardian.pid,) if guardian is not None and is_alive(guardian) else ()
     deadline = time.monotonic() + KILL_S
@@ -49,7 +49,7 @@ def end_processes(root: Path, guardian: Identity | None) -> bool:
 
 
 def _sessions(root: Path) -> set[Identity]:
-    """The sessions that learners began: of those who live, and of those whose end nobody has seen."""
+    """Return the sessions of learners that are alive or whose end was not recorded."""
     living = {who for who, _ in marked(str(root)) if (stat := stat_of(who.pid)) is not None and stat.session == who.pid}
     with suppress(OSError):
         for fact in replay(read_facts(root / "journal.jsonl")[0]).up.values():

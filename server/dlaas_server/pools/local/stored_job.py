@@ -1,4 +1,4 @@
-"""A job's directory read back: all that the engine's store held of the job, where the store is lost."""
+"""Reconstruction of a job from its directory if the engine's store is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MADE_BY_PYTHON: Final = re.compile(r"(^|/)__pycache__/")
 
 
 def stored_job(folder: JobFolder) -> StoredJob:
-    """Read what the directory says of the job; where its spec is damaged, as little as must be known."""
+    """Read the job from its directory; only the necessary minimum if its spec is damaged."""
     wanted = folder.wanted()
     learners = max(len(wanted.members) if wanted is not None else 0, 1)
     try:
@@ -51,7 +51,7 @@ def stored_job(folder: JobFolder) -> StoredJob:
 
 
 def payload_of(folder: JobFolder, blobs: Path) -> Mapping[str, Json]:
-    """Source, files and environment of the job, as far as they are there; bytes that are no text go to `blobs`."""
+    """Return source, files and environment of the job, as far as they exist; binary files go to `blobs`."""
     files: list[Json] = []
     environment: dict[str, Json] = {}
     with suppress(PoolError):
