@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,12 @@ from tests.docs.blocks import DOCS, ROOT, pages
 REFERENCE = DOCS / "reference"
 VARIABLE = re.compile(r"""["']((?:JUPYTER_)?DLAAS_[A-Z_]+[A-Z])["']""")
 SOURCES = [*(ROOT / "jupyter_dlaas").rglob("*.py"), *(ROOT / "server" / "dlaas_server").rglob("*.py")]
+
+
+@functools.cache
+def rendered(name: str) -> str:
+    """Return a part of the reference."""
+    return PARTS[name]()
 
 
 def first_cells(markdown: str) -> list[str]:
@@ -49,12 +56,12 @@ def test_every_key_of_the_configuration_is_listed_and_described() -> None:
         key for name, record in records.items() for key in record["properties"] if key not in tables.get(name, ())
     ]
 
-    assert sorted(first_cells(PARTS["config"]())) == sorted(expected)
+    assert sorted(first_cells(rendered("config"))) == sorted(expected)
     assert [f"{section} {key}" for section, key, text in configuration.described_keys() if not text] == []
 
 
 def test_every_option_of_train_is_listed() -> None:
-    listed = re.findall(r"`(-[\w-]+)", PARTS["train-options"]())
+    listed = re.findall(r"`(-[\w-]+)", rendered("train-options"))
     shown = re.findall(r"(?<![\w-])(--?[a-z][\w-]*)", commands.train_parser().format_help())
 
     assert set(listed) == set(shown) - {"-h", "--help"}
@@ -64,11 +71,11 @@ def test_every_option_of_train_is_an_option_of_submit() -> None:
     magic_only = {"push", "with_cell", "dry_run", "suggest", "wait"}
     options = {action.dest for action in commands.shown(commands.train_parser())} - magic_only
 
-    assert options <= set(first_cells(PARTS["submit-options"]()))
+    assert options <= set(first_cells(rendered("submit-options")))
 
 
 def test_every_verb_and_option_of_the_command_line_is_listed() -> None:
-    said = PARTS["command-line"]()
+    said = rendered("command-line")
     parts = {part.split("`")[0]: part for part in said.split("\n## `")[1:]}
 
     assert set(parts) == set(commands.verbs())
@@ -79,7 +86,7 @@ def test_every_verb_and_option_of_the_command_line_is_listed() -> None:
 
 
 def test_every_verb_of_the_magic_is_listed() -> None:
-    assert first_cells(PARTS["magic-verbs"]()) == [f"%dlaas {verb}" for verb in VERBS]
+    assert first_cells(rendered("magic-verbs")) == [f"%dlaas {verb}" for verb in VERBS]
 
 
 def test_every_public_name_is_listed() -> None:
@@ -89,15 +96,15 @@ def test_every_public_name_is_listed() -> None:
 
 
 def test_every_route_is_listed() -> None:
-    listed = re.findall(r"^## `(\w+) (\S+)`", PARTS["rest-routes"](), re.MULTILINE)
+    listed = re.findall(r"^## `(\w+) (\S+)`", rendered("rest-routes"), re.MULTILINE)
 
     assert sorted(listed) == sorted({(route.method, route.path) for route in ROUTES})
 
 
 def test_every_state_event_and_fact_is_listed() -> None:
-    assert first_cells(PARTS["states"]()) == list(State)
-    assert first_cells(PARTS["job-events"]()) == list(Event)
-    assert first_cells(PARTS["journal-facts"]()) == list(FactKind)
+    assert first_cells(rendered("states")) == list(State)
+    assert first_cells(rendered("job-events")) == list(Event)
+    assert first_cells(rendered("journal-facts")) == list(FactKind)
 
 
 def failure_codes() -> Iterator[str]:
@@ -114,14 +121,14 @@ def failure_codes() -> Iterator[str]:
 
 
 def test_every_failure_code_is_listed() -> None:
-    listed = re.findall(r"^### `(\w+)`", PARTS["failures"](), re.MULTILINE)
+    listed = re.findall(r"^### `(\w+)`", rendered("failures"), re.MULTILINE)
 
     assert set(listed) == set(failure_codes())
-    assert first_cells(PARTS["causes"]()) == list(Cause)
+    assert first_cells(rendered("causes")) == list(Cause)
 
 
 def test_every_api_error_is_listed() -> None:
-    assert first_cells(PARTS["api-errors"]()) == list(ERRORS)
+    assert first_cells(rendered("api-errors")) == list(ERRORS)
 
 
 def test_every_environment_variable_is_listed() -> None:
@@ -142,7 +149,7 @@ def test_variables_of_a_learner_are_listed() -> None:
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_parts_render_without_empty_cells_in_tables(name: str) -> None:
-    text = PARTS[name]()
+    text = rendered(name)
 
     assert text.strip()
     if name != "rest-records":

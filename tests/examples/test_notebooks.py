@@ -12,8 +12,6 @@ from tests.notebook_e2e.rooms import Pool, kernel_in
 from tests.selection import exhaustive
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICK = "scikit_learn"
-"""The notebook that `make test` runs beside the quickstart."""
 CONFIG = '[pool]\ndevices = "cpus"\ncpu_slots = 2\n'
 VARIABLES = {"JUPYTER_DLAAS_WARM": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "Agg"}
 NOTEBOOKS = [path for path in sorted(EXAMPLES.glob("*.ipynb")) if path.stem != "quickstart"]
@@ -21,10 +19,8 @@ NOTEBOOKS = [path for path in sorted(EXAMPLES.glob("*.ipynb")) if path.stem != "
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=path.stem, marks=[] if path.stem == QUICK else [exhaustive]) for path in NOTEBOOKS],
-)
+@exhaustive  # `make test` runs the quickstart
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     pool = Pool(tmp_path)
     pool.directory.mkdir()
