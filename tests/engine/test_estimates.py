@@ -14,7 +14,7 @@ from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start, with_time_left
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.transaction import Draft
-from dlaas_server.engine.wait_messages import told
+from dlaas_server.engine.wait_messages import waits_with_estimates
 from jupyter_dlaas.wire.protocol import Progress, State
 from tests.core.builders import job, node, pool, seats, training
 
@@ -108,7 +108,7 @@ def test_offer_is_withdrawn_once_another_job_has_taken_the_devices() -> None:
         picture = pool([node(devices=3)], gang, other)
         draft = Draft(base=picture.jobs, rows={}, last_row=0, now_s=0.0)
         draft.changed.update({one.id: one for one in changed.values()})
-        return told(draft, picture, [Wait(gang.id, "Needs 4 GPUs.", 1, 1)], estimator)[gang.id].reason
+        return waits_with_estimates(draft, picture, [Wait(gang.id, "Needs 4 GPUs.", 1, 1)], estimator)[gang.id].reason
 
     assert reason() == "Needs 4 GPUs. With 2 GPUs it would start now: --gpus 2:4."
     assert reason(started=training(other, *seats("n1", 2))) == "Needs 4 GPUs."
