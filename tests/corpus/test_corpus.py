@@ -30,8 +30,9 @@ QUICK = frozenset(
     )
 )
 """What `make test` trains: each way to run cells, each source of chance, each kind of framework once."""
-ONCE = frozenset({"torch_scheduler"})
-"""Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for."""
+ONCE = frozenset({"torch_gradual_unfreezing", "torch_scheduler"})
+"""Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for, and an
+optimiser the same parameters in a second group."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 each_training = pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else exhaustive) for path in NOTEBOOKS]
