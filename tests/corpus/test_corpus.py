@@ -29,8 +29,9 @@ QUICK = frozenset(
     )
 )
 """What `make test` trains: each source of randomness, a push, cells run twice, and the heavy frameworks once."""
-ONCE = frozenset({"torch_scheduler"})
-"""Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for."""
+ONCE = frozenset({"torch_gradual_unfreezing", "torch_scheduler"})
+"""Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for, and an
+optimiser the same parameters in a second group."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 each_training = pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else exhaustive) for path in NOTEBOOKS]
