@@ -19,7 +19,7 @@ __all__ = ["changed", "code_of", "constants_in", "digests", "functions_in", "is_
 
 PYTHON: Final = sys.implementation.cache_tag
 """Version of Python; code of other versions is not compared."""
-_OWN_PACKAGE: Final = "jupyter_dlaas"
+_OWN_PACKAGES: Final = frozenset({"jupyter_dlaas", "dlaas_server"})
 _MODULES_MAX: Final = 500
 _WRAPPERS: Final = (types.FunctionType, type(lru_cache(lambda: None)))
 _PLAIN: Final = (int, float, str, bytes, bool, type(None), tuple, list)
@@ -107,7 +107,7 @@ def is_own_module(module: object) -> bool:
     name, file = fields.get("__name__"), fields.get("__file__")
     if type(name) is not str or type(file) is not str or not file.endswith(".py") or name == "__main__":
         return False
-    return name.partition(".")[0] != _OWN_PACKAGE and not _is_installed(file)
+    return name.partition(".")[0] not in _OWN_PACKAGES and not _is_installed(file)
 
 
 @lru_cache(maxsize=1)
@@ -141,11 +141,14 @@ def _is_own(value: Any) -> bool:
 
 
 def table() -> dict[str, Any]:
-    """Return the versions of the user's modules in this process, for comparison in another one."""
+    """Return the versions of the user's modules in this process, for comparison in another one.
+
+    With more modules than `_MODULES_MAX`, the newest: the user's are imported after the libraries.
+    """
     own = [
         module for module in list(sys.modules.values()) if type(module) is types.ModuleType and is_own_module(module)
     ]
-    return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[:_MODULES_MAX]}}
+    return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[-_MODULES_MAX:]}}
 
 
 def changed(other: Mapping[str, Any], requested: Collection[tuple[str, str]]) -> frozenset[str]:

@@ -184,7 +184,9 @@ def test_a_store_of_a_newer_release_is_refused_and_kept(
     db.close()
     before = path.read_bytes()
 
-    with pytest.raises(StoreTooNew, match=rf"{path} .* version {newer}, .* knows {newer - 1}\): update jupyter_dlaas"):
+    with pytest.raises(
+        StoreTooNew, match=rf"{path} .* version {newer}, .* supports {newer - 1}\): update jupyter_dlaas"
+    ):
         asyncio.run(Store.open(path))
     assert main(["--pool-dir", str(kept.pool)]) != 0
     assert f"store version {newer}" in capsys.readouterr().err

@@ -133,7 +133,7 @@ async def users_and_their_limits(folder: Path) -> None:
     async def ask(user: str, priority: int = 0) -> str:
         return (await engine.ask(engine.requests.submit(user, submit(priority=priority)))).id
 
-    with pytest.raises(NotAllowed, match="101 is above 100"):
+    with pytest.raises(NotAllowed, match="101 exceeds 100"):
         await ask("bob", priority=101)
     jobs = [await ask("bob", priority=100), await ask("bob")]
     with pytest.raises(NotAllowed, match="2 waiting jobs; this pool allows 2 per user"):

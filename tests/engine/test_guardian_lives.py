@@ -108,7 +108,7 @@ def test_a_killed_guardian_is_still_reported(play: Callable[..., None]) -> None:
         await engine.until(engine.all_ended)
 
         losses = await guardian_losses(engine, job)
-        assert losses[0] == "It went away; another one is started."
+        assert losses[0] == "The guardian process ended. Starting another one."
         assert engine.states() == {job: "COMPLETED"}
 
     play(scene)

@@ -52,7 +52,7 @@ def test_one_that_does_not_leave_is_ended_when_its_notice_is_over(tmp_path: Path
         await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
         assert engine.clock.now_s() - asked_s == pytest.approx(12.0, abs=1.0)  # virtual seconds: notice and start
         story = [str(e["text"]) for e in await engine.requests.story("ana", spot)]
-        assert any(f"4 GPUs go back to ana's {ours}. Checkpoint within 12 s" in text for text in story)
+        assert any(f"4 GPUs go back to ana's {ours}. It writes a checkpoint within 12 s" in text for text in story)
 
     play(tmp_path, Script(steps=1000, ignores_halt=True), scene)
 

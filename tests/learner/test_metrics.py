@@ -133,7 +133,7 @@ def test_a_metric_that_was_taken_back_is_told_again(
         metrics.close()
 
     assert [line[:20] for line in capsys.readouterr().err.splitlines()] == [
-        "[loss is NaN from it",
+        "[loss is NaN from th",
         "[loss became NaN at ",
     ]
 

@@ -393,7 +393,7 @@ def test_a_checkpoint_of_which_an_object_cannot_be_made_costs_no_work(
 ) -> None:
     begun: list[int] = []
     monkeypatch.setattr(
-        Control, "state", lambda control, **told: begun.extend([told["step"]] if "step" in told else [])
+        Control, "update_state", lambda control, **told: begun.extend([told["step"]] if "step" in told else [])
     )
     source = LOOP.replace("if __name__", BROKEN + "if __name__", 1).replace("LIMIT", str(limit))
     source = source.replace("total += next(numbers)", "hits += 1; box['one'] = Fragile(hits); total += 1")

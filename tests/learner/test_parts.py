@@ -172,7 +172,7 @@ def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
     write = snapshot(tmp_path, 5, {"weights": weights, "losses": losses})
     weights += 1
     losses.append(2.0)
-    checkpoint_files.write_later(write, 5, lambda **_: None)
+    checkpoint_files.write_later(write, 5, lambda _: None)
     checkpoint_files.settle()
 
     found = checkpoint_files.load(tmp_path, may_tidy=False)

@@ -191,3 +191,11 @@ def test_an_edited_module_of_another_directory_is_named_where_it_is_imported() -
     (warning,) = job("import helpers", train="helpers.f()", facts=known).warnings
     assert warning.message.startswith("/src/helpers.py was edited after the kernel imported it; the job uses")
     assert job("import json", train="json.dumps(1)", facts=known).warnings == ()
+
+
+def test_versions_of_the_newest_modules_are_kept_when_there_are_too_many(
+    helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_versions, "_MODULES_MAX", 1)
+
+    assert list(code_versions.table()["modules"]) == ["own_helpers"]

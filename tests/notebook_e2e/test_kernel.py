@@ -58,7 +58,7 @@ def test_a_result_that_cannot_be_written_is_told_with_its_reason_and_the_way_out
 
     kernel.listen(lambda: displays_of(kernel, "net: not returned: a Net cannot be stored (TypeError:"))
     (said,) = displays_of(kernel, "net: not returned")
-    assert said.endswith("its weights can be: net_state = net.state_dict() in the cell, and -o net_state.")
+    assert said.endswith("its state can be: net_state = net.state_dict() in the cell, and -o net_state.")
 
 
 def test_the_job_is_the_cells_value(kernel: Kernel, pool: Pool) -> None:

@@ -125,7 +125,7 @@ def test_nan_and_infinite_values_are_shown_as_such() -> None:
     job = replace(bundle().job, notes=(*notes, Note(code="warning", text="w")))
     made = html.html_of(bundle(curves=curves, job=job))
 
-    assert "<tr><th>loss</th><td>▁█×× 1 → ∞</td></tr>" in made
+    assert "<tr><th>loss</th><td>▁█×× 1.00 → ∞</td></tr>" in made
     assert "<tr><th>bad</th><td>× NaN → NaN</td></tr>" in made
     assert "loss became NaN at step 2." in made
     assert "  loss ∞  bad NaN  " in html.plain_of(bundle(curves=curves, job=job))
