@@ -29,7 +29,10 @@ describe('the preview of a drain', () => {
   });
 
   it('has no table where nobody trains, and tells when the plan that was shown no longer holds', () => {
-    preview({ ...view, jobs: [], gist: 'No job runs on gpu-c; no new learners would be placed there.' }, true);
+    preview(
+      { ...view, jobs: [], gist: 'No job runs on gpu-c; no new learners would be placed there.' },
+      true
+    );
 
     expect(screen.queryByRole('table')).toBeNull();
     expect(screen.getByRole('alert').textContent).toContain('Nothing was done: the pool changed meanwhile.');
