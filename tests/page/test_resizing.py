@@ -216,7 +216,7 @@ def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
 
     assert len(stepper.places()) == 1, "what is pressed again and again stays where it is"
     until(lambda: is_settled(site.job(job).view, intent), "the gang has the size of the last intent")
-    assert len(site.learners(job)) == intent
+    until(lambda: len(site.learners(job)) == intent, "learners that had been asked to leave are gone")
     stepper.shows(intent)
     steps_now = [m["step"] for m in site.job(job).metrics()][-1]
     until(lambda: [m["step"] for m in site.job(job).metrics()][-1] > steps_now + 10, "it trains on")
