@@ -108,7 +108,7 @@ bench: .make/python
 	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
 	@ln -s "$(CURDIR)/jupyter_dlaas/labextension" .venv/share/jupyter/labextensions/jupyter-dlaas
 	@.venv/bin/python -W ignore -m compileall -qq -j 0 -x '/(tests|transformers/models)/' .venv/lib || true # some files are not valid Python
-	@.venv/bin/python -m compileall -qq -j 0 jupyter_dlaas server/dlaas_server # the engine starts twice as fast
+	@.venv/bin/python -m compileall -qq -j 0 jupyter_dlaas server/dlaas_server # for engines and jobs that start outside of make
 	@touch $@
 
 .make/node: labextension/package.json labextension/yarn.lock .make/venv

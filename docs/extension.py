@@ -34,7 +34,7 @@ class Rendered(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         if name not in PARTS:
-            raise self.error(f"there is no part {name!r}; there is {', '.join(PARTS)}")
+            raise self.error(f"unknown part {name!r}; use one of {', '.join(PARTS)}")
         return self.parse_text_to_nodes(PARTS[name](), allow_section_headings=True)
 
 

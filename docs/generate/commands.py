@@ -89,13 +89,13 @@ def train_options() -> str:
 
 def submit_options() -> str:
     """Render the options of `dlaas.submit`, with the descriptions of the same options on a command line."""
-    said = {
+    meanings = {
         action.dest: action.help or "" for parser in (verbs()["submit"], train_parser()) for action in shown(parser)
     }
     rows = []
-    for name, parameter in inspect.signature(jobs.prepare).parameters.items():
-        if said.get(name):
-            rows.append((code(name), code(repr(parameter.default)), sentence(said[name])))
+    for name, parameter in inspect.signature(jobs.submit).parameters.items():
+        if meanings.get(name):
+            rows.append((code(name), code(repr(parameter.default)), sentence(meanings[name])))
     return table(("option", "default", "meaning"), rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -145,20 +146,13 @@ class _TopParser(argparse.ArgumentParser):
         ]
         return "\n".join(lines) + "\n"
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        word = next((word for word in args or () if not word.startswith("-")), None)
-        options = [word for word in args or () if word.startswith("-")]
-        if word is not None and word not in VERBS and not any(option in _WITH_VALUE for option in options):
-            self._refuse(word)
-        return super().parse_args(args, namespace)
-
-    def _refuse(self, word: str) -> NoReturn:
-        close = difflib.get_close_matches(word, VERBS, n=1)
-        hint = f"Did you mean {close[0]}?" if close else "For all verbs: jupyter dlaas --help"
-        self.error(f"unknown verb: {word}. {hint}")
-
-
-_WITH_VALUE: Final = frozenset({"--pool"})
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"argument VERB: invalid choice: '([^']*)'", message)
+        if unknown is not None:
+            close = difflib.get_close_matches(unknown[1], VERBS, n=1)
+            hint = f"Did you mean {close[0]}?" if close else "For all verbs: jupyter dlaas --help"
+            message = f"unknown verb: {unknown[1]}. {hint}"
+        super().error(message)
 
 
 def _before(word: str, args: Sequence[str]) -> str:

@@ -120,11 +120,12 @@ def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
 
 
 def test_unknown_verb_names_the_closest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, says in ((["jbos"], "Did you mean jobs?"), (["fly"], "For all verbs: jupyter dlaas --help")):
-        with pytest.raises(SystemExit) as caught:
-            main.main(words)
-        assert caught.value.code == 2
-        assert capsys.readouterr().err.endswith(f"error: unknown verb: {words[0]}. {says}\n")
+    for verb, says in (("jbos", "Did you mean jobs?"), ("fly", "For all verbs: jupyter dlaas --help")):
+        for before in ([], ["--json"], ["--pool", "x"]):
+            with pytest.raises(SystemExit) as caught:
+                main.main([*before, verb])
+            assert caught.value.code == 2
+            assert capsys.readouterr().err.endswith(f"error: unknown verb: {verb}. {says}\n")
 
 
 def test_command_alone_lists_the_jobs_and_names_the_help(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
