@@ -85,23 +85,31 @@ class _Values:
         self.steps, self.facts = steps, facts
         goal = solved.plan.goal
         self.kept = sorted(index for index in solved.slice.kept if index < goal)
-        self.given = {name for line in solved.slice.lines for name in line.names}
-        self.last_read = dict.fromkeys(training.outputs, len(steps))
+        self.given: dict[str, list[int]] = {}  # name -> steps before which a line binds it
+        for line in solved.slice.lines:
+            for name in line.names:
+                self.given.setdefault(name, []).append(line.index)
+        self.reads: dict[str, set[int]] = {name: {len(steps)} for name in training.outputs}
         self.last_bound: dict[str, int] = {}
         for index in sorted(solved.slice.kept):
             for names in (steps[index].flow.reads, steps[index].flow.soft, steps[index].reads_late):
                 for name in names:
-                    self.last_read[name] = max(index, self.last_read.get(name, -1))
+                    self.reads.setdefault(name, set()).add(index)
         for index, step in enumerate(steps[:goal]):
             if step.statement.ran != "no":
                 self.last_bound.update(dict.fromkeys(step.flow.binds | step.globals_bound, index))
 
     def needed(self, index: int) -> list[str]:
-        """Return the variables that a step binds or changes and that a later step of the program reads."""
+        """Return the variables that a step binds or changes and that a later step reads before a value is given."""
         step = self.steps[index]
         made = {name for name in step.flow.binds | step.globals_bound | step.changes if name in self.facts.names}
-        made = {name for name in made - self.given if not self._is_code(self.facts.names[name])}
-        return sorted(name for name in made if self.last_read.get(name, -1) > index)
+        made = {name for name in made if not self._is_code(self.facts.names[name])}
+        return sorted(name for name in made if self._is_read(name, index))
+
+    def _is_read(self, name: str, index: int) -> bool:
+        """Return whether a step after this one reads the name, and no value is given in between."""
+        given = min((at for at in self.given.get(name, ()) if at >= index), default=len(self.steps) + 1)
+        return any(index < at < given for at in self.reads.get(name, ()))
 
     def has_literal(self, name: str, index: int) -> bool:
         """Return whether the value is a literal and still the one that this step bound or changed."""

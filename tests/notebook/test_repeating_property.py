@@ -76,6 +76,9 @@ def values_of_job(made: Capture, folder: Path) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @example([["random.seed(0)", "a = random.random()", "a = random.random()"]] * 2, 0)  # both cells end in one state
 @example([["a = random.random()", "a = random.random()", "random.seed(0)"]], 0)  # the seed comes too late
+@example(  # the last value of a is given, but b holds an earlier one
+    [["a = random.random()", "a = [random.random() for _ in range(2000)]", "b = [a, 1]", "a = random.random()"]], 0
+)
 @given(notebooks, st.integers(0, 4))
 def test_a_value_of_the_job_is_the_notebooks_or_reported(notebook: list[list[str]], late: int) -> None:
     random.seed()
