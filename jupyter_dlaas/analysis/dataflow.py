@@ -36,6 +36,7 @@ from jupyter_dlaas.analysis.effects import (
 )
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
 from jupyter_dlaas.analysis.import_effects import may_register
+from jupyter_dlaas.analysis.kernel_types import ImmutableNames
 from jupyter_dlaas.analysis.names import Flow, flow_of, root_name, walk
 from jupyter_dlaas.analysis.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
@@ -104,8 +105,8 @@ class Trace:
 
 
 def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
-    """Process the statements in order of execution. `immutable`: names that no call can change."""
-    tracer = Tracer(immutable)
+    """Process the statements in order of execution. `immutable`: names whose last values no call can change."""
+    tracer = Tracer(ImmutableNames(immutable, [statement.node for statement in statements]))
     steps = [tracer.step(statement) for statement in statements]
     return tracer.trace(steps)
 
@@ -113,8 +114,9 @@ def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> T
 class Tracer:
     """State after the statements so far. Grows step by step."""
 
-    def __init__(self, immutable: Collection[str] = ()) -> None:
-        self.immutable = frozenset(immutable)
+    def __init__(self, immutable_names: ImmutableNames | None = None) -> None:
+        self.immutable_names = immutable_names or ImmutableNames((), ())
+        self.immutable: frozenset[str] = frozenset()  # while the statement runs
         self.lazy_annotations = False
         self.seen: set[str] = set()
         self.plain: set[str] = set()  # bound by imports, definitions, constants
@@ -149,12 +151,14 @@ class Tracer:
         """Return the step of the next statement."""
         node = statement.node
         if node is None:
+            self.immutable_names.advance(())
             return _nothing(statement)
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             self.lazy_annotations = self.lazy_annotations or any(a.name == "annotations" for a in node.names)
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
+        self.immutable = self.immutable_names.advance(reads)
         if isinstance(node, DEFINITIONS):  # its reads happen later, except in decorators and the like
             ran = frozenset().union(*(_named(call) for call in effects.calls)) - {node.name}
         else:

@@ -7,7 +7,7 @@ running kernel.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from jupyter_dlaas.analysis.cells import Line, files_run, files_written, labels, statements_of, training_statements
 from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
@@ -134,18 +134,21 @@ def _solve(
     scanned = scan(traced.steps, goal, facts)
     now = facts.random_state if facts is not None else None
     literals: dict[int, str] = {}
-    first: Solved | None = None
+    refused: set[int] = set()  # steps of which other names need the effects: their values cannot replace them
+    new: Set[int] = frozenset()
+    errors_max: int | None = None
     while True:
         solved = solve(traced, goal, training, facts, literals)
-        if first is not None and len(solved.errors) > len(first.errors):
-            solved, literals, is_last = first, {}, True
-        else:
-            is_last = False
-        first = first or solved
+        if errors_max is None:
+            errors_max = len(solved.errors)
+        elif len(solved.errors) > errors_max:
+            refused |= new
+            literals = {index: reason for index, reason in literals.items() if index not in new}
+            solved = solve(traced, goal, training, facts, literals)
         random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned)
-        verdict = judge(traced.steps, solved, training, facts, scanned, random)
+        verdict = judge(traced.steps, solved, training, facts, scanned, random, refused)
         new = verdict.literals.keys() - literals.keys()
-        if is_last or not new:
+        if not new:
             return solved, random, verdict.warnings
         literals |= verdict.literals
 

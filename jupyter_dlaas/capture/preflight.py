@@ -15,9 +15,9 @@ from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import SAVES, walk_now, words
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
 from jupyter_dlaas.analysis.names import LEAVES, children
-from jupyter_dlaas.analysis.spelling import closest_name
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
+from jupyter_dlaas.capture.spelling import closest_name
 
 PUSH_BYTES_MAX = 2**30
 SOURCE_CHARS_MAX = 5_000_000  # takes about ten seconds, during which the kernel is blocked

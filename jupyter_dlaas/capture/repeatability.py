@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,33 +39,41 @@ def judge(
     facts: KernelFacts | None,
     scan: Scan,
     streams: Streams,
+    refused: Set[int] = frozenset(),
 ) -> Verdict:
-    """Examine the kept steps before the training cell. Without a kernel there are no values to compare with."""
+    """Examine the kept steps before the training cell. Without a kernel there are no values to compare with.
+
+    `refused`: steps that the kernel's values cannot replace.
+    """
     found = Verdict()
     if facts is None or not scan.draws:
         return found
     values = _Values(steps, solved, training, facts)
     drawn: list[tuple[Step, Draw, list[str]]] = []
-    without: dict[str, str] = {}  # names whose value would differ in the job -> reason
+    without: dict[str, tuple[int, Draw]] = {}  # names whose value would differ in the job -> the cause
+    reported: set[str] = set()
     for index in values.kept:
         step = steps[index]
         draw = _unsteady(scan.draws.get(index, ()), streams.elsewhere.get(index, frozenset()), facts)
         taken = sorted(step.flow.reads & without.keys()) if without and not step.is_definition else []
         if (draw is None and not taken) or step.statement.cell in training.with_cells:
             continue
+        cause, reason = (index, draw) if draw is not None else without[taken[0]]
         names = values.needed(index)
-        if draw is not None and draw.kind is Kind.HASH:
-            names = [name for name in names if _may_hold_order(facts.names[name])]
+        if reason.kind is Kind.HASH and draw is not None:
+            names = [name for name in names if name not in facts.names or _may_hold_order(facts.names[name])]
         if not names:
             continue
-        place = f"{step.statement.label}, line {step.statement.line}"
-        reason = f"{place} {_reason(draw)}" if draw is not None else without[taken[0]]
-        if all(values.has_literal(name, index) for name in names):
-            found.literals[index] = reason
+        if index not in refused and all(values.has_literal(name, index) for name in names):
+            statement = steps[cause].statement
+            found.literals[index] = f"{statement.label}, line {statement.line} {_reason(reason)}"
             continue
-        without.update(dict.fromkeys(names, reason))
-        if draw is not None:
-            drawn.append((step, draw, names))
+        current = [name for name in names if values.is_current(name, index)]
+        if current and (draw is not None or reported.isdisjoint(taken)):
+            drawn.append((steps[cause], reason, current))
+        if current or not reported.isdisjoint(taken):
+            reported.update(names)
+        without.update(dict.fromkeys(names, (cause, reason)))
     sendable = [n for _, _, names in drawn for n in names if facts.names[n].cannot_travel is None]
     push = tuple(dict.fromkeys([*training.push, *sendable]))
     for step, draw, names in drawn:
@@ -102,9 +110,8 @@ class _Values:
     def needed(self, index: int) -> list[str]:
         """Return the variables that a step binds or changes and that a later step reads before a value is given."""
         step = self.steps[index]
-        made = {name for name in step.flow.binds | step.globals_bound | step.changes if name in self.facts.names}
-        made = {name for name in made if not self._is_code(self.facts.names[name])}
-        return sorted(name for name in made if self._is_read(name, index))
+        made = step.flow.binds | step.globals_bound | step.changes
+        return sorted(name for name in made if not self._is_code(name, index) and self._is_read(name, index))
 
     def _is_read(self, name: str, index: int) -> bool:
         """Return whether a step after this one reads the name, and no value is given in between."""
@@ -113,10 +120,16 @@ class _Values:
 
     def has_literal(self, name: str, index: int) -> bool:
         """Return whether the value is a literal and still the one that this step bound or changed."""
-        return self.facts.names[name].literal is not None and self.last_bound.get(name, -1) <= index
+        return self.is_current(name, index) and self.facts.names[name].literal is not None
 
-    @staticmethod
-    def _is_code(fact: NameFact) -> bool:
+    def is_current(self, name: str, index: int) -> bool:
+        """Return whether the kernel still has the value that this step bound or changed."""
+        return name in self.facts.names and self.last_bound.get(name, -1) <= index
+
+    def _is_code(self, name: str, index: int) -> bool:
+        if not self.is_current(name, index):
+            return False
+        fact = self.facts.names[name]
         return fact.is_callable or fact.type_name == "module"
 
 

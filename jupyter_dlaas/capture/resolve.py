@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import reach
 from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
-from jupyter_dlaas.analysis.spelling import closest_name
 from jupyter_dlaas.analysis.text_lookups import may_bind_any_name
 from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
+from jupyter_dlaas.capture.spelling import closest_name
 
 DLAAS = "dlaas"
 OUTPUTS = re.compile(r"_{1,3}|_\d+|Out|_oh|In|_ih|_i{1,3}|_i\d+|_dh")

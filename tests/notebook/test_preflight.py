@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, NameFact, OwnModule, TrainingCell
-from jupyter_dlaas.analysis.spelling import closest_name
 from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.capture.spelling import closest_name
 from jupyter_dlaas.suggest.advice_text import trains_alone
 
 
