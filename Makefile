@@ -15,14 +15,15 @@ JLPM = cd labextension && YARN_NPM_REGISTRY_SERVER="$(NPM_REGISTRY)" YARN_ENABLE
 # Jupyter directories shared by `make demo` and `make lab`; the user's own Jupyter directories stay untouched.
 DEMO_PLACES = export JUPYTER_CONFIG_DIR="$(CURDIR)/.make/jupyter/config" JUPYTER_DATA_DIR="$(CURDIR)/.make/jupyter/data" \
 	JUPYTER_RUNTIME_DIR="$(CURDIR)/.make/jupyter/runtime" IPYTHONDIR="$(CURDIR)/.make/jupyter/ipython";
-# Run two test files in parallel, each in one process: most tests wait for other processes.
-PYTEST = python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Skip byte-compilation in pip, which uses one process; compileall uses all cores later.
-PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
+# Run three test files in parallel, each in one process: many tests wait for other processes.
+PYTEST = python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# uv downloads and unpacks in parallel. It does not read pip's configuration; pass on pip's package index.
+UV = index="$$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)"; \
+	UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$index}" .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.spec.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
-.PHONY: help demo lab docs screenshots test test-all test-python check format bench lock clean
+.PHONY: help demo lab docs screenshots test test-all test-python check check-python check-typescript format bench lock clean
 
 help:
 	@echo "make demo     train examples/quickstart.ipynb on this machine"
@@ -58,14 +59,18 @@ screenshots: .make/python .make/front-end
 
 # --------------------------------------------------------------------------------------------------------------- check
 
-check: .make/python .make/node
+check: check-python check-typescript
+	@echo "All checks passed."
+
+check-python: .make/python
 	@echo "== format" && ruff format --check --quiet . || { ruff format --diff --quiet . | head -60; echo "Run make format to fix this."; exit 1; }
 	@echo "== lint" && ruff check --quiet .
 	@echo "== house rules" && python tests/house.py
 	@echo "== import contracts" && lint-imports --no-logo > .make/imports.txt || { cat .make/imports.txt; exit 1; }
 	@echo "== types" && mypy jupyter_dlaas server/dlaas_server tests examples
+
+check-typescript: .make/node
 	@echo "== TypeScript" && $(JLPM) lint:check
-	@echo "All checks passed."
 
 format: .make/python .make/node
 	ruff format .
@@ -99,12 +104,13 @@ bench: .make/python
 		echo "Setting up .venv with $$($$python --version) (installs PyTorch and more; takes minutes, and 6 GB with the CUDA build)"; \
 		rm -rf .venv; "$$python" -m venv .venv; \
 	fi
-	@$(PIP) hatchling hatch-jupyter-builder editables jupyter-builder
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock uv
+	@$(UV) hatchling hatch-jupyter-builder editables jupyter-builder
 	@touch $@
 
 .make/python: .make/venv pyproject.toml
 	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
-	@SKIP_JUPYTER_BUILDER=1 $(PIP) --no-build-isolation --editable '.[dev]'
+	@export SKIP_JUPYTER_BUILDER=1; $(UV) --no-build-isolation --editable '.[dev]'
 	@rm -rf .venv/share/jupyter/labextensions/jupyter-dlaas
 	@ln -s "$(CURDIR)/jupyter_dlaas/labextension" .venv/share/jupyter/labextensions/jupyter-dlaas
 	@.venv/bin/python -W ignore -m compileall -qq -j 0 -x '/(tests|transformers/models)/' .venv/lib || true # some files are not valid Python

@@ -237,7 +237,7 @@ def learner(rank, group):
 def test_who_adds_up_with_one_that_is_killed_is_freed_without_a_word_from_outside(tmp_path: Path) -> None:
     told = _play(tmp_path, _KILLED, 3, ends=9)
     assert set(told) == {"0", "2"}
-    assert "lost the connection" in told["0"]["freed"]
+    assert "learner 1" in told["0"]["freed"]  # an error of its connection, or its end: whichever came first
 
 
 _APART = """
