@@ -37,7 +37,7 @@ __all__ = ["Job", "JobFailed", "job", "jobs", "pool", "result", "send", "submit"
 P = ParamSpec("P")
 R = TypeVar("R")
 end_listeners: Final[list[Callable[[Job], object]]] = []
-"""Functions called when a caller of `Job` learns that the job has ended, in the caller's thread, before it goes on."""
+"""Functions called when a caller of `Job` learns that the job has ended, in its thread, before the call returns."""
 
 
 class JobFailed(DlaasError):

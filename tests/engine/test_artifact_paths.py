@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlaas_server.core.model.cluster import Device, Node
-from dlaas_server.engine.artifact_paths import full_path, missing_text
+from dlaas_server.core.presentation.artifact_paths import full_path, missing_text
 from jupyter_dlaas.wire.protocol import NotFound
 from tests.engine.driving import engine_on
 from tests.pools.simulated.simulated_pool import SimulatedPool

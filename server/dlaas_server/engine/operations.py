@@ -24,8 +24,8 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue, policy_in_force
 from dlaas_server.core.planning.wait_reasons import check_feasible
+from dlaas_server.core.presentation import artifact_paths
 from dlaas_server.core.presentation.explain import why_it_waits
-from dlaas_server.engine import artifact_paths
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.job_stream import (
     WANTS,
