@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_dlaas._version import __version__
-    from jupyter_dlaas.api.jobs import Job, job, jobs, pool, result, submit, train
+    from jupyter_dlaas.api.jobs import Job, JobFailed, NotRestored, job, jobs, pool, result, submit, train
     from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
-    from jupyter_dlaas.wire.codec import DlaasError
+    from jupyter_dlaas.wire.codec import DlaasError, Invalid
+    from jupyter_dlaas.wire.protocol import Forbidden, NotAllowed, NotFound, Refused, Unavailable
 
 _MODULE_OF: Final = {
     "Job": "jupyter_dlaas.api.jobs",
+    "JobFailed": "jupyter_dlaas.api.jobs",
+    "NotRestored": "jupyter_dlaas.api.jobs",
     "job": "jupyter_dlaas.api.jobs",
     "jobs": "jupyter_dlaas.api.jobs",
     "pool": "jupyter_dlaas.api.jobs",
@@ -25,6 +28,12 @@ _MODULE_OF: Final = {
     "submit": "jupyter_dlaas.api.jobs",
     "train": "jupyter_dlaas.api.jobs",
     "DlaasError": "jupyter_dlaas.wire.codec",
+    "Invalid": "jupyter_dlaas.wire.codec",
+    "Forbidden": "jupyter_dlaas.wire.protocol",
+    "NotAllowed": "jupyter_dlaas.wire.protocol",
+    "NotFound": "jupyter_dlaas.wire.protocol",
+    "Refused": "jupyter_dlaas.wire.protocol",
+    "Unavailable": "jupyter_dlaas.wire.protocol",
     "Run": "jupyter_dlaas.learner",
     "pushed": "jupyter_dlaas.learner",
     "random_anew": "jupyter_dlaas.learner",
@@ -36,8 +45,16 @@ _MODULE_OF: Final = {
 }
 __all__ = [
     "DlaasError",
+    "Forbidden",
+    "Invalid",
     "Job",
+    "JobFailed",
+    "NotAllowed",
+    "NotFound",
+    "NotRestored",
+    "Refused",
     "Run",
+    "Unavailable",
     "__version__",
     "job",
     "jobs",

@@ -63,6 +63,7 @@ class ResultRef:
     job: str
     name: str
     after_cell: int | None = None  # newest execution count at the assignment; None: just now
+    after_line: int | None = None  # line of that cell that was running, as in `job.wait()`; None: the cell had ended
     is_restored: bool = False  # its state was loaded into the previous object of the name
 
 

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
@@ -36,10 +36,15 @@ __all__ = ["Job", "JobFailed", "job", "jobs", "pool", "result", "send", "submit"
 
 P = ParamSpec("P")
 R = TypeVar("R")
+end_listeners: Final[list[Callable[[Job], object]]] = []
+"""Functions called when a caller of `Job` learns that the job has ended, in its thread, before the call returns."""
 
 
 class JobFailed(DlaasError):
-    """Error of a job that did not complete. The message names the failure, its place and the advice."""
+    """Error of a job that did not complete. The message names the failure, its place and the advice.
+
+    `view` is the last view of the job.
+    """
 
     code = "job_failed"
 
@@ -261,7 +266,9 @@ class Job:
     @property
     def status(self) -> str:
         """Current state: QUEUED, DEPLOYING, PROCESSING, COMPLETED, …"""
-        return str(self.view.state)
+        state = self.view.state
+        self._report_end()
+        return str(state)
 
     @property
     def directory(self) -> Path:
@@ -272,7 +279,8 @@ class Job:
         """Wait until the job has ended. A halted job has not ended, since it may be resumed.
 
         Raises TimeoutError after `timeout` seconds, and JobFailed if the job failed or was cancelled (not with
-        `raise_on_failure=False`). An interrupt does not affect the job.
+        `raise_on_failure=False`). An interrupt does not affect the job. In a notebook, the results of `-o` are assigned
+        before it returns.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
         cursor = Cursor(row=self._view.row)
@@ -284,9 +292,15 @@ class Job:
             for _ in reader.once():
                 pass
             cursor, self._view = reader.cursor, reader.view or self._view
+        self._report_end()
         if raise_on_failure and self._view.state is not State.COMPLETED:
             raise JobFailed(self._view)
         return self
+
+    def _report_end(self) -> None:
+        if self._view.state.is_final:
+            for listener in end_listeners:
+                listener(self)
 
     def scale(self, learners: int) -> Job:
         """Set the number of learners; the job grows or shrinks while it runs."""
@@ -344,9 +358,12 @@ class Job:
 
     def _lines(self, member: int | None) -> Iterator[str]:
         lines = LogLines(is_marked=self._view.size.max > 1 and member is None, member=member)
-        for message in self.follow().messages():
+        reader = self.follow()
+        for message in reader.messages():
             yield from lines.feed(message)
         yield from lines.rest()
+        self._view = reader.view or self._view
+        self._report_end()
 
     def _written(self, member: int | None) -> Iterator[str]:
         lines = LogLines(is_marked=self._view.size.max > 1 and member is None, member=member)
@@ -410,7 +427,7 @@ class Job:
         return {str(file["path"]): int(file["bytes"]) for file in self._client.artifacts(self.id)}
 
     def artifact(self, path: str) -> bytes:
-        """Return the bytes of one artifact."""
+        """Return the bytes of one artifact: "notes.txt" in the output directory. Raises NotFound."""
         return self._client.artifact(self.id, path)
 
     def report(self) -> str:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import reach
@@ -116,7 +117,8 @@ class _Solver:
                 continue
             index = self.goal
             if ref.after_cell is not None:
-                later = (i for i, s in enumerate(self.steps) if s.statement.cell > ref.after_cell)
+                place = (ref.after_cell, inf if ref.after_line is None else ref.after_line)
+                later = (i for i, s in enumerate(self.steps) if (s.statement.cell, s.statement.line) > place)
                 index = min(next(later, self.goal), self.goal)
             at_of = {need: self._last_binding(need) for need in self._definitions_in((name,))}
             needs_of[name] = frozenset(

@@ -2,19 +2,20 @@
 
 Each unfinished job that was shown here has one daemon thread with a long poll. When the job ends, its outputs are
 refreshed, so that the saved notebook is up to date, and the bytes of the wanted results are fetched. They are loaded
-and assigned in the main thread, never during a cell: immediately if the kernel is idle, else after the running cell;
-in a terminal, which has no event loop, before the next cell. A name that was rebound after the submission is left
-unchanged.
+and assigned in the main thread, never at an arbitrary moment of a cell: immediately if the kernel is idle, after the
+running cell, or as soon as that cell learns that the job has ended (`job.wait()`); in a terminal, which has no event
+loop, before the next cell. A name that was rebound after the submission is left unchanged.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from jupyter_dlaas.analysis.model import ResultRef
+from jupyter_dlaas.api import jobs
 from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import Follower
@@ -101,12 +103,14 @@ class JobFollower:
         shell.events.register("pre_execute", self._before_cell)
         shell.events.register("pre_run_cell", self._before_code)
         shell.events.register("post_execute", self._after_cell)
+        jobs.end_listeners.append(self._after_end)
 
     def close(self) -> None:
         """Stop following: assign and refresh nothing from now on."""
         self._shell.events.unregister("pre_execute", self._before_cell)
         self._shell.events.unregister("pre_run_cell", self._before_code)
         self._shell.events.unregister("post_execute", self._after_cell)
+        jobs.end_listeners.remove(self._after_end)
         with self._lock:
             self._watched.clear()
             self._ended.clear()
@@ -174,11 +178,26 @@ class JobFollower:
         self._assign()
 
     def collect(self, job: Job) -> None:
-        """Assign the results of an ended job. For the magics, which run between the user's statements."""
+        """Assign the results of an ended job. Only between two statements of the user, in the main thread."""
         with self._lock:
             watched = self._watched.get(job.id)
         if watched is not None:
             self._end(watched, job.last_view)
+        self._assign()
+
+    def collect_ended(self, names: Collection[str] | None = None) -> None:
+        """Assign the results of all jobs that have ended by now; with `names`, only where one of these is awaited."""
+        with self._lock:
+            awaited = [
+                one
+                for one in self._watched.values()
+                if one.wanted and (names is None or any(not {*wanted.names}.isdisjoint(names) for wanted in one.wanted))
+            ]
+        for watched in awaited:
+            with suppress(DlaasError):
+                view = watched.job.follow().client.without_start().job(watched.job.id)
+                if view.state.is_final:
+                    self._end(watched, view)
         self._assign()
 
     # ------------------------------------------------------------------------------------------------ in the thread
@@ -285,15 +304,12 @@ class JobFollower:
         """Assign available results before a cell that uses their names: the job may have ended just now."""
         if self._depth > 1:
             return
-        words = set(re.findall(r"[^\W\d]\w*", info.raw_cell or "")) if self._watched else set()
-        with self._lock:
-            used = [one for one in self._watched.values() if any(words & {*wanted.names} for wanted in one.wanted)]
-        for watched in used:
-            with suppress(DlaasError):
-                view = watched.job.follow().client.without_start().job(watched.job.id)
-                if view.state.is_final:
-                    self._end(watched, view)
-        self._assign()
+        self.collect_ended(set(re.findall(r"[^\W\d]\w*", info.raw_cell or "")) if self._watched else ())
+
+    def _after_end(self, job: Job) -> None:
+        """Assign results when the running cell learns that a job has ended, so that its next line can use them."""
+        if threading.current_thread() is threading.main_thread():
+            self.collect(job)
 
     def _after_cell(self) -> None:
         self._depth = max(0, self._depth - 1)
@@ -363,12 +379,21 @@ class JobFollower:
             restored = _restore().restore({name: loaded[name] for name in names}, into, changed=changed)
         for name in names:
             value = space[name] = restored.values[name]
-            ref = ResultRef(job.id, name, newest_cell(self._shell), is_restored=name in restored.kept)
+            ref = ResultRef(job.id, name, *self._place(), is_restored=name in restored.kept)
             self._assigned[name] = (value, job.number, ref)
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
         reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")
         return _stale_references(users, stale, reasons)
+
+    def _place(self) -> tuple[int, int | None]:
+        """Return the count of the running or last cell, and its running line; None for the line between cells."""
+        line, frame = None, sys._getframe() if self._depth else None
+        while frame is not None:
+            if frame.f_globals is self._shell.user_global_ns:
+                line = frame.f_lineno  # the outermost one is the cell, the others are functions that it calls
+            frame = frame.f_back
+        return newest_cell(self._shell), line
 
     # ------------------------------------------------------------------------------------------------------- showing
 

@@ -206,6 +206,8 @@ class DlaasMagics(Magics):
             if given[0] == "attach":
                 return self._attach(given[1:])
             _run(given)
+            if given[0] == "logs":  # with --follow, the job has ended
+                self.follower.collect_ended()
         except JobFailed as error:
             raise NotDone(*str(error).splitlines()) from None
         except DlaasError as error:

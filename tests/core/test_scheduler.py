@@ -184,6 +184,19 @@ def test_a_passing_job_may_stay_where_the_first_in_line_does_not_need_it() -> No
     assert numbers(entered(on, 2.0, request(3, 2, length=10_000.0, at=2.0)).starts) == [3]
 
 
+def test_start_ahead_of_a_reservation_counts_against_its_spare_devices() -> None:
+    on = scheduler("fifo-skip", 8)
+    holder, admitted = request(2, 4, length=50.0), request(3, length=50.0)
+    first = entered(on, 0.0, request(0, 3, length=100.0), request(1, 3, length=200.0), holder, admitted)
+    assert (numbers(first.starts), first.reserved_s) == ([0, 1, 3], 100.0)
+
+    on.remove(admitted, 50.0)  # at its expected end, so that the reservation still holds
+    admitted.priority, admitted.estimate_s = 1, None
+    found = entered(on, 50.0, admitted, request(5, length=None))
+
+    assert numbers(found.starts) == [3], "the holder needs the last free device at 100 s"
+
+
 def test_fifo_stops_at_the_first_that_does_not_fit() -> None:
     on = scheduler("fifo", 4)
     entered(on, 0.0, request(0, 2))

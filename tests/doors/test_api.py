@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import inspect
 import json
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
+import jupyter_dlaas
 from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api import jobs as dlaas
-from jupyter_dlaas.api.jobs import JobFailed
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import NotAllowed
 from tests.doors.conftest import ROOT, WIRE, FakePool
@@ -102,13 +103,24 @@ def test_a_failure_is_raised_with_what_where_and_what_to_do(pool: FakePool) -> N
     pool.set_view(**{key: failed[key] for key in ("state", "failure")})
     job = dlaas.job("fake")
 
-    with pytest.raises(JobFailed) as raised:
+    with pytest.raises(dlaas.JobFailed) as raised:
         job.wait()
     what, where, *_source, advice = str(raised.value).splitlines()
     assert what.endswith(failed["failure"]["what"])
     assert where.startswith(f"Where: {failed['failure']['where']['label']}, line ")
     assert advice == f"What to do: {failed['failure']['advice']}"
     assert job.wait(raise_on_failure=False) is job
+
+
+def test_errors_that_public_docstrings_name_are_public() -> None:
+    documented = [dlaas.submit, dlaas.train, dlaas.job, dlaas.jobs, dlaas.pool, dlaas.result, *vars(dlaas.Job).values()]
+    texts = " ".join(" ".join((one.__doc__ or "").split()) for one in documented if callable(one))
+    named = {name for part in re.findall(r"[Rr]aises? ([^.;]*)", texts) for name in re.findall(r"\b[A-Z]\w+", part)}
+
+    public = {*jupyter_dlaas.__all__}
+    assert {"Invalid", "JobFailed", "NotFound", "NotAllowed", "NotRestored"} <= named
+    assert {name for name in named if not hasattr(builtins, name)} <= public
+    assert all(issubclass(getattr(jupyter_dlaas, name), jupyter_dlaas.DlaasError) for name in named & public)
 
 
 def test_results_are_there_when_the_job_has_completed(pool: FakePool) -> None:

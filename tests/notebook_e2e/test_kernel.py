@@ -8,6 +8,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from jupyter_dlaas.client.discovery import engine_record
 from jupyter_dlaas.wire.protocol import MIME
 from tests.notebook_e2e.rooms import Kernel, Pool, displays_of, until
@@ -137,10 +139,28 @@ def test_the_same_cell_again_trains_on_with_what_came_back(kernel: Kernel, pool:
 
 
 def test_a_cell_that_uses_a_result_does_not_run_ahead_of_it(kernel: Kernel, pool: Pool) -> None:
-    for number in range(3):
-        kernel.run(f"%%train ahead -o answer\nanswer = {number}")
-        kernel.run("dlaas.job('ahead').wait(60)")
-        assert kernel.value("answer") == number
+    kernel.run("%%train ahead -o answer\nanswer = 7")
+    kernel.run("dlaas.job('ahead').wait(60)")
+    assert kernel.value("answer") == 7
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "dlaas.job('within').wait(60)",
+        "for _ in dlaas.job('within').logs(follow=True):\n    pass",
+        "while dlaas.job('within').status != 'COMPLETED':\n    time.sleep(0.1)",
+        "%dlaas logs within -f",
+    ],
+)
+def test_results_are_assigned_when_the_running_cell_learns_of_the_end(kernel: Kernel, pool: Pool, wait: str) -> None:
+    kernel.run("answer, kept = 0, 0")
+    kernel.run("%%train within -o answer,kept\nprint('trains')\nanswer, kept = 7, 7")
+
+    cell = kernel.run(f"kept = 1\n{wait}\nprint('it is', answer, kept)\nanswer += 1")
+
+    assert "it is 7 1" in cell.stdout, "a name that was rebound after the submission is left unchanged"
+    assert kernel.value("(answer, kept)") == (8, 1), "the result is assigned once"
 
 
 def test_a_result_that_arrives_while_a_cell_is_about_to_begin_is_there_in_that_cell(

@@ -24,6 +24,7 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue, policy_in_force
 from dlaas_server.core.planning.wait_reasons import check_feasible
+from dlaas_server.core.presentation import artifact_paths
 from dlaas_server.core.presentation.explain import why_it_waits
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.job_stream import (
@@ -392,7 +393,7 @@ class Requests:
         """Return the files below output/ and checkpoints/."""
         job = self.find(user, handle).id
         out: list[dict[str, Json]] = []
-        for folder in ("output", "checkpoints"):
+        for folder in artifact_paths.FOLDERS:
             try:
                 found = await self.lifecycle.pool.files(job, folder)
             except NotFound:
@@ -401,15 +402,18 @@ class Requests:
         return out
 
     async def file_of(self, user: str, handle: str, path: str) -> tuple[str, str, int]:
-        """Return job, path and size of an artifact or a result. Raises NotFound."""
+        """Return job, path and size of an artifact or a result. Raises NotFound, which lists the artifacts."""
         job = self.find(user, handle).id
         folder, _, rest = path.partition("/")
-        if folder not in ("output", "checkpoints", "results") or not rest:
-            raise NotFound(f"{job} has no file {path[:200]}; artifacts are in output/ and checkpoints/")
-        found = await self.lifecycle.pool.files(job, folder)
-        if rest not in found:
-            raise NotFound(f"{job} has no file {path[:200]}")
-        return job, path, found[rest]
+        if folder in (*artifact_paths.FOLDERS, "results"):
+            found = await self.lifecycle.pool.files(job, folder)
+            if rest in found:
+                return job, path, found[rest]
+        artifacts = {str(one["path"]): int(str(one["bytes"])) for one in await self.artifacts(user, handle)}
+        full = artifact_paths.full_path(path, artifacts)
+        if full is None:
+            raise NotFound(artifact_paths.missing_text(job, path, artifacts))
+        return job, full, artifacts[full]
 
     async def result(self, user: str, handle: str, name: str) -> tuple[str, str, int]:
         """Return job, path and size of a result file. Raises NotFound, which lists the available ones."""

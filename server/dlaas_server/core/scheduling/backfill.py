@@ -150,8 +150,6 @@ class Backfill:
         """Last reservation, valid as long as every job ends at its expected time."""
         self._held_back_for: Key | None = None
         """Key of the holder for which other jobs were refused preemption."""
-        self.admitted: GangRequest | None = None
-        """Last job that was admitted past a reservation."""
         self.refused: list[EquivalenceClass] = []
         """Classes that fit in this pass but would have delayed the reservation."""
 
@@ -248,7 +246,7 @@ class Backfill:
         seats = take_seats(self._capacity, alike.head, now_s)
         if seats is None:
             return None
-        self.admitted = admitted = reservation.first_admitted(alike.heads(), seats, self._capacity, now_s)
+        admitted = reservation.first_admitted(alike.heads(), seats, self._capacity, now_s)
         if admitted is None:
             self._capacity.give(alike.shape, seats)
         else:

@@ -343,6 +343,7 @@ class Scheduler:
         if holder and not current.reservation and (self._guard.is_overdue(holder, now_s) or fits(capacity, request)):
             current.reservation = backfill.reserve(holder, now_s)
         reservation, chosen = current.reservation, request
+        admitted: GangRequest | None = None
         seats: tuple[Seat, ...] | None = None
         if reservation is not None and not (self._fair_share is not None and self._fair_share.is_entitled(request)):
             if fits(capacity, request):
@@ -361,7 +362,7 @@ class Scheduler:
         if seats is None:
             return False
         chosen.seats = seats
-        if chosen is not backfill.admitted:  # the reservation was not checked against this start
+        if admitted is None:  # the reservation was not checked against this start
             backfill.discard_reservation()
             current.reservation = None
         self._start(chosen, alike, current)
