@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -117,6 +118,7 @@ def command_line() -> str:
         own = [action for action in shown(parser) if action.dest not in names]
         usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
         usage = re.sub(r" \[(-h|--json|--pool POOL)\]", "", usage)
+        usage = textwrap.fill(usage, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         body = arguments(own) if own else ""
         parts.append(f"## {code(name)}\n\n{sentence(parser.description or '')}\n\n```text\n{usage}\n```\n\n{body}")
     return "\n".join(parts)
