@@ -23,7 +23,7 @@ UV = index="$$(.venv/bin/python -m pip config get global.index-url 2>/dev/null |
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.spec.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
-.PHONY: help demo lab docs screenshots test test-all test-python check check-python check-typescript format bench lock clean
+.PHONY: help demo lab docs linkcheck screenshots test test-all test-python check check-python check-typescript format bench lock clean
 
 help:
 	@echo "make demo     train examples/quickstart.ipynb on this machine"
@@ -33,6 +33,7 @@ help:
 	@echo "make check    check formatting, lint, house rules, import contracts, types"
 	@echo "make bench    run the benchmarks and measure comparable systems in the same run"
 	@echo "make docs     build the documentation site in .make/docs; any warning is an error"
+	@echo "make linkcheck  check the documentation's links to other sites; needs the network"
 	@echo "make screenshots  take the pictures of README and documentation from real jobs"
 	@echo "make format   format Python and TypeScript"
 	@echo "make lock     update requirements.lock"
@@ -54,6 +55,11 @@ docs: .make/python .make/node
 	@python -m sphinx --builder html --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs .make/docs
 	@echo "Open .make/docs/index.html"
 
+# Not part of continuous integration: it fails when another site is down.
+linkcheck: .make/python
+	@python -m sphinx --builder linkcheck --nitpicky --keep-going --quiet docs .make/linkcheck
+	@echo "All links work. The list is in .make/linkcheck/output.txt"
+
 screenshots: .make/python .make/front-end
 	@python -m tests.screenshots
 
@@ -67,7 +73,7 @@ check-python: .make/python
 	@echo "== lint" && ruff check --quiet .
 	@echo "== house rules" && python tests/house.py
 	@echo "== import contracts" && lint-imports --no-logo > .make/imports.txt || { cat .make/imports.txt; exit 1; }
-	@echo "== types" && mypy jupyter_dlaas server/dlaas_server tests examples
+	@echo "== types" && mypy jupyter_dlaas server/dlaas_server tests examples docs
 
 check-typescript: .make/node
 	@echo "== TypeScript" && $(JLPM) lint:check

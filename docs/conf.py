@@ -37,11 +37,15 @@ nb_execution_mode = "off"  # the tests execute notebooks, through real jobs
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 100  # beyond that, one parameter a line
 default_role = "code"  # docstrings use single backticks
+smartquotes = False  # would turn the two hyphens of `--env` into a dash
 
 html_theme = "pydata_sphinx_theme"
 html_title = "jupyter_dlaas"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_sidebars = {"how-it-works": [], "troubleshooting": []}  # no pages below them
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_end": ["theme-switcher"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -102,7 +103,9 @@ def submit_options() -> str:
 def magic_verbs() -> str:
     """Render the verbs of `%dlaas`."""
     parsers = verbs()
-    rows = [(code(f"%dlaas {name}"), sentence(parsers[name].description or "")) for name in magics.VERBS]
+    said = {name: parsers[name].description or "" for name in magics.VERBS}
+    said["attach"] = "Show a job's card in this cell, and assign its results"
+    rows = [(code(f"%dlaas {name}"), sentence(said[name])) for name in magics.VERBS]
     return table(("magic", "what it does"), rows)
 
 
@@ -115,6 +118,7 @@ def command_line() -> str:
         own = [action for action in shown(parser) if action.dest not in names]
         usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
         usage = re.sub(r" \[(-h|--json|--pool POOL)\]", "", usage)
+        usage = textwrap.fill(usage, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
         body = arguments(own) if own else ""
         parts.append(f"## {code(name)}\n\n{sentence(parser.description or '')}\n\n```text\n{usage}\n```\n\n{body}")
     return "\n".join(parts)

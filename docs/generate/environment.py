@@ -17,9 +17,10 @@ USER: Final[Mapping[str, str]] = {
     "JUPYTER_DLAAS_WARM": "`0`: start no zygote. Jobs then start as ordinary Python processes, which takes a second or "
     "more with PyTorch.",
     "JUPYTER_DLAAS_WATCHDOG": "`0`: do not restart an engine that dies while jobs run. The next client starts it.",
-    "DLAAS_TTL_S": "Seconds for which learners train on without a guardian before they save and exit. Default: 60.",
-    "DLAAS_HANG_S": "In a job's environment (`--env`): least time in seconds without progress before a learner counts "
-    "as hung. `--hang-after` is the usual way.",
+    "DLAAS_TTL_S": "Seconds for which learners keep training without a guardian before they write a checkpoint and "
+    "exit. Default: 60.",
+    "DLAAS_HANG_S": "In a job's environment (`--env`): minimum time in seconds without progress before a learner "
+    "counts as hung. Usually, `--hang-after` sets it.",
     "PYTHONHASHSEED": "Seed of Python's hash function. Jobs use the notebook's, else `0`.",
     "OMP_NUM_THREADS": "Threads per learner. The pool sets it to the learner's share of the machine's cores.",
     "NO_COLOR": "If set, the command line prints no colours.",
@@ -30,8 +31,8 @@ IN_JOBS: Final[Mapping[str, str]] = {
     "DLAAS_JOB_DIR": "The job's directory.",
     "DLAAS_MEMBER": "The learner's member number, never reused within the job.",
     "DLAAS_GENERATION": "The generation (membership epoch) with which the learner started.",
-    "RANK": "The learner's rank at its start. `run.rank` stays true when the gang changes.",
-    "WORLD_SIZE": "The number of learners at its start. `run.world_size` stays true when the gang changes.",
+    "RANK": "The learner's rank at its start. `run.rank` stays correct when the gang changes.",
+    "WORLD_SIZE": "The number of learners at its start. `run.world_size` stays correct when the gang changes.",
     "MASTER_ADDR": "Address of the rendezvous store, for programs that call `init_process_group` themselves.",
     "MASTER_PORT": "Port of the rendezvous store.",
     "LOCAL_RANK": "Rank on the learner's node; 0 if each learner sees only its own GPUs.",

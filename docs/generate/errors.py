@@ -18,13 +18,15 @@ __all__ = ["api_errors", "causes", "failures"]
 _CAUSES: Final = {
     Cause.YOUR_CODE: "The program raised an error or ended itself. Not retried.",
     Cause.YOUR_DATA: "The data is not what the program expects. Not retried.",
-    Cause.RESOURCES: "Memory, disk space, processes or files ran out.",
+    Cause.RESOURCES: "Memory, disk space, processes or open files ran out. Not retried.",
     Cause.HARDWARE: "A device or node failed. Retried, on other devices if the device failed.",
     Cause.EVICTED: "Something outside of the job ended it. Retried.",
-    Cause.HANG: "A learner did nothing for too long.",
+    Cause.HANG: "A learner made no progress for too long. Retried.",
     Cause.PLATFORM: "jupyter_dlaas or the system around it failed. Retried.",
-    Cause.UNKNOWN: "The process ended without a trace. Retried.",
+    Cause.UNKNOWN: "The process ended without a recognisable error. Retried.",
 }
+_ERRORS: Final = {"internal": "Error in the engine. `engine.log` in the pool's directory has the details."}
+"""Errors whose class says more than a caller needs."""
 
 
 def causes() -> str:
@@ -92,5 +94,8 @@ def escaped(text: str) -> str:
 
 def api_errors() -> str:
     """Render the error codes of the REST API."""
-    rows = [(code(name), code(str(kind.http_status)), sentence(first_line(kind))) for name, kind in ERRORS.items()]
+    rows = [
+        (code(name), code(str(kind.http_status)), sentence(_ERRORS.get(name) or first_line(kind)))
+        for name, kind in ERRORS.items()
+    ]
     return table(("code", "HTTP status", "meaning"), rows)

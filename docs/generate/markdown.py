@@ -13,12 +13,13 @@ def code(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return one paragraph with a capital at the start and a full stop at the end."""
+    """Return one paragraph with a capital at the start and a full stop at the end. Code at the start stays as it is."""
     text = " ".join(text.split())
     if not text:
         return ""
-    end = "" if text[-1] in ".?!…:`" else "."
-    return text[0].upper() + text[1:] + end
+    end = "" if text[-1] in ".?!…:" else "."
+    is_code = "(" in text.split()[0]
+    return (text[0] if is_code else text[0].upper()) + text[1:] + end
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -17,13 +17,13 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def routes() -> str:
-    """Render every operation with its parameters, body and answer."""
+    """Render every operation with its parameters, body and responses."""
     engine: Any = describe(door=Door.BOTH)["paths"]
     parts = []
     for method, path, one in operations():
         lines = [f"## {code(f'{method} {path}')}", sentence(one["summary"])]
         if path not in engine or method.lower() not in engine[path]:
-            lines.append("Only the Jupyter server answers this route.")
+            lines.append("Only the Jupyter server has this route.")
         asked = [parameter for parameter in one["parameters"] if parameter["in"] == "query"]
         if asked:
             rows = [(code(q["name"]), bounded(q["schema"]), sentence(q["description"])) for q in asked]
@@ -33,7 +33,7 @@ def routes() -> str:
             lines.append(f"Body: {content(body['content'])}{'' if body['required'] else ', optional'}.")
         for status, answer in one["responses"].items():
             if int(status) < 400 and "content" in answer:
-                lines.append(f"Answer {status}: {content(answer['content'])}.")
+                lines.append(f"Response {status}: {content(answer['content'])}.")
         errors = ", ".join(code(status) for status in one["responses"] if int(status) >= 400)
         lines.append(f"Errors: {errors}.")
         parts.append("\n\n".join(lines))

@@ -19,9 +19,9 @@ MEANINGS: Final = {
     State.PROCESSING: "The program runs.",
     State.STORING: "The program has ended, and its results are written.",
     State.COMPLETED: "The program ended, and its results can be loaded.",
-    State.HALTED: "The job gave its devices back and waits for `resume`.",
-    State.FAILED: "The program failed and is not tried again. The card names cause, line and advice.",
-    State.CANCELLED: "Somebody ended the job for good.",
+    State.HALTED: "The job has released its devices and waits for `resume`.",
+    State.FAILED: "The program failed and is not retried. The card names cause, line and advice.",
+    State.CANCELLED: "A user cancelled the job.",
 }
 REQUESTS: Final = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
 """Events that people ask for."""
@@ -36,11 +36,11 @@ _EVENTS: Final = {
     Event.TRAINING: "The learners run the program.",
     Event.STORING: "The program ended, and results are written.",
     Event.FINISHED: "All results are stored.",
-    Event.LEFT: "The halted job's learners have left; a checkpoint is written where the program allows it.",
+    Event.LEFT: "The learners of the halted job have stopped, with a checkpoint if the program can write one.",
     Event.STOPPED: "The cancelled job has no process left.",
-    Event.LOST: "Learners broke; the job starts again on the same devices.",
-    Event.BROKE: "Learners broke; the job is not tried again.",
-    Event.EVICTED: "The job lost its devices without its own fault and waits again.",
+    Event.LOST: "Learners failed; the job restarts on the same devices.",
+    Event.BROKE: "Learners failed; the job is not retried.",
+    Event.EVICTED: "The job lost its devices for a reason outside of it, and returns to the queue.",
 }
 
 
@@ -60,7 +60,7 @@ def diagram() -> str:
 
 def events() -> str:
     """Render the events that change a job's state."""
-    rows = [(code(event), "request" if event in REQUESTS else "happens", _EVENTS[event]) for event in Event]
+    rows = [(code(event), "request" if event in REQUESTS else "event", _EVENTS[event]) for event in Event]
     return table(("event", "kind", "meaning"), rows)
 
 

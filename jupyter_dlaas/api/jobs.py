@@ -336,7 +336,7 @@ class Job:
         return self
 
     def retry(self) -> Job:
-        """Submit the same source and spec as a new job and return it."""
+        """Submit the same program with the same options as a new job, and return that job."""
         return Job(self._client.act(self.id, "retry"), self._client)
 
     def follow(self, cursor: Cursor | None = None) -> Follower:

@@ -10,7 +10,8 @@ import ast
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,12 +24,14 @@ __all__ = [
     "PRIORITIES",
     "Sizes",
     "Sizing",
+    "ambiguous_argument",
     "bounds",
     "count",
     "duration_s",
     "elastic",
     "environment",
     "framework_of",
+    "interpreter",
     "job_name",
     "memory_bytes",
     "names",
@@ -255,6 +258,33 @@ def unknown_argument(word: str, options: Iterable[str], *, help_command: str, be
         return f"unknown option {word}. Did you mean {close[0]}?"
     kind = "unknown option" if word.startswith("-") else "unexpected argument:"
     return f"{kind} {word}. For all options: {help_command}"
+
+
+def ambiguous_argument(message: str) -> str | None:
+    """Return the error about an option that argparse found ambiguous, with the closest one; None for other errors.
+
+    `--gpu` is a prefix of three options; the reader means `--gpus`.
+    """
+    found = re.match(r"ambiguous option: (\S+) could match (.+)", message)
+    if found is None:
+        return None
+    word, matches = found[1].partition("=")[0], found[2].split(", ")
+    close = difflib.get_close_matches(word, matches, n=1, cutoff=0.8)
+    return f"unknown option {word}. Did you mean {close[0] if close else _either(matches)}?"
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def interpreter(text: str) -> str:
+    """Return the absolute path of a Python interpreter, given by a path or by a name on PATH. Symlinks stay: a virtual
+    environment is found through them.
+    """
+    found = shutil.which(str(Path(text).expanduser().absolute()) if "/" in text else text)
+    if found is None:
+        raise Invalid(f"interpreter: {text!r} is not an executable file; use a path such as /opt/env/bin/python")
+    return str(Path(found).absolute())
 
 
 def names(text: str | Iterable[str] | None, *, option: str = "outputs") -> tuple[str, ...]:

@@ -144,7 +144,7 @@ def prepare(
         metric_patterns=(metric,) if isinstance(metric, str) else tuple(metric or ()),
         autolog=option_parsing.on_off(autolog, option="autolog"),
         command=tuple(str(arg) for arg in args),
-        interpreter=interpreter or sys.executable,
+        interpreter=option_parsing.interpreter(interpreter) if interpreter else sys.executable,
         directory=str(folder),
         origin=origin or Origin(),
         notes=tuple(notes),

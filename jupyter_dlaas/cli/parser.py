@@ -53,7 +53,12 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
             "checkpoint", "Write a checkpoint at the next step; training continues", "checkpoint resnet-48", of_job=True
         ),
         Verb("cancel", "Cancel a job permanently", "cancel resnet-48", of_job=True),
-        Verb("retry", "Resubmit a job as a new job", "retry resnet-48", of_job=True),
+        Verb(
+            "retry",
+            "Retry a job: submit the same program with the same options as a new job",
+            "retry resnet-48",
+            of_job=True,
+        ),
         Verb(
             "delete", "Delete an ended job: its record, log, checkpoints and results", "delete resnet-48", of_job=True
         ),
@@ -65,7 +70,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("results", "List a job's results and the line that loads them", "results resnet-48", of_job=True),
         Verb(
             "artifacts",
-            "List the files that a job wrote to its output directory, or save one of them",
+            "List a job's output files and checkpoints, or save one of them",
             "artifacts resnet-48 output/curve.png -o curve.png",
             of_job=True,
         ),
@@ -125,6 +130,9 @@ class _VerbParser(argparse.ArgumentParser):
             )
         return found, unknown
 
+    def error(self, message: str) -> NoReturn:
+        super().error(option_parsing.ambiguous_argument(message) or message)
+
 
 class _TopParser(argparse.ArgumentParser):
     """Parser of the command. Lists the verbs in groups and suggests the closest one for an unknown verb."""
@@ -164,7 +172,9 @@ def _before(word: str, args: Sequence[str]) -> str:
 def build() -> argparse.ArgumentParser:
     """Return the parser. The parsed result has `verb` (None if none was given) and the options of that verb."""
     top = _TopParser(prog="jupyter dlaas", description="Submit training jobs to a pool and manage them.")
-    top.add_argument("--version", action="version", version=f"jupyter_dlaas {__version__}")
+    top.add_argument(
+        "--version", action="version", version=f"jupyter_dlaas {__version__}", help="show the version and exit"
+    )
     _common(top, json=False, pool=None)
     parsers = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_VerbParser)
     made = {name: _verb(parsers, verb) for name, verb in VERBS.items()}
@@ -207,7 +217,7 @@ def build() -> argparse.ArgumentParser:
         "--idle-s", type=float, default=0.0, help="exit after this many idle seconds (default: never)"
     )
     made["engine"].add_argument(
-        "what", choices=("status", "stop"), help="status: print whether it is running; stop: stop it"
+        "what", choices=("status", "stop"), help="print whether the engine is running (status), or stop it (stop)"
     )
     return top
 
@@ -237,7 +247,7 @@ def _pool_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--order", choices=[str(order) for order in PoolOrder], help="queue order among jobs of equal priority"
     )
-    parser.add_argument("--preemption", choices=("on", "off"), help="off: never preempt running jobs")
+    parser.add_argument("--preemption", choices=("on", "off"), help="whether running jobs may be preempted")
     parser.add_argument(
         "--placement",
         choices=[str(placement) for placement in PoolPlacement],
@@ -299,7 +309,7 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--hang-after",
         metavar="10m",
-        help="end a learner that makes no progress for this long (default: 30s or ten steps, in loops of steps)",
+        help="end a learner that makes no progress for this long (default: 30s, or ten steps if that is longer)",
     )
     add("-o", "--outputs", metavar="NAMES", help="variables to return as results, such as model,history")
     add("--include", action="append", default=[], metavar="PATH", help="a file or folder to send with the job")

@@ -89,7 +89,7 @@ _SCHEDULING: Final = (
     argument(
         "--hang-after",
         metavar="10m",
-        help="end a learner that makes no progress for this long (default: 30s or ten steps, in loops of steps)",
+        help="end a learner that makes no progress for this long (default: 30s, or ten steps if that is longer)",
     ),
     argument("--retries", metavar="N", help="restarts after failures that may be transient (default: 4)"),
     argument("--checkpoint-every", metavar="60s", help="time between checkpoints (default: 60s)"),
@@ -107,7 +107,11 @@ _INPUTS_AND_RESULTS: Final = (
     ),
 )
 _FRAMEWORK_AND_METRICS: Final = (
-    argument("--framework", metavar="NAME", help="torch, jax, tensorflow (default: detected from the imports)"),
+    argument(
+        "--framework",
+        metavar="NAME",
+        help="training framework: torch, jax or tensorflow (default: detected from the imports)",
+    ),
     argument("--epochs", metavar="N", help="number of epochs, for progress and estimates"),
     argument("--metric", metavar="REGEX", action="append", help="read a metric from printed lines: 'loss: ([0-9.]+)'"),
     argument("--autolog", metavar="on|off", help="read metrics from frameworks, progress bars and prints"),
@@ -213,6 +217,9 @@ def _number(text: str) -> float:
 
 def _usage(parser: argparse.ArgumentParser, message: str, line: str) -> str:
     """Format argparse's error, with the closest option."""
+    ambiguous = option_parsing.ambiguous_argument(message)
+    if ambiguous is not None:
+        return ambiguous
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
         return f"{message}. For all options: %%train?"

@@ -65,10 +65,10 @@ def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
     assert shown(halted).checkpoint_step is None
 
 
-def test_an_ended_job_offers_another_run_and_nothing_else() -> None:
+def test_an_ended_job_offers_a_retry_and_nothing_else() -> None:
     ended = told(training(job(), *seats("n1", 1)), FactKind.COMPLETED)
 
-    assert [(a.id, a.label) for a in actions(ended)] == [(ActionId.RETRY, "Run again")]
+    assert [(a.id, a.label) for a in actions(ended)] == [(ActionId.RETRY, "Retry")]
 
 
 def test_a_job_of_fixed_size_says_why_it_cannot_be_scaled() -> None:

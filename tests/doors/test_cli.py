@@ -102,6 +102,7 @@ def test_each_verb_prints_text_and_json(
     ("words", "says"),
     [
         (["submit", "train.py", "--gpuss", "1:4"], "submit: error: unknown option --gpuss. Did you mean --gpus?"),
+        (["submit", "train.py", "--gpu=2"], "submit: error: unknown option --gpu. Did you mean --gpus?"),
         (["halt", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas halt --help"),
         (["submit", "t.py", "-o", "model,", "history"], "history. Remove the space after the comma: model,history"),
         (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),

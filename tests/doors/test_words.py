@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from jupyter_dlaas.api import option_parsing
@@ -154,3 +157,18 @@ def test_figures() -> None:
     spots = [(3, 12, 40), (0, 12, 40), (3, None, 40), (0, None, 1051)]
     assert [formatting.place(*one) for one in spots] == ["epoch 3/12", "epoch 0/12", "epoch 3", "step 1,051"]
     assert [formatting.percent(one) for one in (0.999, 1, None)] == ["99%", "100%", "-"]
+
+
+def test_an_interpreter_is_sent_as_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    for given in ("bin/python", "./bin/python", "python"):
+        assert option_parsing.interpreter(given) == str(tmp_path / "bin" / "python")
+
+
+def test_an_interpreter_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"interpreter: .*/nowhere.* is not an executable file"):
+        option_parsing.interpreter(str(tmp_path / "nowhere"))

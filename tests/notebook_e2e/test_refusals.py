@@ -222,6 +222,8 @@ def test_all_that_is_wrong_is_said_at_once(shell: InteractiveShell) -> None:
 LINES = {
     "--gpus": "expected one argument. For all options: %%train?",
     "--gpuss 2": "unknown option --gpuss. Did you mean --gpus?",
+    "--gpu 2": "unknown option --gpu. Did you mean --gpus?",
+    "--e 2": "unknown option --e. Did you mean --elastic, --env or --epochs?",
     "--xyzzy": "unknown option --xyzzy. For all options: %%train?",
     "one two": "unexpected argument: two. For all options: %%train?",
     "--gpus 4:1": "gpus: minimum 4 exceeds maximum 1; use 1:4",

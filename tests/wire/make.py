@@ -43,8 +43,7 @@ SCALE = Action(id=ActionId.SCALE, label="Scale")
 HALT = Action(id=ActionId.HALT, label="Halt")
 RESUME = Action(id=ActionId.RESUME, label="Resume")
 CANCEL = Action(id=ActionId.CANCEL, label="Cancel")
-RETRY = Action(id=ActionId.RETRY, label="Retry unchanged")
-AGAIN = Action(id=ActionId.RETRY, label="Run again")
+RETRY = Action(id=ActionId.RETRY, label="Retry")
 
 QUEUED: Final = JobView(
     row=3,
@@ -262,7 +261,7 @@ COMPLETED: Final = replace(
     status_line="accuracy 94.1% at epoch 30",
     ended_s=T0 + 2692,
     size=Size(min=1, max=8, wish=4, held=0),
-    actions=(AGAIN,),
+    actions=(RETRY,),
     learners=(),
     progress=progress(11_730, T0 + 2690, None, None),
     results=("model", "history"),

@@ -83,17 +83,17 @@ class PoolSection:
     )
     """Order of waiting jobs of equal priority."""
     preemption: bool = True
-    """`false`: running jobs never make room for others."""
+    """`false`: running jobs are never preempted."""
     placement: PoolPlacement = PoolPlacement.PACK
-    """How learners are placed on nodes, for jobs that do not choose it themselves."""
+    """Placement of learners on nodes, for jobs that do not request one."""
     spot_price: float = field(default=0.3, metadata=rule(least=0, most=1))
-    """What a device of a spot job counts in its queue's share, with order `fair`."""
+    """Weight of a spot job's device in its queue's share, with order `fair`."""
     spot_notice_s: float = field(default=30.0, metadata=rule(least=0, most=86_400))
-    """Seconds that a spot job has for a checkpoint when its devices are reclaimed."""
+    """Seconds that a spot job has to write a checkpoint before its devices are reclaimed."""
     admins: tuple[str, ...] = field(default=(), metadata=rule(longest=1000))
-    """Users who may drain nodes, set queues and change the order, beside the pool's own user."""
+    """Users who may drain nodes, set queues and change the order, besides the pool's own user."""
     queued_per_user: int = field(default=10_000, metadata=rule(least=1, most=10**6))
-    """Number of jobs that one user may have waiting. Administrators have no limit."""
+    """Maximum number of waiting jobs per user. Administrators have no limit."""
     priority_max: int = field(default=100, metadata=rule(least=0, most=10**6))
     """Highest priority that users may request (`high` is 100). Administrators may request any."""
 
@@ -107,7 +107,7 @@ class QueueEntry:
     guaranteed: int = field(default=0, metadata=rule(least=0, most=10**6))
     """Devices that the queue gets whenever it needs them. While they are idle, other queues borrow them."""
     weight: float = field(default=1.0, metadata=rule(least=0.001, most=10**6))
-    """The queue's part of the devices that no queue is guaranteed."""
+    """Weight for the devices that no queue is guaranteed. A queue with a guarantee is weighted by its guarantee."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Retention:
     """[retention]: how long ended jobs are kept."""
 
     days: float | None = field(default=30.0, metadata=rule(least=0, most=36_500))
-    """Ended jobs are removed after so many days."""
+    """Days after which ended jobs are removed."""
     jobs: int | None = field(default=1000, metadata=rule(least=0, most=1_000_000))
     """Number of ended jobs to keep; the oldest are removed first."""
 
@@ -156,9 +156,9 @@ class NodeEntry:
     cordoned: str | None = None
     """Reason for placing no new learners on the node; unset: they are placed."""
     area: str = field(default="", metadata=rule(longest=80))
-    """Larger unit in which the rack stands, for placement `topology`."""
+    """Larger unit that contains the rack, for placement `topology`."""
     rack: str = field(default="", metadata=rule(longest=80))
-    """Rack in which the node stands, for placement `topology`."""
+    """Rack that contains the node, for placement `topology`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

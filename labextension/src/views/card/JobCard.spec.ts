@@ -30,9 +30,9 @@ describe('the card', () => {
     ['scaling', 'Processing · scaling 2 → 4', ['Halt', 'Cancel']],
     ['halting', 'Processing · halting', ['Cancel']],
     ['halted', 'Halted', ['Resume', 'Cancel']],
-    ['completed', 'Completed', ['Run again']],
+    ['completed', 'Completed', ['Retry']],
     ['failed', 'Failed · your code', []],
-    ['cancelled', 'Cancelled', ['Retry unchanged']]
+    ['cancelled', 'Cancelled', ['Retry']]
   ])('%s: shows the state and exactly the actions that the server allows', (name, label, actions) => {
     const view = golden.job(name);
     const card = show(stateOf(view));
@@ -153,7 +153,7 @@ describe('a failure', () => {
   it('offers the cell, the retry and the report', () => {
     show(stateOf(golden.job('failed')));
     fireEvent.click(screen.getByRole('button', { name: 'Go to cell [5]' }));
-    fireEvent.click(screen.getByRole('button', { name: 'Retry unchanged' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Retry' }));
     fireEvent.click(screen.getByRole('button', { name: 'Copy report' }));
 
     expect(called.goToCell).toHaveBeenCalledTimes(1);

@@ -268,8 +268,7 @@ def actions(job: Job) -> tuple[Action, ...]:
         busy = "it is being cancelled" if job.intent is Intent.CANCEL else None
         out.append(Action(id=ActionId.CANCEL, label="Cancel", enabled=busy is None, why_not=busy))
     if job.state.is_final or job.needs_decision:
-        label = "Run again" if job.state is State.COMPLETED else "Retry unchanged"
-        out.append(Action(id=ActionId.RETRY, label=label))
+        out.append(Action(id=ActionId.RETRY, label="Retry"))
     return tuple(out)
 
 
