@@ -20,7 +20,13 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 HERE = Path(__file__).parent
 SLOW = ("corpus", "learner", "whole", "page", "autolog", "notebook_e2e", "examples", "runtime", "notebook")
 
-EXHAUSTIVE = {"HYPOTHESIS_PROFILE": "deep", "STREAM_SEEDS": "25", "FUZZ_EXAMPLES": "200", "DLAAS_EXACT_SEEDS": "1 2 3"}
+EXHAUSTIVE = {
+    "HYPOTHESIS_PROFILE": "deep",
+    "STREAM_SEEDS": "25",
+    "FUZZ_EXAMPLES": "200",
+    "LINK_FUZZ_EXAMPLES": "10000",
+    "DLAAS_EXACT_SEEDS": "1 2 3",
+}
 """What an exhaustive run tries more of, where the environment says nothing else."""
 LEFT_OUT = pytest.StashKey[int]()
 
