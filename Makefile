@@ -23,13 +23,14 @@ UV = index="$$(.venv/bin/python -m pip config get global.index-url 2>/dev/null |
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.spec.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
-.PHONY: help demo lab docs linkcheck screenshots test test-all test-python check check-python check-typescript format bench lock clean
+.PHONY: help demo lab docs linkcheck screenshots test test-all cluster test-kubernetes test-python check check-python check-typescript format bench lock clean
 
 help:
 	@echo "make demo     train examples/quickstart.ipynb on this machine"
 	@echo "make lab      open examples/quickstart.ipynb in JupyterLab"
 	@echo "make test     run the quick tests (Python, browser, TypeScript; about 15 minutes)"
 	@echo "make test-all run all tests with more seeds (about an hour)"
+	@echo "make cluster  build a Kubernetes control plane for tests (needs Go; minutes), make test-kubernetes  run the tests on it"
 	@echo "make check    check formatting, lint, house rules, import contracts, types"
 	@echo "make bench    run the benchmarks and measure comparable systems in the same run"
 	@echo "make docs     build the documentation site in .make/docs; any warning is an error"
@@ -92,6 +93,14 @@ test-all: .make/python .make/front-end
 
 test-python: .make/python
 	@$(PYTEST) -m "not page" $(PYTEST_OPTIONS)
+
+# Build etcd and Kubernetes from Go modules, unless the binaries in .make/cluster belong to the present sources.
+cluster: .make/python
+	@python -m tests.kubernetes.binaries
+
+# The tests share one cluster, so they run in one process. DLAAS_TEST_KUBECONFIG names another cluster to run them on.
+test-kubernetes: $(if $(DLAAS_TEST_KUBECONFIG),.make/python,cluster)
+	@python -m pytest tests/kubernetes $(PYTEST_OPTIONS)
 
 bench: .make/python
 	@python -m tests.bench $(BENCH_OPTIONS)

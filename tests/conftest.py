@@ -20,6 +20,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 HERE = Path(__file__).parent
 SLOW = ("corpus", "learner", "whole", "page", "autolog", "notebook_e2e", "examples", "runtime", "notebook")
 
+CLUSTER_TESTS = HERE / "kubernetes"
+"""Tests that need a Kubernetes cluster carry the mark `cluster`: built by `make cluster`, or named by a kubeconfig."""
+BUILT_CLUSTER = HERE.parent / ".make" / "cluster" / "current"
 EXHAUSTIVE = {
     "HYPOTHESIS_PROFILE": "deep",
     "STREAM_SEEDS": "25",
@@ -28,7 +31,8 @@ EXHAUSTIVE = {
     "DLAAS_EXACT_SEEDS": "1 2 3",
 }
 """What an exhaustive run tries more of, where the environment says nothing else."""
-LEFT_OUT = pytest.StashKey[int]()
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""Number of tests that were left out, by reason."""
 
 # What no installation brings. Everything else that a test needs, CI installs: there a skip is a failure.
 HARDWARE = ("needs a GPU",)
@@ -53,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Try more seeds and examples in an exhaustive run; test modules read how many when they are imported."""
-    config.stash[LEFT_OUT] = 0
+    config.stash[LEFT_OUT] = {}
     if config.getoption("exhaustive"):
         for name, value in EXHAUSTIVE.items():
             os.environ.setdefault(name, value)
@@ -61,13 +65,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out exhaustive tests, unless all are asked for, or one test by its name."""
+    """Leave out exhaustive tests, unless all are asked for, or one test by its name, and tests without a cluster."""
     if not config.getoption("exhaustive") and not any("::" in argument for argument in config.args):
-        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
-        config.stash[LEFT_OUT] = len(left_out)
-        config.hook.pytest_deselected(items=left_out)
+        leave_out(config, items, "exhaustive", "exhaustive, run by `make test-all`")
+    if not has_cluster() and not any(names_cluster_tests(argument) for argument in config.args):
+        leave_out(config, items, "cluster", "no Kubernetes cluster, run by `make test-kubernetes`")
     order_by_cost(items)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], mark: str, reason: str) -> None:
+    """Deselect the tests that carry a mark, and count them."""
+    left_out = [item for item in items if item.get_closest_marker(mark)]
+    if left_out:
+        items[:] = [item for item in items if not item.get_closest_marker(mark)]
+        config.stash[LEFT_OUT][reason] = len(left_out)
+        config.hook.pytest_deselected(items=left_out)
+
+
+def has_cluster() -> bool:
+    return "DLAAS_TEST_KUBECONFIG" in os.environ or BUILT_CLUSTER.exists()
+
+
+def names_cluster_tests(argument: str) -> bool:
+    return Path(argument.split("::")[0]).absolute().is_relative_to(CLUSTER_TESTS)
 
 
 def order_by_cost(items: list[pytest.Item]) -> None:
@@ -88,8 +108,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not reasons and not left_out:
         return
     terminalreporter.section("not run")
-    if left_out:
-        terminalreporter.line(f"{left_out} left out: exhaustive, run by `make test-all`")
+    for reason, count in sorted(left_out.items()):
+        terminalreporter.line(f"{count} left out: {reason}")
     for reason, count in sorted(reasons.items()):
         terminalreporter.line(f"{count} skipped: {reason}")
     if os.environ.get("CI") and any(map(is_missing, reasons)):
@@ -99,7 +119,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Take over what a test process left out; one that died says of what: a negative number is a signal's."""
-    node.config.stash[LEFT_OUT] = max(node.config.stash[LEFT_OUT], getattr(node, "workeroutput", {}).get("left_out", 0))
+    node.config.stash[LEFT_OUT] |= getattr(node, "workeroutput", {}).get("left_out", {})
     if error:
         print(f"{node.gateway.id} ended with {node.gateway._io.popen.wait(10)}", flush=True)
 

@@ -1,0 +1,69 @@
+"""Images of the process nodes: every image is this machine's files, with the Python of the tests first on the PATH."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["IMAGE_USER", "Images", "PullFailed", "base_mounts", "image_environment"]
+
+IMAGE_USER: Final = 1000
+"""User and group of a container whose pod names none."""
+REPOSITORY: Final = Path(__file__).parents[3]
+
+
+class PullFailed(Exception):
+    """An image cannot be pulled."""
+
+
+@dataclass(slots=True)
+class Images:
+    """The image store of one node."""
+
+    pull_s: float = 0.0
+    """Time that the first pull of an image takes."""
+    unpullable: set[str] = field(default_factory=set)
+    """Images that the registry refuses. Those of a registry under the domain `invalid` never exist."""
+    _present: set[str] = field(default_factory=set)
+
+    def is_present(self, image: str) -> bool:
+        return image in self._present
+
+    async def pull(self, image: str) -> None:
+        """Pull an image. Raises PullFailed with the words of containerd."""
+        registry = image.split("/")[0] if "/" in image else "docker.io"
+        failed = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": '
+        if re.search(r"\.invalid(:\d+)?$", registry):
+            host = registry.split(":")[0]
+            raise PullFailed(
+                f'{failed}failed to do request: Head "https://{registry}/v2/": dial tcp: lookup {host}: no such host'
+            )
+        if image in self.unpullable:
+            raise PullFailed(f"{failed}{image}: not found")
+        await asyncio.sleep(self.pull_s)
+        self._present.add(image)
+
+
+def image_environment(hostname: str) -> dict[str, str]:
+    return {"PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin", "HOSTNAME": hostname, "HOME": "/"}
+
+
+def base_mounts() -> Sequence[dict[str, Any]]:
+    """Return what every container mounts: kernel file systems, scratch folders, and Python without this repository.
+
+    The folders of Python are mounted on themselves so that any user may pass through the folders above them.
+    """
+    mounts: list[dict[str, Any]] = [
+        {"kind": "proc", "target": "/proc"},
+        {"kind": "tmpfs", "target": "/tmp", "options": "mode=1777"},
+        {"kind": "tmpfs", "target": "/dev/shm", "options": "mode=1777,size=64m"},
+        {"kind": "tmpfs", "target": str(REPOSITORY), "options": "mode=755"},
+    ]
+    for prefix in sorted({sys.prefix, sys.base_prefix} - {"/", "/usr", "/usr/local"}):
+        mounts.append({"kind": "bind", "source": prefix, "target": prefix})
+    return mounts
