@@ -23,7 +23,8 @@ WAITING = dedent(
             if os.environ["RANK"] == "0":
                 (_out / f"at-{call}-{step}").touch()
             go = _out / f"go-{call}-{step}"
-            while not go.exists() or (go.read_text() == "stop" and not running._runs[0]._boundaries.is_stopping):
+            boundaries = running._runs[0].internals.boundaries
+            while not go.exists() or (go.read_text() == "stop" and not boundaries.is_stopping):
                 time.sleep(0.005)
     """
 )

@@ -49,9 +49,9 @@ EXACT = dedent(
         for epoch in run.epochs(EPOCHS):
             for index, batch in enumerate(run.batches(Pictures(), BATCH)):
                 steps += 1
-                parts = [] if run._is_joining else [part for part, _ in batch.own.values()]
+                parts = [] if run.internals.is_joining else [part for part, _ in batch.own.values()]
                 mine = [number for x, y, i in parts for number in i.tolist()]
-                row = [run._boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+                row = [run.internals.boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
                 with open(out / f"live-{me}", "a") as file:
                     print(*row, file=file)
                 loss = run.train_step(loss_of, batch, update)

@@ -38,7 +38,7 @@ def faulty_loop(name: str) -> str:
     """The program of one of `LOOPS`, with `fault` and `die` in each step."""
     hooks = "counter, seen = 0, []\n"
     source = program(LOOPS[name]).replace(hooks, hooks + FAULTS + DEATHS)
-    return source.replace("def step(i):\n", "def step(i):\n    fault(); run._is_joining and die('spawn')\n")
+    return source.replace("def step(i):\n", "def step(i):\n    fault(); run.internals.is_joining and die('spawn')\n")
 
 
 def do(job: Job, member: int, what: str) -> None:

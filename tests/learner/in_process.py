@@ -59,7 +59,7 @@ def start(
     running._runs.clear()
     seeds.seed_all(one.seed)
     if stop_at is not None:
-        running.run_of(one)._boundaries._stop_at = stop_at
+        running.run_of(one).internals.boundaries._stop_at = stop_at
     try:
         exec(compile(source, str(script), "exec", dont_inherit=True), module.__dict__)
         for act in one.at_end:
@@ -69,7 +69,7 @@ def start(
     finally:
         checkpoint_files.settle()
         for run in running._runs:
-            run._metrics.close()
+            run.internals.metrics.close()
         for value in module.__dict__.values():
             if isinstance(value, io.IOBase):
                 value.close()

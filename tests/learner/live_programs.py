@@ -36,8 +36,8 @@ LIVE = dedent(
         model, opt, scheduler = run.prepare(model, opt, scheduler=scheduler)
         for epoch in run.epochs(EPOCHS):
             for x, y, i in run.batches((data, labels, torch.arange(SAMPLES)), BATCH):
-                mine = i.tolist() if run._gang.weight and not run._is_joining else []
-                row = [run._boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+                mine = i.tolist() if run.internals.gang.weight and not run.internals.is_joining else []
+                row = [run.internals.boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
                 with open(out / f"live-{me}", "a") as file:
                     print(*row, file=file)
                 opt.zero_grad()
@@ -128,7 +128,7 @@ FAULTY = LIVE.replace("opt.zero_grad()", "fault(); opt.zero_grad()").replace("lo
 
 # The same, where somebody is killed when a learner comes to a phase of a change.
 PHASES = FAULTY.replace("losses = []\n", "losses = []\n" + DEATHS, 1).replace(
-    "fault();", "fault(); run._is_joining and die('spawn');"
+    "fault();", "fault(); run.internals.is_joining and die('spawn');"
 )
 
 

@@ -36,8 +36,9 @@ class Bad(Points):
             raise ValueError(f"sample {i} is broken")
         return super().__getitem__(i)
 def step(i):
-    mine = i.tolist() if run._gang is None or (run._gang.weight and not run._is_joining) else []
-    row = [run._boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+    inner = run.internals
+    mine = i.tolist() if inner.gang is None or (inner.gang.weight and not inner.is_joining) else []
+    row = [inner.boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
     with open(out / f"live-{me}", "a") as file:
         print(*row, file=file)
     time.sleep(0.0 if (out / "hurry").exists() else 0.1)

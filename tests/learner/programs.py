@@ -23,7 +23,7 @@ RECORDER = dedent(
         if str(step) in pauses:
             (out / f"at-{step}-{me}").touch()
             go = out / f"go-{step}"
-            while not go.exists() or (go.read_text() == "stop" and not run._boundaries.is_stopping):
+            while not go.exists() or (go.read_text() == "stop" and not run.internals.boundaries.is_stopping):
                 time.sleep(0.005)
     """
 )
@@ -91,7 +91,8 @@ TORCH = RECORDER + dedent(
                 loss = nn.functional.cross_entropy(model(x), y)
                 loss.backward()
                 opt.step()
-                record(run.step, epoch, i.tolist() if len(i) and run._gang is None or run._gang.weight else [])
+                gang = run.internals.gang
+                record(run.step, epoch, i.tolist() if len(i) and gang is None or gang.weight else [])
             scheduler.step()
             run.log(reduce="mean", loss=loss)
             losses.append(scheduler.get_last_lr()[0])

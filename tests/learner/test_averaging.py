@@ -32,20 +32,20 @@ if way == "like GPUs":
     fake_nccl.install()
 
 def prepare(run, *objects, loss="mean"):
-    run._sums = loss == "sum"
-    named = [(f"{len(run._objects) + n}:{type(one).__name__}", one) for n, one in enumerate(objects)]
-    run._objects += named
+    run.loss_is_sum = loss == "sum"
+    named = [(f"{len(run.objects) + n}:{type(one).__name__}", one) for n, one in enumerate(objects)]
+    run.objects += named
     preparing.prepare(run, named, None, None, {})
     return objects
 
 def batches(run, epoch):
-    for batch, run._gang.weight in shares(epoch, run.rank, size):
-        run._gate.begin()
+    for batch, run.gang.weight in shares(epoch, run.rank, size):
+        run.gate.begin()
         yield batch
-        assert run._gate.end(), "nobody is lost"
-        run._gang.hear()
-        assert run._gang.diverged is None
-    run._gang.watch_passes()
+        assert run.gate.end(), "nobody is lost"
+        run.gang.hear()
+        assert run.gang.diverged is None
+    run.gang.watch_passes()
 
 def learner(rank, port):
     if not may_change:
@@ -56,9 +56,8 @@ def learner(rank, port):
         gang = Gang(torch.device("cpu"), rank, size, gate, may_change=may_change)
         if may_change:
             gang.enter(groups.build_group(("127.0.0.1", port), number + 1, rank, size), rank, size)
-        run = types.SimpleNamespace(_gang=gang, _gate=gate, _exact=None, _objects=[], _context=None, rank=rank)
-        run._is_looping = False
-        run._may_lose = lambda: may_change
+        run = types.SimpleNamespace(gang=gang, gate=gate, exact=None, objects=[], context=None, rank=rank)
+        run.is_looping, run.world_size = False, size
         try:
             model = loop(functools.partial(prepare, run), functools.partial(batches, run))
             found[name] = torch.cat([one.detach().flatten() for one in model.parameters()]).tolist()

@@ -259,7 +259,7 @@ def test_a_group_that_one_learner_cannot_build_is_built_again(faulty: Build, *, 
 @trials
 def test_a_learner_that_hears_nothing_any_more_ends_and_the_others_go_on(faulty: Build, trial: int) -> None:
     """An error in the thread that listens to the guardian."""
-    deaf = "run.step == 8 and me == '1' and setattr(run._context.control, 'on_message', int); fault();"
+    deaf = "run.step == 8 and me == '1' and setattr(run.internals.context.control, 'on_message', int); fault();"
     one = faulty(FAULTY.replace("fault();", deaf))
     one.run(2)
     trains(one, 1, steps=9)

@@ -57,7 +57,7 @@ GROWING = """
             opt.zero_grad()
             loss_of(x, y).backward()
             opt.step()
-            seen.append((run.world_size, run._growth.factor()))
+            seen.append((run.world_size, run.internals.growth.factor()))
 """
 
 

@@ -47,8 +47,8 @@ class Program:
         self.script, self.reports = script, list[str]()
         monkeypatch.setattr(step_rollback, "report", lambda code, text: self.reports.append(text))
         gate = types.SimpleNamespace(on_step=None)
-        self.run: Any = types.SimpleNamespace(state={}, rank=0, _step=4, _objects=[], _gate=gate)
-        self.run._namespace = Namespace(script, (Path(__file__),), [])
+        self.run: Any = types.SimpleNamespace(user_values={}, rank=0, step=4, objects=[], gate=gate)
+        self.run.namespace = Namespace(script, (Path(__file__),), [])
 
     def tear(self, before: Callable[[], object], after: Callable[[], object]) -> None:
         """Make the step twice, of which the first does not count."""

@@ -241,7 +241,7 @@ def test_a_loop_over_epochs_only_resumes_at_its_epoch(job: Build) -> None:
         done.append(epoch)
         if epoch == 2 and os.environ["DLAAS_GENERATION"] == "1":
             (out / "there").touch()
-            while not r._boundaries.is_stopping:
+            while not r.internals.boundaries.is_stopping:
                 time.sleep(0.005)
     history = r.history
     """

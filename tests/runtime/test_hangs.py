@@ -141,7 +141,7 @@ pulses = st.builds(
     st.floats(0, 200),
     step_s=st.floats(0, 500),
     talks=st.integers(0, 3),
-    round=st.integers(0, 1),
+    membership_epoch=st.integers(0, 1),
     is_held=st.booleans(),
     heard_s=st.floats(NOW - 10, NOW),
     stopped_s=st.none() | st.floats(0, NOW),

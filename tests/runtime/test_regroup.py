@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from jupyter_dlaas.runtime.guardian.membership import (
     Build,
     Change,
+    Membership,
     Order,
     Peer,
     Propose,
-    Regroup,
     Switch,
     advance,
     found,
@@ -36,7 +36,7 @@ class Learner:
 
     member: int
     step: int
-    round: int = 0
+    membership_epoch: int = 0
     built: int = -1
     missed: int = -1
     limit: int | None = None
@@ -56,7 +56,7 @@ class Learner:
     def peer(self) -> Peer:
         return Peer(
             is_alive=not self.is_missed and not self.has_left,
-            round=self.round,
+            membership_epoch=self.membership_epoch,
             is_waiting=self.is_waiting,
             built=self.built,
             is_limited=self.limit is not None or self.switch is not None,
@@ -68,11 +68,11 @@ class Learner:
 
     def take(self, order: Order) -> None:
         if isinstance(order, Build):
-            self.built = max(self.built, order.round)
+            self.built = max(self.built, order.membership_epoch)
         elif isinstance(order, Propose):
             self.limit = self.step
-            self.promise = (order.round, self.step)
-        elif order.round > self.round:
+            self.promise = (order.membership_epoch, self.step)
+        elif order.membership_epoch > self.membership_epoch:
             self.switch = order
 
 
@@ -82,10 +82,10 @@ class Gang:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.learners = {m: Learner(m, 0) for m in range(self.random.randint(1, 4))}
-        self.state = Regroup(members=tuple(self.learners))
+        self.state = Membership(members=tuple(self.learners))
         self.target = tuple(self.learners)
         self.made: list[tuple[int, int]] = []
-        """(step, round) in the order in which they were made."""
+        """(step, membership_epoch) in the order in which they were made."""
 
     def peers(self) -> dict[int, Peer]:
         return {m: one.peer() for m, one in self.learners.items()}
@@ -98,7 +98,7 @@ class Gang:
         for member, told in orders(self.state).items():
             one = self.learners[member]
             change = self.state.change
-            if change is not None and change.is_told:
+            if change is not None and change.is_committed:
                 one.is_asked = member not in change.members
                 one.is_let_go = False
             for order in told:
@@ -113,7 +113,7 @@ class Gang:
         if one.inbox and one.is_alive:
             order = one.inbox.pop(0)
             if isinstance(order, Build) and not hurry and self.random.random() < 0.1:
-                one.missed = max(one.missed, order.round)  # it could not build it
+                one.missed = max(one.missed, order.membership_epoch)  # it could not build it
             else:
                 one.take(order)
 
@@ -126,22 +126,34 @@ class Gang:
                 one.has_left = True
         for switch in {one.switch for one in there if one.switch is not None}:
             group = [self.learners[m] for m in switch.members]
-            is_built = all(g.built >= switch.round for g in group)
+            is_built = all(g.built >= switch.membership_epoch for g in group)
             if is_built and all(g.is_alive and not g.has_left and g.switch == switch and self.is_due(g) for g in group):
                 furthest = max(g.step for g in group)
                 assert furthest >= 0, "somebody has the state"
                 if all(one.step <= furthest for one in there):  # who was further died, and what it made with it
                     self.made = [made for made in self.made if made[0] <= furthest]
                 for g in group:
-                    g.step, g.round, g.switch, g.limit, g.is_waiting = furthest, switch.round, None, None, False
+                    g.step, g.membership_epoch, g.switch, g.limit, g.is_waiting = (
+                        furthest,
+                        switch.membership_epoch,
+                        None,
+                        None,
+                        False,
+                    )
                     g.is_stranded = False
         for one in there:
             # Some of its group are not to come to the next step: who tries to make it finds out.
-            mates = [self.learners[m] for m in self.groups.get(one.round, ())]
-            gone = any(not mate.is_alive or mate.has_left or mate.round != one.round for mate in mates)
+            mates = [self.learners[m] for m in self.groups.get(one.membership_epoch, ())]
+            gone = any(
+                not mate.is_alive or mate.has_left or mate.membership_epoch != one.membership_epoch for mate in mates
+            )
             one.is_stranded = one.is_stranded or (gone and self.may_step(one))
-        for number in {one.round for one in there}:
-            group = [one for one in there if one.round == number and one.round >= 0 and not one.has_left]
+        for number in {one.membership_epoch for one in there}:
+            group = [
+                one
+                for one in there
+                if one.membership_epoch == number and one.membership_epoch >= 0 and not one.has_left
+            ]
             if group and self.is_whole(number, group) and all(self.may_step(one) for one in group):
                 for one in group:
                     one.step += 1
@@ -179,9 +191,9 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
                 stay = tuple(m for m in gang.state.members if chance.random() < 0.7)
                 fresh = range(len(gang.learners), len(gang.learners) + chance.randint(0 if stay else 1, 2))
                 for member in fresh:
-                    gang.learners[member] = Learner(member, -1, round=-1)
+                    gang.learners[member] = Learner(member, -1, membership_epoch=-1)
                 gang.target = (*(stay or gang.state.members[:1]), *fresh)
-            elif what < 0.05 and deaths and len([one for one in alive if one.round >= 0]) > 1:
+            elif what < 0.05 and deaths and len([one for one in alive if one.membership_epoch >= 0]) > 1:
                 chance.choice(alive).is_alive = False
                 deaths -= 1
             elif what < 0.06:
@@ -191,7 +203,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
                     one.heard = set()
         for one in gang.learners.values():
             one.is_missed = one.is_missed or (not one.is_alive and (hurry or chance.random() < 0.3))
-            if one.round < 0 and not one.is_waiting and (hurry or chance.random() < 0.1):
+            if one.membership_epoch < 0 and not one.is_waiting and (hurry or chance.random() < 0.1):
                 one.is_waiting = True
             if hurry or chance.random() < 0.6:
                 gang.deliver(one, hurry=hurry)
@@ -203,7 +215,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
 
 
 @given(seed=st.integers(0, 2**32))
-@example(seed=312635)  # a guardian that took over gave out a round anew, whose first word was still on its way
+@example(seed=312635)  # a guardian that took over assigned an epoch anew whose first message was still on its way
 @example(seed=4584)  # a guardian found nobody but joiners, and took them for a group that trains
 @example(seed=5101)  # a lost group was heard of before the death that lost it; the one who had the state was let go
 @pytest.mark.parametrize("has_deaths", [False, True])
@@ -211,7 +223,9 @@ def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once
     gang = play(seed, has_deaths=has_deaths)
 
     assert [step for step, _ in gang.made] == list(range(1, len(gang.made) + 1)), "a step was left out or made twice"
-    with_state = [one for one in gang.learners.values() if one.is_alive and not one.has_left and one.round >= 0]
+    with_state = [
+        one for one in gang.learners.values() if one.is_alive and not one.has_left and one.membership_epoch >= 0
+    ]
     if not with_state:
         return  # all were killed: a matter of checkpoints
     wanted = set(goal(gang.state, gang.peers(), gang.target))
@@ -219,22 +233,26 @@ def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once
         return  # those who were to stay are all dead
     assert gang.state.change is None
     assert set(gang.state.members) == wanted
-    assert len({one.round for one in with_state}) == 1
+    assert len({one.membership_epoch for one in with_state}) == 1
     assert len({one.step for one in with_state}) == 1
 
 
 @pytest.mark.parametrize("is_stranded", [False, True])
 def test_a_leaver_leaves_by_itself_unless_its_group_is_lost_before_its_boundary(*, is_stranded: bool) -> None:
     """It runs one step behind the others; the first of them is killed, the second goes on alone."""
-    peers = {0: Peer(is_alive=False), 1: Peer(round=2), 2: Peer(round=0, is_asked=True, is_stranded=is_stranded)}
-    state = Regroup(round=2, members=(1,))
+    peers = {
+        0: Peer(is_alive=False),
+        1: Peer(membership_epoch=2),
+        2: Peer(membership_epoch=0, is_asked=True, is_stranded=is_stranded),
+    }
+    state = Membership(membership_epoch=2, members=(1,))
 
     assert strays(state, peers, (1,)) == ((2,) if is_stranded else ())
 
 
 def test_a_change_back_before_the_word_is_given_leaves_everybody_where_they_are() -> None:
-    peers = {0: Peer(), 1: Peer(round=-1, is_waiting=True)}
-    state = advance(Regroup(members=(0,)), peers, (0, 1))
+    peers = {0: Peer(), 1: Peer(membership_epoch=-1, is_waiting=True)}
+    state = advance(Membership(members=(0,)), peers, (0, 1))
     assert state.change is not None
     assert orders(state) == {0: (Build(1, (0, 1)),), 1: (Build(1, (0, 1)),)}
 
@@ -243,12 +261,12 @@ def test_a_change_back_before_the_word_is_given_leaves_everybody_where_they_are(
 
     assert state.change is not None
     assert state.change.members == (0,)
-    assert state.round == 2
+    assert state.membership_epoch == 2
 
 
 def test_a_leaver_that_dies_before_the_boundary_is_not_waited_for() -> None:
-    going = Regroup(members=(0, 1, 2))
-    peers = {member: Peer(round=0) for member in range(3)}
+    going = Membership(members=(0, 1, 2))
+    peers = {member: Peer(membership_epoch=0) for member in range(3)}
     going = advance(going, peers, (0, 1))
     peers = {member: replace(peer, built=1) for member, peer in peers.items()}
     going = advance(going, peers, (0, 1))
@@ -263,15 +281,15 @@ def test_a_leaver_that_dies_before_the_boundary_is_not_waited_for() -> None:
     assert again.change is not None
     assert again.change.members == (0, 1)
     assert again.change.at is None, "the step before the boundary cannot be made any more"
-    assert again.round > told.round
+    assert again.membership_epoch > told.membership_epoch
     assert advance(again, peers, (0, 1)) == again
 
 
-def told_to_leave(at: int) -> tuple[Regroup, dict[int, Peer]]:
+def told_to_leave(at: int) -> tuple[Membership, dict[int, Peer]]:
     """1 and 2 are to leave at this boundary, and all know it."""
-    change = Change(round=1, members=(0,), is_built=True, is_told=True, at=at)
-    peers = {m: Peer(round=0, built=1, is_limited=True, is_asked=m > 0) for m in range(3)}
-    return Regroup(round=1, members=(0, 1, 2), change=change), peers
+    change = Change(membership_epoch=1, members=(0,), is_built=True, is_committed=True, at=at)
+    peers = {m: Peer(membership_epoch=0, built=1, is_limited=True, is_asked=m > 0) for m in range(3)}
+    return Membership(membership_epoch=1, members=(0, 1, 2), change=change), peers
 
 
 def test_a_leaver_that_notices_a_death_before_the_boundary_tells_it_for_all() -> None:
@@ -282,7 +300,7 @@ def test_a_leaver_that_notices_a_death_before_the_boundary_tells_it_for_all() ->
     again = advance(told, peers, (0,))
 
     assert again.change is not None
-    assert (again.change.members, again.change.at, again.round) == ((0,), None, 2)
+    assert (again.change.members, again.change.at, again.membership_epoch) == ((0,), None, 2)
     assert set(orders(again)) == {0}
     assert strays(again, peers, (0,)) == (), "it has the state until the others are together"
 
@@ -290,63 +308,67 @@ def test_a_leaver_that_notices_a_death_before_the_boundary_tells_it_for_all() ->
 @pytest.mark.parametrize("at", [None, 7])
 def test_a_group_that_one_of_all_could_not_come_into_is_made_anew(at: int | None) -> None:
     """Nobody died: a connection was lost while they met, or their store was."""
-    change = Change(round=3, members=(0, 1), is_built=True, is_told=True, at=at)
-    peers = {0: Peer(round=2, built=3), 1: Peer(round=2, built=3, missed=3)}
+    change = Change(membership_epoch=3, members=(0, 1), is_built=True, is_committed=True, at=at)
+    peers = {0: Peer(membership_epoch=2, built=3), 1: Peer(membership_epoch=2, built=3, missed=3)}
 
-    again = advance(Regroup(round=3, members=(0, 1), change=change), peers, (0, 1))
+    again = advance(Membership(membership_epoch=3, members=(0, 1), change=change), peers, (0, 1))
 
-    assert again.change == Change(round=4, members=(0, 1), is_built=True, is_told=True)
+    assert again.change == Change(membership_epoch=4, members=(0, 1), is_built=True, is_committed=True)
     assert advance(again, peers, (0, 1)) == again
 
 
 def test_a_group_that_could_not_be_built_is_tried_again_while_all_train_on() -> None:
-    peers = {0: Peer(round=2, built=3), 1: Peer(round=2, missed=3), 2: Peer(round=-1, is_waiting=True)}
-    state = Regroup(round=3, members=(0, 1), change=Change(round=3, members=(0, 1, 2)))
+    peers = {
+        0: Peer(membership_epoch=2, built=3),
+        1: Peer(membership_epoch=2, missed=3),
+        2: Peer(membership_epoch=-1, is_waiting=True),
+    }
+    state = Membership(membership_epoch=3, members=(0, 1), change=Change(membership_epoch=3, members=(0, 1, 2)))
 
     again = advance(state, peers, (0, 1, 2))
 
-    assert again.change == Change(round=4, members=(0, 1, 2))
+    assert again.change == Change(membership_epoch=4, members=(0, 1, 2))
     assert advance(again, peers, (0, 1, 2)) == again
 
 
 def test_nobody_leaves_for_somebody_who_died_before_joining() -> None:
     """0 is to be replaced by 2, which dies: while it rehearses, or when the new group is being built."""
-    state, target = Regroup(members=(0, 1)), (1, 2)
-    peers = {0: Peer(round=0), 1: Peer(round=0), 2: Peer(round=-1)}
-    early = peers | {2: Peer(round=-1, is_alive=False)}
+    state, target = Membership(members=(0, 1)), (1, 2)
+    peers = {0: Peer(membership_epoch=0), 1: Peer(membership_epoch=0), 2: Peer(membership_epoch=-1)}
+    early = peers | {2: Peer(membership_epoch=-1, is_alive=False)}
     assert goal(state, early, target) == (0, 1)
     assert advance(state, early, target) == state
 
-    going = advance(state, peers | {2: Peer(round=-1, is_waiting=True)}, target)
+    going = advance(state, peers | {2: Peer(membership_epoch=-1, is_waiting=True)}, target)
     assert going.change is not None
     assert going.change.members == (1, 2)
     back = advance(going, early, target)
     assert back.change is not None
-    assert (back.change.members, back.round) == ((0, 1), 2), "a group of its own ends whatever was agreed on"
+    assert (back.change.members, back.membership_epoch) == ((0, 1), 2), "a group of its own ends whatever was agreed on"
 
 
 def test_who_was_to_leave_stays_for_one_that_dies_who_was_to_stay() -> None:
-    peers = {0: Peer(round=0), 1: Peer(is_alive=False), 2: Peer(round=-1, is_waiting=True)}
+    peers = {0: Peer(membership_epoch=0), 1: Peer(is_alive=False), 2: Peer(membership_epoch=-1, is_waiting=True)}
 
-    assert goal(Regroup(members=(0,)), peers, (1, 2)) == (0, 2)
+    assert goal(Membership(members=(0,)), peers, (1, 2)) == (0, 2)
 
 
 def test_whoever_is_to_leave_leaves_when_all_who_were_to_join_came() -> None:
-    peers = {0: Peer(round=0), 1: Peer(round=0), 2: Peer(round=-1)}
+    peers = {0: Peer(membership_epoch=0), 1: Peer(membership_epoch=0), 2: Peer(membership_epoch=-1)}
 
-    assert goal(Regroup(members=(0, 1)), peers, (1, 2)) == (1, 2)
-    assert goal(Regroup(members=(0, 1)), peers, (1,)) == (1,)
+    assert goal(Membership(members=(0, 1)), peers, (1, 2)) == (1, 2)
+    assert goal(Membership(members=(0, 1)), peers, (1,)) == (1,)
 
 
 def test_if_all_who_stay_die_after_the_word_was_given_who_was_to_leave_goes_on() -> None:
-    change = Change(round=1, members=(1, 2), is_built=True, is_told=True, at=7)
-    state = Regroup(round=1, members=(0, 1), change=change)
-    joiner = Peer(round=-1, built=1, is_waiting=True)
-    peers = {0: Peer(round=0, is_limited=True, is_asked=True), 1: Peer(is_alive=False), 2: joiner}
+    change = Change(membership_epoch=1, members=(1, 2), is_built=True, is_committed=True, at=7)
+    state = Membership(membership_epoch=1, members=(0, 1), change=change)
+    joiner = Peer(membership_epoch=-1, built=1, is_waiting=True)
+    peers = {0: Peer(membership_epoch=0, is_limited=True, is_asked=True), 1: Peer(is_alive=False), 2: joiner}
 
     again = advance(state, peers, (1, 2))
 
     assert again.change is not None
-    assert (again.change.members, again.change.at, again.round) == ((0, 2), None, 2)
+    assert (again.change.members, again.change.at, again.membership_epoch) == ((0, 2), None, 2)
     gone = advance(state, peers | {0: Peer(is_alive=False)}, (1, 2))
     assert (gone.members, gone.change) == ((), None), "nobody has what was trained: it starts from a checkpoint"

@@ -26,7 +26,7 @@ def train():
         (run.output_dir / "began").write_text(str(first))
         while (run.output_dir / "hold").exists():
             (run.output_dir / "held").touch()
-            if run._boundaries.wants_checkpoint:
+            if run.internals.boundaries.wants_checkpoint:
                 (run.output_dir / "heard").touch()
             time.sleep(0.01)
         time.sleep(0.02)

@@ -27,7 +27,7 @@ SLEEPS = "import time\ntime.sleep(1000)\n"
 # Who comes to join waits in its rehearsal until the file `come` is there; with `fail` it raises an error of its own.
 # Two jobs draw the same order of samples, so that their weights can be compared.
 WAIT = """
-            while run._is_joining and not (out / "come").exists():
+            while run.internals.is_joining and not (out / "come").exists():
                 assert not (out / "fail").exists(), "no data on this node"
                 time.sleep(0.01)
             opt.zero_grad()
@@ -36,7 +36,7 @@ GATED = LIVE.replace("            opt.zero_grad()\n", WAIT.lstrip("\n"))
 GATED = (
     GATED.replace("EPOCHS = 101, 12, 60", f"EPOCHS = 101, 12, {EPOCHS}")
     .replace("me = os", "out.mkdir(exist_ok=True)\nme = os")
-    .replace(".run()", ".run(); run._seed = 7")
+    .replace(".run()", ".run(); run.internals.seed = 7")
 )
 TOGETHER = "Its 2 learners fit on one node ({}) now and train faster there."
 

@@ -21,8 +21,9 @@ from jupyter_dlaas.learner.control.context import Context, current
 from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.learner.environment.program_identifiers import words_in
 from jupyter_dlaas.learner.log_capture.recorder import in_one_piece, leading, record_metrics, record_progress
-from jupyter_dlaas.learner.training_run import checkpoint_policy, independence_check
-from jupyter_dlaas.learner.training_run.run import Run, run_of
+from jupyter_dlaas.learner.training_run import checkpoint_policy, independence_check, training_loop
+from jupyter_dlaas.learner.training_run.run import run_of
+from jupyter_dlaas.learner.training_run.state import RunState
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.protocol import Elastic
 
@@ -149,7 +150,7 @@ class Call:
 class KeptCall(Call):
     """A call that can halt at a batch, and continues there after a restart."""
 
-    def __init__(self, run: Run, context: Context, number: int, framework: str, epochs_before: int) -> None:
+    def __init__(self, run: RunState, context: Context, number: int, framework: str, epochs_before: int) -> None:
         super().__init__()
         self.job_dir = context.job_dir
         self.state: Any = None
@@ -169,18 +170,18 @@ class KeptCall(Call):
         self.batch = 1
         """The number of samples per step over all learners, if known."""
         every_s = context.spec.checkpoint_every_s
-        run._boundaries.on_told = self._is_told
+        run.boundaries.on_told = self._is_told
         self._calm_for_s = 0.0 if context.world_size > 1 else min(_CALM_S, every_s or math.inf)
         """The interval in seconds for work that costs more than reading the clock (cold calls take some µs).
 
         It is 0 with several learners, which must check each boundary together.
         """
         self._worth_s = min(_WORTH * _Program.storing_s, every_s or math.inf)
-        restored = run._restored if run._resume is not None else None
+        restored = run.restored if run.resume is not None else None
         found = restored["call"] if restored is not None else None
         self._is_target = found is not None and found["number"] == number
         if found is None:
-            self._first_step = run._step
+            self._first_step = run.step
         elif number < found["number"] or (self._is_target and found["is_over"]):
             self.end = checkpoint_files.load_end(self.job_dir, number)
         else:
@@ -195,40 +196,40 @@ class KeptCall(Call):
     @property
     def is_replayed(self) -> bool:
         """True while this call only repeats what precedes the checkpoint: nothing counts."""
-        return self._run._resume is not None
+        return self._run.resume is not None
 
     def at(self, epoch: int, step: int) -> None:
         run = self._run
         if not self.is_replayed:
             epochs = self._epochs_before + self.epochs if self.epochs else None
             steps = self._first_step + self.steps if self.steps else None
-            run._epoch = self._epochs_before + epoch
-            run._meter.show(run._epoch, epochs, run._step, steps, None)
+            run.epoch = self._epochs_before + epoch
+            run.meter.show(run.epoch, epochs, run.step, steps, None)
 
     def boundary(self, epoch: int, index: int) -> None:
         """Handle the boundary before batch `index` of an epoch: halt, or write a checkpoint, if due."""
         run = self._run
-        position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run._step)
+        position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run.step)
         if not self.is_replayed:
             self.calm_s = time.monotonic() + self._calm_for_s  # first, so that a request from now on ends the interval
-        run._boundary(position, self._content)
-        if run._meter.pacing is not None and run.rank == 0 and not self.is_replayed:
-            left = None if self.steps is None else max(self.steps - (run._step - self._first_step), 0)
-            run._meter.pacing.look(run._step, self.batch, left)
+        training_loop.boundary(run, position, self._content)
+        if run.meter.pacing is not None and run.rank == 0 and not self.is_replayed:
+            left = None if self.steps is None else max(self.steps - (run.step - self._first_step), 0)
+            run.meter.pacing.look(run.step, self.batch, left)
 
     def passed(self) -> None:
         """Count a batch; replaces `boundary` and `step`."""
         run = self._run
-        run._step += 1
-        run._trained.end += 1
-        run._boundaries.passed()
+        run.step += 1
+        run.trained.end += 1
+        run.boundaries.passed()
 
     def step(self, epoch: int, index: int) -> None:
         """Begin batch `index` of an epoch."""
         run = self._run
-        if run._resume is None:
-            run._epoch = self._epochs_before + epoch
-            run._count(tells=False)
+        if run.resume is None:
+            run.epoch = self._epochs_before + epoch
+            training_loop.count(run, tells=False)
             now = time.monotonic()
             if now >= self.show_s:
                 self.show_s = now + _SHOW_S
@@ -240,7 +241,7 @@ class KeptCall(Call):
     def reach(self) -> None:
         """Mark the checkpoint's position as reached, with all state restored: from here on, training counts."""
         if self.is_replayed:
-            self._run._reach()
+            training_loop.reach(self._run)
 
     def close(self, end: Callable[[], Any], epochs: int) -> None:
         """Complete the call after this many epochs. `end` returns what a restarted program needs from it."""
@@ -253,16 +254,16 @@ class KeptCall(Call):
         if self.end is None and is_new:
             after = self._epochs_before + epochs
             self._epochs_before, self._is_over = after, True
-            run._epoch = after - 1
-            run._meter.show(after, after, run._step, None, 1.0)
-            position = Position(epoch=after, call=self.number + 1, step=run._step)
+            run.epoch = after - 1
+            run.meter.show(after, after, run.step, None, 1.0)
+            position = Position(epoch=after, call=self.number + 1, step=run.step)
             ended_s = time.monotonic()
             if run.rank == 0 and ended_s - self._began_s >= self._worth_s and (write := self._end(end)) is not None:
                 checkpoint_policy.save(run, position, self._content, write)
                 _Program.storing_s = time.monotonic() - ended_s
             # several learners check the same boundaries, with or without a request
-            if run._boundaries.is_stopping or run.world_size > 1:
-                run._boundary(position, self._content)
+            if run.boundaries.is_stopping or run.world_size > 1:
+                training_loop.boundary(run, position, self._content)
 
     @property
     def epochs_after(self) -> int:
@@ -289,7 +290,7 @@ class KeptCall(Call):
             "framework": self._framework,
             "is_over": self._is_over,
             "epochs_before": self._epochs_before,
-            "first_step": self._first_step if not self._is_over else self._run._step,
+            "first_step": self._first_step if not self._is_over else self._run.step,
             "state": state,
         }
 
@@ -378,7 +379,7 @@ def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) 
         independence_check.look(context, alone)
     if not is_whole:
         independence_check.look_at_parts(context)
-        if context.world_size > 1 and "call" in (run_of(context)._restored or ()):
+        if context.world_size > 1 and "call" in (run_of(context).internals.restored or ()):
             raise RuntimeError(
                 f"{framework} cannot continue on several learners from the checkpoint of one learner; "
                 "scale the job back to 1"
@@ -391,21 +392,21 @@ def keeping(framework: str, *, is_whole: bool = True, alone: str | None = None) 
             finally:
                 watched.finish()
             return
-        run = run_of(context)
+        run = run_of(context).internals
         context.control.update_state(uses_run=True)
-        run._begin()
-        if run._restored is not None and "call" not in run._restored:
-            run._reach()
-        run._boundaries.is_between = False
-        was_looping, run._is_looping = run._is_looping, True
+        training_loop.begin(run)
+        if run.restored is not None and "call" not in run.restored:
+            training_loop.reach(run)
+        run.boundaries.is_between = False
+        was_looping, run.is_looping = run.is_looping, True
         call = KeptCall(run, context, _Program.calls, framework, _Program.epochs)
         _Program.calls += 1
         try:
             yield call
         finally:
-            run._is_looping = was_looping
+            run.is_looping = was_looping
             _Program.epochs = call.epochs_after
-        run._boundaries.between()
+        run.boundaries.between()
 
 
 @contextmanager

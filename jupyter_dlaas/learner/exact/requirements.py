@@ -12,7 +12,7 @@ from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.wire.codec import DlaasError
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["NotExact", "begin", "check", "check_data"]
 
@@ -25,14 +25,14 @@ class NotExact(DlaasError):
     code = "not_exact"
 
 
-def begin(run: Run, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
+def begin(run: RunState, shards: int | None, ddp: dict[str, Any] | None, given: list[Any]) -> None:
     """Enable exact mode for a run. Raises NotExact."""
-    most = max(run._context.spec.learners_max or 1, run.world_size) if run._context else 1
-    check(shards, given, is_first=run._exact is None, ddp=ddp, learners=most)
+    most = max(run.context.spec.learners_max or 1, run.world_size) if run.context else 1
+    check(shards, given, is_first=run.exact is None, ddp=ddp, learners=most)
     exact = importlib.import_module("jupyter_dlaas.learner.exact.exact_step")
     # The program's own seed is used if it sets one, so that two jobs with one seed are one training; else the job's.
-    run._seed = derive("exact", sys.modules["torch"].initial_seed())
-    run._exact = exact.Exact(shards, run._objects, run._seed)
+    run.seed = derive("exact", sys.modules["torch"].initial_seed())
+    run.exact = exact.Exact(shards, run.objects, run.seed)
 
 
 def check(

@@ -57,14 +57,14 @@ class Sampler:
     def end(self) -> None:
         """Stop when the program's loops have ended."""
         self._is_over = True
-        if not run._runs:
+        if run.existing_run() is None:
             self._meter.tell_last()
 
     def _tell(self, spot: Spot) -> None:
         one = recorder.made_recorder()
         if one is not None:
             one.loops(spot)
-        elif not run._runs:
+        elif run.existing_run() is None:
             self._meter.show(spot.done or 0, spot.epochs, spot.step or 0, spot.steps, spot.fraction)
 
     def _stack(self) -> list[Frame]:

@@ -18,12 +18,12 @@ from jupyter_dlaas.learner.data.sources import BadData, Source, length
 from jupyter_dlaas.learner.elastic.step_timing import Work
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
 from jupyter_dlaas.learner.reporting.progress_bars import Numbered
-from jupyter_dlaas.learner.training_run import checkpoint_state, divergence, independence_check
+from jupyter_dlaas.learner.training_run import checkpoint_state, divergence, independence_check, training_loop
 from jupyter_dlaas.learner.training_run.step_rollback import RepeatedStep
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.data.batch_policy import Growth
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["Batches", "numbered"]
 
@@ -31,7 +31,7 @@ __all__ = ["Batches", "numbered"]
 class Batches(Numbered):
     """One pass over the data, sharded for this learner. Iterate over it once; `len()` is the number of steps."""
 
-    def __init__(self, owner: Run, source: Source, growth: Growth | None = None) -> None:
+    def __init__(self, owner: RunState, source: Source, growth: Growth | None = None) -> None:
         self._run = owner
         self._source = source
         self._growth = growth
@@ -44,86 +44,86 @@ class Batches(Numbered):
 
     def __iter__(self) -> Iterator[Any]:
         run = self._run
-        run._begin()
+        training_loop.begin(run)
         divergence.check(run)
         checkpoint_state.begin_loop(run)
-        run._counts_epochs = False
+        run.counts_epochs = False
         independence_check.look_at_loop(run, parts=True)
-        call, run._call = run._call, run._call + 1
-        resume = run._resume if run._resume is not None and run._resume.epoch == run._epoch else None
+        call, run.call = run.call, run.call + 1
+        resume = run.resume if run.resume is not None and run.resume.epoch == run.epoch else None
         if resume is not None and call < resume.call:
             return  # the program completed this pass before the checkpoint
-        here = Position(epoch=run._epoch, call=call, index=0, step=run._step)
+        here = Position(epoch=run.epoch, call=call, index=0, step=run.step)
         if resume is not None:
-            here = Position(epoch=run._epoch, call=call, index=resume.index, step=run._step, sample=resume.sample)
-        run._growth = None if self._growth is None else self._growth.bind(run._growth)
-        run._gate.factor = None if run._growth is None else run._growth.factor
-        yield from self._steps(here, derive(run._seed, run._epoch, call))
+            here = Position(epoch=run.epoch, call=call, index=resume.index, step=run.step, sample=resume.sample)
+        run.growth = None if self._growth is None else self._growth.bind(run.growth)
+        run.gate.factor = None if run.growth is None else run.growth.factor
+        yield from self._steps(here, derive(run.seed, run.epoch, call))
 
     def _steps(self, here: Position, seed: int) -> Iterator[Any]:
-        shards = self._run._exact.shards if self._run._exact is not None else 0
+        shards = self._run.exact.shards if self._run.exact is not None else 0
         with closing(feed(self._source, seed, shards)) as todo:
             yield from self._pass(todo, here)
 
     def _pass(self, todo: Feed, here: Position) -> Iterator[Any]:
         run = self._run
         if here.call == 0:
-            run._meter.steps_per_epoch = max(run._meter.steps_per_epoch, todo.steps)
-        if run._gang is not None and run._exact is None:
-            run._gang.watch_passes()
-        if run._is_joining:
+            run.meter.steps_per_epoch = max(run.meter.steps_per_epoch, todo.steps)
+        if run.gang is not None and run.exact is None:
+            run.gang.watch_passes()
+        if run.is_joining:
             yield from self._rehearse(todo)
-            position = run._regrouping.join()
+            position = run.membership.join()
             if not self._is_here(position, here):
                 return
             here = position
         while todo.has(here.sample, self._size()):
-            position = run._boundary(here)
+            position = training_loop.boundary(run, here)
             if position is not here:
                 if not self._is_here(position, here):
                     return
                 here = position
                 continue
-            run._reach()
+            training_loop.reach(run)
             if (work := self._work()) is not None:
                 work.begin()
             size = self._size()  # the gang may just have changed
             share = todo.share(Place(here.sample, size, run.rank, run.world_size))
             yield from self._step(here, share, size)
-            if run._gate.end():
+            if run.gate.end():
                 after = here.sample + share.total
-                here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run._step, sample=after)
+                here = Position(epoch=here.epoch, call=here.call, index=here.index + 1, step=run.step, sample=after)
             else:
                 self._undo(share.total)
-                run._gate.on_step = self._repeated.watch_again()
-                here = Position(epoch=here.epoch, call=here.call, index=here.index, step=run._step, sample=here.sample)
-        run._weigh(None)
-        if run._gang is not None and run._exact is None:
-            run._gang.share_buffers()
+                run.gate.on_step = self._repeated.watch_again()
+                here = Position(epoch=here.epoch, call=here.call, index=here.index, step=run.step, sample=here.sample)
+        training_loop.weigh(run, None)
+        if run.gang is not None and run.exact is None:
+            run.gang.share_buffers()
 
     def _step(self, here: Position, share: Share, size: int) -> Iterator[Any]:
         run = self._run
         self.index = here.index
         for one in share.bad:
-            run._tell_bad(one)
-        run._weigh(share, is_counted=self._source.skips_bad, size=size)
-        may_lose = run._may_lose()
+            training_loop.report_bad_sample(run, one)
+        training_loop.weigh(run, share, is_counted=self._source.skips_bad, size=size)
+        may_lose = training_loop.may_lose(run)
         if may_lose:
-            assert run._context is not None
-            self._repeated = RepeatedStep(run, run._context)
-            run._gate.on_failure = self._repeated.note
-        if run._accumulated is not None:
-            run._accumulated.keep(may_lose=may_lose)
-        run._count(share.total)
-        run._gate.begin()
-        if run._growth is not None and run._growth.rule == "adascale" and share.total == size:
-            run._gate.before_step = functools.partial(self._learn, run._gang.watch() if run._gang else None)
-        if (gang := run._gang) is not None:
-            gang.step = run._step
+            assert run.context is not None
+            self._repeated = RepeatedStep(run, run.context)
+            run.gate.on_failure = self._repeated.note
+        if run.accumulated is not None:
+            run.accumulated.keep(may_lose=may_lose)
+        training_loop.count(run, share.total)
+        run.gate.begin()
+        if run.growth is not None and run.growth.rule == "adascale" and share.total == size:
+            run.gate.before_step = functools.partial(self._learn, run.gang.watch() if run.gang else None)
+        if (gang := run.gang) is not None:
+            gang.step = run.step
         try:
             yield self._given(share)
         except GeneratorExit:
-            run._gate.close()
+            run.gate.close()
             if gang is not None and (line := divergence.left_at()):
                 gang.leave_pass(line)
             raise
@@ -131,29 +131,29 @@ class Batches(Numbered):
 
     def _work(self) -> Work | None:
         """Return this gang's step timing; None in exact mode or if the membership is fixed."""
-        gang = self._run._gang
-        if gang is None or not gang.may_change or self._run._exact is not None:
+        gang = self._run.gang
+        if gang is None or not gang.may_change or self._run.exact is not None:
             return None
         if gang.work is None:
-            assert self._run._context is not None
-            gang.work = Work(self._run._context.control.send, gang.skew())
+            assert self._run.context is not None
+            gang.work = Work(self._run.context.control.send, gang.skew())
         found: Work = gang.work
         return found
 
     def _learn(self, watched: Any) -> None:
         """Update AdaScale with the variance of gradients between learners, before the optimiser's step."""
         run = self._run
-        run._gate.before_step = None
-        if watched is not None and run._growth is not None:
+        run.gate.before_step = None
+        if watched is not None and run.growth is not None:
             local, mean = watched()
-            run._growth.learn(local, mean, run.world_size, self._size())
+            run.growth.learn(local, mean, run.world_size, self._size())
 
     def _given(self, share: Share) -> Any:
         """Return the batch that the user's loop receives."""
         run = self._run
-        if run._exact is not None:
+        if run.exact is not None:
             parts = [(number, placed(part, self._device), count) for number, part, count in share.own]
-            seed_all(derive(run._seed, run._step, "loop"))
+            seed_all(derive(run.seed, run.step, "loop"))
             return importlib.import_module("jupyter_dlaas.learner.exact.exact_step").Parts(share.shards, parts)
         if share.batch is None:
             raise BadData("run.batches: none of this learner's first samples can be read; the log says why")
@@ -162,9 +162,9 @@ class Batches(Numbered):
     def _undo(self, samples: int) -> None:
         """Undo a step in which other learners were lost, so that it can be repeated."""
         run = self._run
-        run._uncount(samples)
-        if run._accumulated is not None:
-            run._accumulated.undo()
+        training_loop.uncount(run, samples)
+        if run.accumulated is not None:
+            run.accumulated.undo()
         self._repeated.undo()
 
     def _size(self) -> int:
@@ -174,22 +174,22 @@ class Batches(Numbered):
     def _rehearse(self, todo: Feed) -> Iterator[Any]:
         """Run two steps whose effects are overwritten, to pay one-time costs (imports, memory) before joining."""
         run, size = self._run, self._size()
-        place = Place(0, size, run.rank, run.world_size) if run._exact is None else Place(0, size, 0, 1)
+        place = Place(0, size, run.rank, run.world_size) if run.exact is None else Place(0, size, 0, 1)
         with redirect_stdout(_Nowhere()):
             for _ in range(2):
                 if todo.has(0, size):
-                    run._gate.begin()
+                    run.gate.begin()
                     share = todo.share(place)
                     yield self._given(replace(share, shards=1, own=share.own[:1]))
-                    run._gate.close()
+                    run.gate.close()
 
     def _is_here(self, position: Position, here: Position) -> bool:
         """Return whether training continues in this pass; otherwise set the position to resume from."""
         run = self._run
         if (position.epoch, position.call) == (here.epoch, here.call):
-            run._resume = run._restored = None
+            run.resume = run.restored = None
             return True
-        run._resume, run._goes_back = position, position.epoch < here.epoch
+        run.resume, run.goes_back = position, position.epoch < here.epoch
         return False
 
 

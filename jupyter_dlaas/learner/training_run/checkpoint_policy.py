@@ -15,7 +15,7 @@ from jupyter_dlaas.learner.training_run import checkpoint_state
 from jupyter_dlaas.wire.protocol import Elastic
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["Add", "is_due", "save"]
 
@@ -31,36 +31,36 @@ Add = Callable[[Path], dict[str, Any]]
 """A function that returns the state of a framework's own loop, and writes larger objects into the given folder."""
 
 
-def is_due(run: Run) -> bool:
+def is_due(run: RunState) -> bool:
     """Return whether a checkpoint is due at this boundary, by time or on request."""
-    if run._wants_checkpoint:
-        return run.rank == 0 or bool(run._gathers)
-    context = run._context
+    if run.wants_checkpoint:
+        return run.rank == 0 or bool(run.checkpoint_hooks)
+    context = run.context
     if run.rank or context is None:
         return False
-    if run._gathers and run.world_size > 1:
-        if run._boundaries.wants_checkpoint:
-            run._boundaries.kept = run._boundaries.asked
+    if run.checkpoint_hooks and run.world_size > 1:
+        if run.boundaries.wants_checkpoint:
+            run.boundaries.kept = run.boundaries.asked
             print(_IN_PARTS, file=sys.stderr, flush=True)
         return False
-    if run._boundaries.wants_checkpoint:
+    if run.boundaries.wants_checkpoint:
         return True
     every_s = context.spec.checkpoint_every_s
-    if not run._has_kept and context.spec.elastic is Elastic.AUTO and run._regrouping is None:
+    if not run.has_checkpoint and context.spec.elastic is Elastic.AUTO and run.membership is None:
         every_s = min(every_s or math.inf, FIRST_S)
-    return every_s > 0 and time.monotonic() - run._saved_s >= every_s and not checkpoint_files.is_busy()
+    return every_s > 0 and time.monotonic() - run.saved_s >= every_s and not checkpoint_files.is_busy()
 
 
-def save(run: Run, position: Position, add: Add | None = None, first: Callable[[], object] | None = None) -> None:
+def save(run: RunState, position: Position, add: Add | None = None, first: Callable[[], object] | None = None) -> None:
     """Take a snapshot, and write it in the background while training continues.
 
     An OSError is printed, and training continues without this checkpoint. `first`: writes what the checkpoint depends
     on, before it.
     """
-    context = run._context
-    run._wants_checkpoint = False
-    run._boundaries.kept = asked = run._boundaries.asked
-    run._has_kept = True
+    context = run.context
+    run.wants_checkpoint = False
+    run.boundaries.kept = asked = run.boundaries.asked
+    run.has_checkpoint = True
     content, left_out = checkpoint_state.content_of(run, is_framework=add is not None)
     try:
         write = checkpoint_files.take(
@@ -69,15 +69,15 @@ def save(run: Run, position: Position, add: Add | None = None, first: Callable[[
             content,
             generation=context.generation if context else 0,
             learners=run.world_size,
-            trained=run._trained,
+            trained=run.trained,
             asked=asked,
             left_out=left_out,
             add=add,
         )
     except OSError as error:
-        print(f"[no checkpoint at step {run._step}: {error}]", file=sys.stderr, flush=True)
+        print(f"[no checkpoint at step {run.step}: {error}]", file=sys.stderr, flush=True)
         return
     finally:
-        run._saved_s = time.monotonic()
+        run.saved_s = time.monotonic()
     send = context.control.send if context is not None else lambda _: None
     checkpoint_files.write_later(write, position.step, send, first)

@@ -21,12 +21,22 @@ from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.reporting.notes import NOT_KEPT, NOT_LOADED, report
 from jupyter_dlaas.learner.training_run import independence_check
+from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
-__all__ = ["begin_loop", "content_of", "load", "put_back", "put_back_objects", "put_back_step"]
+__all__ = [
+    "begin_loop",
+    "content_of",
+    "load",
+    "put_back",
+    "put_back_objects",
+    "put_back_step",
+    "put_back_values",
+    "report_first_step",
+]
 
 _LISTED: Final = 8
 _NO_ITERATOR: Final = (
@@ -39,35 +49,35 @@ _EMPTIED: Final = (
 )
 
 
-def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any], list[str]]:
+def content_of(run: RunState, *, is_framework: bool = False) -> tuple[dict[str, Any], list[str]]:
     """Return the state at a boundary, and the names of changed values that cannot be kept."""
     own: dict[str, Any] = {}
     left_out: list[str] = []
     namespace = b""
-    if run._namespace is not None and not is_framework:
-        stored = run._namespace.store(run.state)
+    if run.namespace is not None and not is_framework:
+        stored = run.namespace.store(run.user_values)
         namespace, left_out = stored.data, sorted(stored.left_out)
         _report_left_out(run, stored.left_out)
     else:
-        own, left_out = user_state.changed(run._context.script if run._context else {}, run._base)
+        own, left_out = user_state.changed(run.context.script if run.context else {}, run.base)
     content = {
-        "objects": {name: one.state_dict() for name, one in run._objects},
-        "parameters": parameter_state.snapshot(run._objects),
-        "modes": run._gang.modes if run._gang is not None else [],
-        "state": run.state,
+        "objects": {name: one.state_dict() for name, one in run.objects},
+        "parameters": parameter_state.snapshot(run.objects),
+        "modes": run.gang.modes if run.gang is not None else [],
+        "state": run.user_values,
         "values": own,
         "namespace": namespace,
         "streams": rng_state.snapshot(),
-        "done": run._gate.done,
-        "gradients": run._accumulated.snapshot() if run._accumulated is not None and run._exact is None else None,
-        "growth": run._growth.state if run._growth is not None else None,
+        "done": run.gate.done,
+        "gradients": run.accumulated.snapshot() if run.accumulated is not None and run.exact is None else None,
+        "growth": run.growth.state if run.growth is not None else None,
     }
     return content, left_out
 
 
-def _report_left_out(run: Run, left_out: dict[str, str]) -> None:
-    new = {path: why for path, why in left_out.items() if path not in run._told}
-    run._told.update(new)
+def _report_left_out(run: RunState, left_out: dict[str, str]) -> None:
+    new = {path: why for path, why in left_out.items() if path not in run.reported}
+    run.reported.update(new)
     if new and run.rank == 0:
         said = "; ".join(f"`{path or 'what the loop has changed'}` ({why})" for path, why in [*new.items()][:_LISTED])
         report(
@@ -75,46 +85,52 @@ def _report_left_out(run: Run, left_out: dict[str, str]) -> None:
         )
 
 
-def load(run: Run, context: Context, without: list[Path]) -> int | None:
+def load(run: RunState, context: Context, without: list[Path]) -> int | None:
     """Read the last checkpoint that is not in `without`; return its step, or None if there is none."""
     found = checkpoint_files.load(context.job_dir, may_tidy=run.rank == 0 and not without, without=without)
     if found is None:
         return None
     manifest, content = found
-    run._restored, run._has_kept = content, True
-    run._resume = position = content["position"]
-    run._epoch, run._step = position.epoch, position.step
-    run.state.clear()
-    run.state.update(content["state"])
-    run._restores_late = "call" not in content and independence_check.has_own_loop(context)
+    run.restored, run.has_checkpoint = content, True
+    run.resume = position = content["position"]
+    run.epoch, run.step = position.epoch, position.step
+    run.user_values.clear()
+    run.user_values.update(content["state"])
+    run.restores_late = "call" not in content and independence_check.has_own_loop(context)
     if manifest.left_out and run.rank == 0 and "call" not in content:
         print(f"[changed, but could not be kept, so not put back: {', '.join(manifest.left_out)}]", flush=True)
     return manifest.step
 
 
-def begin_loop(run: Run) -> None:
+def begin_loop(run: RunState) -> None:
     """Record the program's objects when a loop of `run` begins, and restore the checkpoint."""
-    context = run._context
-    if run._namespace is not None or context is None:
+    context = run.context
+    if run.namespace is not None or context is None:
         return
     module = importlib.import_module("jupyter_dlaas.learner.checkpoint.namespace")
     files = (context.job_dir / "train.py", context.job_dir / "files")
-    run._namespace = module.Namespace(context.script, files, [one for _, one in run._objects], run.rank)
-    run._saved_s = time.monotonic()
-    if run._is_joining:
+    run.namespace = module.Namespace(context.script, files, [one for _, one in run.objects], run.rank)
+    run.saved_s = time.monotonic()
+    if run.is_joining:
         return
-    if run._restored is not None and "call" not in run._restored:
-        told = None if run._restores_late else run._step
+    if run.restored is not None and "call" not in run.restored:
+        reported = None if run.restores_late else run.step
         _put_back_or_before(run, context)
-        run._restores_late = False
-        if run._step != told:
-            run._tell_begin()
+        run.restores_late = False
+        if run.step != reported:
+            report_first_step(run)
     if run.rank == 0:
         _report_iterators(run)
 
 
-def _report_iterators(run: Run) -> None:
-    found = run._namespace.in_progress()
+def report_first_step(run: RunState) -> None:
+    """Report the step from which this learner trains. The restored checkpoint may be older than the newest one."""
+    if run.context is not None:
+        run.context.control.update_state(step=run.step, up_s=uptime_s())
+
+
+def _report_iterators(run: RunState) -> None:
+    found = run.namespace.in_progress()
     for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED)):
         names = sorted({path.partition(".")[0].partition("[")[0] for path, one in found.items() if is_meant(one)})
         if names:
@@ -129,20 +145,20 @@ def _is_file(value: object) -> bool:
     return isinstance(value, io.IOBase)
 
 
-def _put_back_or_before(run: Run, context: Context) -> None:
+def _put_back_or_before(run: RunState, context: Context) -> None:
     """Restore the newest checkpoint that can be loaded completely, or the newest one without its namespace."""
     tried: list[Path] = []
-    first = run._restored
+    first = run.restored
     assert first is not None
     why = ""
-    while run._restored is not None:
+    while run.restored is not None:
         try:
             put_back(run, reverts=bool(tried))
         except Exception as error:  # noqa: BLE001 - restoring objects runs the user's own classes
             why = why or f"{type(error).__name__}: {error}"
-            step = run._restored["position"].step
-            tried.append(run._restored["folder"])
-            run._restored = run._resume = None
+            step = run.restored["position"].step
+            tried.append(run.restored["folder"])
+            run.restored = run.resume = None
             earlier = load(run, context, tried)
             if earlier is not None:
                 report(
@@ -151,10 +167,10 @@ def _put_back_or_before(run: Run, context: Context) -> None:
                 )
         else:
             break
-    if run._restored is None:
-        run._restored, run._resume = first | {"namespace": b""}, first["position"]
-        run._epoch, run._step = run._resume.epoch, run._resume.step
-        run.state.update(first["state"])
+    if run.restored is None:
+        run.restored, run.resume = first | {"namespace": b""}, first["position"]
+        run.epoch, run.step = run.resume.epoch, run.resume.step
+        run.user_values.update(first["state"])
         put_back(run, reverts=True)
         report(
             NOT_LOADED,
@@ -162,35 +178,35 @@ def _put_back_or_before(run: Run, context: Context) -> None:
             "Give models, optimisers and schedules to run.prepare, and other values to run.state.",
         )
     if tried:
-        run._metrics.close()
-        run._metrics = Metrics(context.job_dir / "metrics.jsonl", run._step)
+        run.metrics.close()
+        run.metrics = Metrics(context.job_dir / "metrics.jsonl", run.step)
         if run.rank == 0:
-            run._metrics.open()
+            run.metrics.open()
 
 
-def put_back(run: Run, *, reverts: bool) -> None:
+def put_back(run: RunState, *, reverts: bool) -> None:
     """Restore the state of the checkpoint. `reverts`: also undo changes that this process has made since."""
-    content, context = run._restored, run._context
+    content, context = run.restored, run.context
     if content is None or context is None:
         return
-    if run._namespace is not None and content.get("namespace"):
-        loaded = run._namespace.load(content["namespace"])
-        seed = derive(run._seed, run._step, run.rank)
-        state = run._namespace.put_back(loaded, reverts=reverts, seed=seed)
-        run.state.clear()
-        run.state.update(state)
+    if run.namespace is not None and content.get("namespace"):
+        loaded = run.namespace.load(content["namespace"])
+        seed = derive(run.seed, run.step, run.rank)
+        state = run.namespace.put_back(loaded, reverts=reverts, seed=seed)
+        run.user_values.clear()
+        run.user_values.update(state)
     else:
         put_back_values(run)
     put_back_objects(run)
 
 
-def put_back_objects(run: Run) -> None:
+def put_back_objects(run: RunState) -> None:
     """Load the states of the prepared objects."""
-    if run._restored is None:
+    if run.restored is None:
         return
-    kept = run._restored["objects"]
+    kept = run.restored["objects"]
     torch: Any = sys.modules.get("torch")
-    for name, one in run._objects:
+    for name, one in run.objects:
         if name not in kept:
             continue
         if torch is not None and isinstance(one, torch.nn.Module):
@@ -200,7 +216,7 @@ def put_back_objects(run: Run) -> None:
         else:
             # the object may keep references to it, and it is loaded twice
             one.load_state_dict(copy.deepcopy(kept[name]))
-    parameter_state.put_back(run._objects, run._restored.get("parameters", {}))
+    parameter_state.put_back(run.objects, run.restored.get("parameters", {}))
 
 
 def _load_optimizer(optimizer: Any, state: Any) -> None:
@@ -217,17 +233,17 @@ def _load_optimizer(optimizer: Any, state: Any) -> None:
         optimizer.param_groups, optimizer.state = groups, states
 
 
-def put_back_values(run: Run) -> None:
+def put_back_values(run: RunState) -> None:
     """Bind plain values again, in programs that train in a framework's loop or a custom loop."""
-    if run._restored is None or run._context is None:
+    if run.restored is None or run.context is None:
         return
-    user_state.put_back(run._context.script, run._restored["values"])
+    user_state.put_back(run.context.script, run.restored["values"])
 
 
-def put_back_step(run: Run, content: dict[str, Any]) -> None:
+def put_back_step(run: RunState, content: dict[str, Any]) -> None:
     """Restore state that spans several steps or lies within one: gate, pending gradients and batch growth."""
-    run._gate.take(content.get("done", {}))
-    if run._accumulated is not None:
-        run._accumulated.put_back(content.get("gradients") or content.get("pending"))  # the latter: former versions
-    if run._growth is not None and content.get("growth") is not None:
-        run._growth.state = content["growth"]
+    run.gate.take(content.get("done", {}))
+    if run.accumulated is not None:
+        run.accumulated.put_back(content.get("gradients") or content.get("pending"))  # the latter: former versions
+    if run.growth is not None and content.get("growth") is not None:
+        run.growth.state = content["growth"]

@@ -20,7 +20,7 @@ from jupyter_dlaas.wire.codec import DlaasError, encode
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["LearnersDiverged", "at_end", "check", "goes_on", "left_at", "report_of_epochs", "what_diverged"]
 
@@ -63,15 +63,15 @@ def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[s
     )
 
 
-def check(run: Run) -> None:
+def check(run: RunState) -> None:
     """Raise LearnersDiverged if the learners reached different points of their program."""
-    if run._gang is not None:
-        run._gang.hear()
+    if run.gang is not None:
+        run.gang.hear()
         if what := _what(run):
             raise LearnersDiverged(what)
 
 
-def at_end(run: Run) -> dict[str, object]:
+def at_end(run: RunState) -> dict[str, object]:
     """Return the failure for this learner's result if it ended the program and the others did not; otherwise {}."""
     what = _what(run)
     if not what:
@@ -81,34 +81,34 @@ def at_end(run: Run) -> dict[str, object]:
     return {
         "outcome": "error",
         "code": 1,
-        "failure": body | {"raised_by": [run._context.member if run._context else 0]},
+        "failure": body | {"raised_by": [run.context.member if run.context else 0]},
     }
 
 
-def _what(run: Run) -> str:
-    gang = run._gang
+def _what(run: RunState) -> str:
+    gang = run.gang
     if gang is None or gang.diverged is None:
         return ""
     at = [_at(run, line) for line in gang.lines()]
-    what = what_diverged(gang.diverged.words, step=gang.step, epoch=run._epoch, at=at)
+    what = what_diverged(gang.diverged.words, step=gang.step, epoch=run.epoch, at=at)
     return what if what.endswith("}).") else f"{what} {_INSTEAD}"
 
 
-def goes_on(run: Run, line: int = 0) -> bool:
+def goes_on(run: RunState, line: int = 0) -> bool:
     """Return whether all learners continue training after this epoch. `line`: where this learner leaves the loop.
 
     A collective call. If one learner leaves the loop, the others leave it too, and this is reported. Raises
     LearnersDiverged.
     """
-    gang = run._gang
-    if gang is None or gang.is_alone or run._is_joining or run._resume is not None:
+    gang = run.gang
+    if gang is None or gang.is_alone or run.is_joining or run.resume is not None:
         return not line
-    gang.step = run._step
+    gang.step = run.step
     lines = gang.agree(line)
     if not line:
         check(run)
     if any(lines) and not all(lines) and not run.rank:
-        report(LEFT, report_of_epochs([_at(run, line) for line in lines], run._epoch))
+        report(LEFT, report_of_epochs([_at(run, line) for line in lines], run.epoch))
     return not any(lines)
 
 
@@ -137,9 +137,9 @@ def left_at() -> int:
     return frame.f_lineno if frame.f_code.co_filename == getattr(main, "__file__", None) else -frame.f_lineno
 
 
-def _at(run: Run, line: int) -> str:
+def _at(run: RunState, line: int) -> str:
     """Describe a line number from `left_at` for the user."""
-    context = run._context
+    context = run.context
     if line <= 0 or context is None:
         return f" at line {-line} of a module" if line else ""
     beats = context.control.beats

@@ -16,7 +16,7 @@ from jupyter_dlaas.wire.learner_messages import Independence
 from jupyter_dlaas.wire.protocol import STARTS_WITH_ONE, Elastic
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["alone", "has_own_loop", "has_roles", "look", "look_at_loop", "look_at_parts", "look_at_steps"]
 
@@ -35,14 +35,14 @@ _looked: Final[list[str]] = []
 _KEPT: Final = "and only rank 0's model is kept"
 
 
-def look_at_loop(run: Run, *, parts: bool) -> None:
+def look_at_loop(run: RunState, *, parts: bool) -> None:
     """Check the program when a loop of `run` begins. `parts`: each learner gets a part of the data, not all of it."""
-    context = run._context
-    if _looked or context is None or run._exact is not None or not _may_have_others(context):
+    context = run.context
+    if _looked or context is None or run.exact is not None or not _may_have_others(context):
         return
     torch = sys.modules.get("torch")
     if torch is not None and (
-        any(isinstance(one, torch.nn.Module) for _, one in run._objects) or not torch.is_grad_enabled()
+        any(isinstance(one, torch.nn.Module) for _, one in run.objects) or not torch.is_grad_enabled()
     ):
         return
     data = "run.batches gives each a part of the data" if parts else "each trains on all of the data"

@@ -25,7 +25,7 @@ from jupyter_dlaas.wire.step_range import Range
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.elastic.data_parallel import Gang
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["Regrouping"]
 
@@ -39,13 +39,13 @@ _AGAIN_MOST_S: Final = 5.0
 class Regrouping:
     """One learner's membership across all process groups of its gang. Shares the run's private state."""
 
-    def __init__(self, run: Run, context: Context, gang: Gang) -> None:
+    def __init__(self, run: RunState, context: Context, gang: Gang) -> None:
         self._run, self._context, self._gang = run, context, gang
         self._changed = threading.Condition()
         self._built: dict[int, Any] = {}
         self._lost_before = 0
         """Groups of rounds before this one are lost."""
-        self._round = -1 if run._is_joining else 0
+        self._round = -1 if run.is_joining else 0
         """The round of the current group."""
         self._newest = self._missed = -1
         """The newest round whose group was built; the newest whose group could not be built or entered."""
@@ -55,8 +55,8 @@ class Regrouping:
         """True once it has been asked to leave and has closed the files that the main learner writes."""
         self._trained: list[GenerationSteps] = []
         """The steps trained in each completed generation, by this learner or by the one whose state it received."""
-        run._boundaries.on_build = self._build
-        run._boundaries.on_urgent = self._give_up
+        run.boundaries.on_build = self._build
+        run.boundaries.on_urgent = self._give_up
         context.control.update_state(may_change=True, membership_epoch=self._round, generation=context.generation)
 
     # -- at a boundary
@@ -65,7 +65,7 @@ class Regrouping:
         """Return whether to continue, stop or change membership. A learner without its group waits for the next one."""
         if self._gang.is_stranded:
             self._context.control.update_state(stranded_epoch=self._round)
-        return self._run._boundaries.ask(step, is_stranded=self._gang.is_stranded)
+        return self._run.boundaries.ask(step, is_stranded=self._gang.is_stranded)
 
     def change(self, position: Position, arrived_s: float) -> Position | None:
         """Enter the next group, or leave the job; return None if the group was lost before all learners had entered it.
@@ -73,14 +73,14 @@ class Regrouping:
         Otherwise returns `position` itself, or the position of the learner that is furthest ahead, whose state was
         received.
         """
-        run, context, switch = self._run, self._context, self._run._boundaries.take()
+        run, context, switch = self._run, self._context, self._run.boundaries.take()
         if switch is None:
             return position
         if context.member not in switch.members:
-            run._metrics.close()  # before the wait below: another learner writes them from now on
-            run._meter.hand_over()
+            run.metrics.close()  # before the wait below: another learner writes them from now on
+            run.meter.hand_over()
             self._is_parting = True
-            if not run._boundaries.may_leave(switch.membership_epoch):
+            if not run.boundaries.may_leave(switch.membership_epoch):
                 return None
             raise Leave("told")
         try:
@@ -97,28 +97,28 @@ class Regrouping:
         context.rank, context.world_size = run.rank, run.world_size
         if content is not None:
             position = self._adopt(content)
-        if run._is_joining:
+        if run.is_joining:
             context.generation = switch.generation  # an earlier one than planned, if learners were lost
         elif switch.generation > context.generation:
             self._trained.append(self._trained_now())
-            run._trained = Trained()
+            run.trained = Trained()
             context.generation = switch.generation
         if was_main and run.rank != 0:
-            run._metrics.close()
+            run.metrics.close()
         if run.rank == 0 and not was_main:
             self._become_main()
-        since_s = run._passed_s if switch.boundary is None and run._passed_s else arrived_s
+        since_s = run.passed_s if switch.boundary is None and run.passed_s else arrived_s
         context.control.update_state(
             step=position.step,
             up_s=uptime_s(),
             is_held=False,
             is_waiting=False,
             membership_epoch=switch.membership_epoch,
-            idle_s=None if run._is_joining else time.monotonic() - since_s,
+            idle_s=None if run.is_joining else time.monotonic() - since_s,
             trained=tuple(self._trained),
             generation=context.generation,
         )
-        run._is_joining = False
+        run.is_joining = False
         return position
 
     def join(self) -> Position:
@@ -142,7 +142,7 @@ class Regrouping:
         with self._changed:
             self._check(switch.membership_epoch)
             self._gang.enter(group, rank, size)
-        mine_is = self._run._gate.progress(position.step)
+        mine_is = self._run.gate.progress(position.step)
         steps = self._gang.steps(mine_is)
         furthest = max(steps)
         if min(steps) == furthest:
@@ -157,28 +157,28 @@ class Regrouping:
         return content if mine_is < furthest else None
 
     def _trained_now(self) -> GenerationSteps:
-        return GenerationSteps(self._context.generation, tuple(self._run._trained))
+        return GenerationSteps(self._context.generation, tuple(self._run.trained))
 
     def _adopt(self, content: dict[str, Any]) -> Position:
         run = self._run
-        if run._is_joining:  # the others may be lost before they have reported the steps they trained
+        if run.is_joining:  # the others may be lost before they have reported the steps they trained
             self._trained = [
                 GenerationSteps(generation, tuple(decode(Range, part) for part in ranges))
                 for generation, ranges in content.get("trained", ())
             ]
-        run._restored = content
-        run.state.clear()
-        run.state.update(content["state"])
+        run.restored = content
+        run.user_values.clear()
+        run.user_values.update(content["state"])
         checkpoint_state.put_back(run, reverts=True)
         self._gang.take_modes(content["modes"])
         position: Position = content["position"]
-        for step in range(run._step, position.step) if not run._is_joining else ():
+        for step in range(run.step, position.step) if not run.is_joining else ():
             # the steps the others were ahead by; the learners that trained them may leave
-            run._trained.add(run._epoch, step)
-        run._step = position.step
+            run.trained.add(run.epoch, step)
+        run.step = position.step
         checkpoint_state.put_back_step(run, content)
-        if run._exact is None:
-            seed_all(derive(run._seed, run._step, run.rank))
+        if run.exact is None:
+            seed_all(derive(run.seed, run.step, run.rank))
         else:
             rng_state.put_back(content["streams"])
         return position
@@ -186,10 +186,10 @@ class Regrouping:
     def _become_main(self) -> None:
         """Take over the files that only the main learner writes."""
         run, folder = self._run, self._context.job_dir
-        run._metrics = Metrics(folder / "metrics.jsonl", run._step)
-        run._metrics.open()
-        run._meter.become_main(folder / "progress.json")
-        run._saved_s = time.monotonic()
+        run.metrics = Metrics(folder / "metrics.jsonl", run.step)
+        run.metrics.open()
+        run.meter.become_main(folder / "progress.json")
+        run.saved_s = time.monotonic()
 
     # -- groups
 
@@ -211,7 +211,7 @@ class Regrouping:
     def _build(self, order: BuildGroup) -> None:
         """Start to build a group in the background. Called in the control thread."""
         number, members = order.membership_epoch, order.members
-        if number <= self._run._boundaries.round or self._context.member not in members:
+        if number <= self._run.boundaries.round or self._context.member not in members:
             return
         arguments = ((order.host, order.port), number, members.index(self._context.member), len(members))
         threading.Thread(target=self._build_beside, args=arguments, name=f"dlaas-group-{number}", daemon=True).start()

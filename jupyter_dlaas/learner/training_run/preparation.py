@@ -15,24 +15,24 @@ from torch.optim.lr_scheduler import LRScheduler
 from jupyter_dlaas.learner.checkpoint import parameter_state
 from jupyter_dlaas.learner.elastic import sum_loss
 from jupyter_dlaas.learner.reporting.notes import LOSS, NOT_PREPARED, report
-from jupyter_dlaas.learner.training_run import divergence, independence_check
+from jupyter_dlaas.learner.training_run import divergence, independence_check, training_loop
 
 if TYPE_CHECKING:
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["prepare"]
 
 
-def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: Any, ddp: dict[str, Any]) -> None:
+def prepare(run: RunState, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: Any, ddp: dict[str, Any]) -> None:
     """Register these objects with the gang and the step gate of the run."""
-    gang, gate = run._gang, run._gate
+    gang, gate = run.gang, run.gate
     for name, one in named:
         if isinstance(one, torch.nn.Module):
-            if run._exact is None:
+            if run.exact is None:
                 gang.wrap(one, dict(ddp))
         elif isinstance(one, torch.optim.Optimizer):
             gate.optimizer(name, one)
-            if gang is not None and run._exact is None:
+            if gang is not None and run.exact is None:
                 _follow_groups(run, one)
         elif one is scheduler or isinstance(one, LRScheduler):
             gate.scheduler(name, one)
@@ -40,24 +40,24 @@ def prepare(run: Run, named: Sequence[tuple[str, Any]], scheduler: Any, scaler: 
             gate.scaler(name, one)
         else:
             gate.held_by(name, one)
-    if gang is not None and run._exact is None:
+    if gang is not None and run.exact is None:
         _cover(run)
         if gate.check is None:
-            if run._sums:
+            if run.loss_is_sum:
                 sum_loss.add_up(gang)
             elif not run.rank:
                 sum_loss.look(lambda: _samples(run), lambda kind: _tell_of_sum(run, kind))
-            gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), run._may_lose
+            gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), lambda: training_loop.may_lose(run)
             _Others(run).watch()
-            if run._context is not None:
-                run._context.at_end.append(lambda: divergence.at_end(run))
+            if run.context is not None:
+                run.context.at_end.append(lambda: divergence.at_end(run))
 
 
-def _cover(run: Run) -> None:
-    run._gang.cover([one for found in parameter_state.loose(run._objects).values() for one in found])
+def _cover(run: RunState) -> None:
+    run.gang.cover([one for found in parameter_state.loose(run.objects).values() for one in found])
 
 
-def _follow_groups(run: Run, optimizer: Any) -> None:
+def _follow_groups(run: RunState, optimizer: Any) -> None:
     """Average the parameters that are added to this optimiser later, too."""
     plain = optimizer.add_param_group
 
@@ -68,15 +68,15 @@ def _follow_groups(run: Run, optimizer: Any) -> None:
     optimizer.add_param_group = add_param_group
 
 
-def _samples(run: Run) -> tuple[int, int] | None:
+def _samples(run: RunState) -> tuple[int, int] | None:
     """Return the samples of this learner and of all learners in this step; None if it has none or all of them."""
-    gang = run._gang
-    if gang.is_alone or not run._is_looping or not 0.0 < gang.weight < 1.0:
+    gang = run.gang
+    if gang.is_alone or not run.is_looping or not 0.0 < gang.weight < 1.0:
         return None
-    return run._share, round(run._share / gang.weight)
+    return run.share, round(run.share / gang.weight)
 
 
-def _tell_of_sum(run: Run, kind: sum_loss.Kind) -> None:
+def _tell_of_sum(run: RunState, kind: sum_loss.Kind) -> None:
     size = run.world_size
     if kind is sum_loss.Kind.SUM:
         said = (
@@ -94,25 +94,25 @@ def _tell_of_sum(run: Run, kind: sum_loss.Kind) -> None:
 class _Mean:
     """The mean over the gang of a closure's loss, so that a line search takes the same path in all learners."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
 
     def __call__(self, loss: Any) -> Any:
-        gang = self._run._gang
+        gang = self._run.gang
         is_tensor = isinstance(loss, torch.Tensor)
         if gang.is_alone or not (isinstance(loss, int | float) or (is_tensor and loss.numel() == 1)):
             return loss
-        share = gang.weight if self._run._sums and gang.weight else 1.0
+        share = gang.weight if self._run.loss_is_sum and gang.weight else 1.0
         value = float(loss.detach() if is_tensor else loss)
         mean = gang.mean([value / share], gang.weight)[0]
-        self._run._gate.has_failed |= gang.is_stranded
+        self._run.gate.has_failed |= gang.is_stranded
         return loss.detach().new_full(loss.shape, mean) if is_tensor else mean
 
 
 class _Others:
     """A check for optimisers that were not prepared: created during training, or left out of `run.prepare`."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._is_told = False
 
@@ -122,7 +122,7 @@ class _Others:
             register(lambda optimizer, *_: self._steps(optimizer))
 
     def _steps(self, optimizer: torch.optim.Optimizer) -> None:
-        gate, gang = self._run._gate, self._run._gang
+        gate, gang = self._run.gate, self._run.gang
         if gang.is_alone or gate.knows(optimizer):
             return
         trained = [one for group in optimizer.param_groups for one in group["params"]]
@@ -136,7 +136,7 @@ class _Others:
                 one.grad = None  # an optimiser skips parameters without a gradient
 
     def _tell(self, kind: str) -> None:
-        context = self._run._context
+        context = self._run.context
         if context is None or self._run.rank or independence_check.has_roles(context):
             return
         report(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,30 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_dlaas.jobdir.atomic_files import read_json
-from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
-from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
-from jupyter_dlaas.learner.control.boundaries import Boundaries, Verdict
-from jupyter_dlaas.learner.control.context import Context, Leave, current
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.control.boundaries import Boundaries
+from jupyter_dlaas.learner.control.context import Context, current
 from jupyter_dlaas.learner.control.throughput_report import Pacing
-from jupyter_dlaas.learner.data.batch_policy import BadPolicy, Growth, growth_of
+from jupyter_dlaas.learner.data.batch_policy import BadPolicy, growth_of
 from jupyter_dlaas.learner.data.position import Position
-from jupyter_dlaas.learner.data.sample_reader import Bad
-from jupyter_dlaas.learner.data.sharding import Share
 from jupyter_dlaas.learner.data.sources import Reading, source_of
-from jupyter_dlaas.learner.elastic.step_gate import Gate
 from jupyter_dlaas.learner.environment.program_identifiers import words_in
-from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.learner.reporting.metrics import History, Metrics, number_of
 from jupyter_dlaas.learner.reporting.progress import Meter
-from jupyter_dlaas.learner.training_run import checkpoint_policy, checkpoint_state, divergence, independence_check
+from jupyter_dlaas.learner.training_run import (
+    checkpoint_policy,
+    checkpoint_state,
+    divergence,
+    independence_check,
+    training_loop,
+)
 from jupyter_dlaas.learner.training_run.batches import Batches, numbered
 from jupyter_dlaas.learner.training_run.size_request import learners_for
+from jupyter_dlaas.learner.training_run.state import RunState
 from jupyter_dlaas.runtime.system.process import uptime_s
-from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import DlaasError, encode
 from jupyter_dlaas.wire.learner_messages import SizeRequest
 
-__all__ = ["Batches", "Run", "is_being_made", "run", "run_of"]
+__all__ = ["Batches", "Run", "existing_run", "is_being_made", "run", "run_of"]
 
 
 class NotPreparable(DlaasError):
@@ -68,6 +69,11 @@ def run_of(context: Context) -> Run:
     return _runs[0]
 
 
+def existing_run() -> Run | None:
+    """Return this job's run if it was created already."""
+    return _runs[0] if _runs else None
+
+
 def is_being_made() -> bool:
     """Return whether this job's run is reading its checkpoint. Output handlers must not request the run meanwhile."""
     return bool(_making)
@@ -81,66 +87,53 @@ class Run:
     """The position, state, logging and control of one training program. Created by `run()`."""
 
     def __init__(self, context: Context | None) -> None:
-        self._context = context
-        self.rank: int = context.rank if context else 0
-        self.world_size: int = context.world_size if context else 1
-        self.state: dict[str, Any] = {}
-        """Values that every checkpoint includes: put here what a restart must know."""
-        self._boundaries = Boundaries(context.control if context else None)
-        self._objects: list[tuple[str, Any]] = []
-        self._gang: Any = None
-        self._gate = Gate()
-        self._accumulated: Any = None
-        """The gradients of the prepared models, in a gang whose membership may change."""
-        self._exact: Any = None
-        """The executor of steps in exact mode."""
-        self._growth: Growth | None = None
-        self._regrouping: Any = None
-        self._is_joining = context is not None and context.is_joining
-        """True until a joining learner has received the gang's state. Until then it rehearses, and no effect counts."""
-        self._goes_back = False
-        """True if this joining learner rehearsed in a later epoch than the one the gang is in."""
-        self._moved: list[list[Any]] = []
-        self._hooks: list[Callable[[], object]] = []
-        self._gathers: list[Callable[[], object]] = []
-        self._epoch = self._call = self._index = self._step = 0
-        self._is_epoch_over, self._is_leaving = True, False
-        self._seed = context.seed if context else derive(time.time_ns())
-        self._resume: Position | None = None
-        self._restored: dict[str, Any] | None = None
-        self._has_begun = self._is_looping = self._saw_stop = False
-        self._wants_checkpoint = self._has_kept = False
-        self._counts_epochs = False
+        rank, job_dir = (context.rank, context.job_dir) if context else (0, None)
+        self.internals = RunState(
+            context=context,
+            rank=rank,
+            world_size=context.world_size if context else 1,
+            seed=context.seed if context else derive(time.time_ns()),
+            is_joining=context is not None and context.is_joining,
+            boundaries=Boundaries(context.control if context else None),
+            meter=Meter(job_dir / "progress.json" if job_dir is not None and rank == 0 else None),
+            metrics=Metrics(None, None),
+        )
+        """State for the other modules of this package. Programs use the members below."""
         self.names_logged: set[str] = set()
         """The metric names passed to `log` so far."""
-        self._share = 1
-        self._sums = False
-        """True if the loss is a sum over samples."""
-        self._base: user_state.Base = {}
-        self._namespace: Any = None
-        """The program's objects as they were when its loop over `epochs` or `batches` began."""
-        self._restores_late = False
-        """True if the checkpoint is restored when that loop begins, not before."""
-        self._told: set[str] = set()
-        self._trained = Trained()
-        self._last_step_s: float | None = None
-        self._saved_s = time.monotonic()
-        self._passed_s = 0.0
-        job_dir = context.job_dir if context else None
-        self._meter = Meter(job_dir / "progress.json" if job_dir is not None and self.rank == 0 else None)
-        if context is not None:
-            self._meter.pacing = Pacing(context)
-        step = checkpoint_state.load(self, context, []) if context and not self._is_joining else None
-        self._metrics = Metrics(job_dir / "metrics.jsonl" if job_dir else None, step)
-        if context is not None:
-            self._counts_epochs = "batches" not in words_in(context.job_dir / "train.py").methods
-            context.script.setdefault("enumerate", numbered)
-            if self.rank == 0:
-                self._metrics.open()
-            context.before_results.append(self._gate.release)
-            context.at_end.append(self._end)
+        state = self.internals
+        if context is None:
+            return
+        state.meter.pacing = Pacing(context)
+        step = None if state.is_joining else checkpoint_state.load(state, context, [])
+        state.metrics = Metrics(context.job_dir / "metrics.jsonl", step)
+        state.counts_epochs = "batches" not in words_in(context.job_dir / "train.py").methods
+        context.script.setdefault("enumerate", numbered)
+        if rank == 0:
+            state.metrics.open()
+        context.before_results.append(state.gate.release)
+        context.at_end.append(self._end)
 
     # -- identity -----------------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of this learner in the gang, from 0."""
+        return self.internals.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of learners that train together now."""
+        return self.internals.world_size
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Values that every checkpoint includes: put here what a restart must know."""
+        return self.internals.user_values
+
+    @state.setter
+    def state(self, values: dict[str, Any]) -> None:
+        self.internals.user_values = values
 
     @property
     def is_main(self) -> bool:
@@ -150,51 +143,45 @@ class Run:
     @property
     def step(self) -> int:
         """The number of steps that the job has begun, over all epochs, restarts and sizes."""
-        return self._step
+        return self.internals.step
 
     @property
     def epoch(self) -> int:
         """The epoch in progress."""
-        return self._epoch
+        return self.internals.epoch
 
     @property
     def is_looping(self) -> bool:
         """True once the program has entered a loop over `epochs` or `batches`, which then define its position."""
-        return self._is_looping
+        return self.internals.is_looping
 
     @property
     def device(self) -> Any:
         """The device for tensors: a `torch.device` if torch is loaded, else its name."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return "cpu"
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        return self.internals.device
 
     @property
     def output_dir(self) -> Path:
         """A directory for the program's own files. The job's card lists its contents."""
-        if self._context is not None:
-            return self._context.output_dir
-        folder = Path("dlaas-output")
-        folder.mkdir(exist_ok=True)
-        return folder
+        return self.internals.output_dir
 
     @property
     def history(self) -> History:
         """All logged metrics by name, as in `run.history["loss"]`. Includes values from before halts and restarts."""
-        return self._metrics.history
+        return self.internals.metrics.history
 
     @property
     def should_stop(self) -> bool:
         """True once the job has to stop. Custom training loops check it and end by themselves."""
-        self._begin()
-        self._restore_early()
-        self._saw_stop = self._saw_stop or self._boundaries.is_stopping
-        return self._saw_stop
+        state = self.internals
+        training_loop.begin(state)
+        training_loop.restore_early(state)
+        state.saw_stop = state.saw_stop or state.boundaries.is_stopping
+        return state.saw_stop
 
     def on_halt(self, fn: Callable[[], object]) -> Callable[[], object]:
         """Call `fn` before this learner stops, just before the checkpoint is written. Usable as a decorator."""
-        self._hooks.append(fn)
+        self.internals.halt_hooks.append(fn)
         return fn
 
     def on_checkpoint(self, fn: Callable[[], object]) -> Callable[[], object]:
@@ -203,7 +190,7 @@ class Run:
         With several learners, no periodic checkpoint is written then: only when the job stops and where all learners
         call `checkpoint`.
         """
-        self._gathers.append(fn)
+        self.internals.checkpoint_hooks.append(fn)
         return fn
 
     def request_gpus(self, number: int) -> None:
@@ -212,10 +199,11 @@ class Run:
         The request is equivalent to one made on the job's card: it holds until the next request and is granted as soon
         as enough GPUs are available. Make the same call in all learners. Does nothing outside a job. Raises NotAllowed.
         """
-        if self._context is not None:
-            learners = learners_for(self._context.spec, number)
-            if self.rank == 0 and self._resume is None and not self._is_joining:
-                self._context.control.update_state(size_request=SizeRequest(learners, self._step))
+        state = self.internals
+        if state.context is not None:
+            learners = learners_for(state.context.spec, number)
+            if self.rank == 0 and state.counts:
+                state.context.control.update_state(size_request=SizeRequest(learners, state.step))
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -235,9 +223,10 @@ class Run:
         …). `loss="sum"`: the loss is a sum over samples (reduction="sum"), so gradients are summed over learners, too.
         `shards`: exact mode, see `train_step`. Raises NotPreparable, NotShareable, NotExact.
         """
+        state = self.internals
         if loss not in ("mean", "sum"):
             raise NotPreparable(f'run.prepare(loss={loss!r}): a loss is a "mean" over samples, or their "sum"')
-        self._sums = loss == "sum"
+        state.loss_is_sum = loss == "sum"
         given = [one for one in (*objects, scheduler, scaler) if one is not None]
         for one in given:
             if not callable(getattr(one, "state_dict", None)) or not callable(getattr(one, "load_state_dict", None)):
@@ -247,22 +236,22 @@ class Run:
                 raise NotPreparable(f"run.prepare: a {type(one).__name__} cannot be prepared: {hint}")
         torch = sys.modules.get("torch")
         for one in given:
-            self._objects.append((f"{len(self._objects)}:{type(one).__name__}", one))
+            state.objects.append((f"{len(state.objects)}:{type(one).__name__}", one))
             if torch is not None and isinstance(one, torch.nn.Module) and self.device.type != "cpu":
                 one.to(self.device)
-        if shards is not None or self._exact is not None:
-            importlib.import_module("jupyter_dlaas.learner.exact.requirements").begin(self, shards, ddp, given)
-        if not self._restores_late:
-            checkpoint_state.put_back_objects(self)
-        is_gang = torch is not None and (self.world_size > 1 or self._may_change())
+        if shards is not None or state.exact is not None:
+            importlib.import_module("jupyter_dlaas.learner.exact.requirements").begin(state, shards, ddp, given)
+        if not state.restores_late:
+            checkpoint_state.put_back_objects(state)
+        is_gang = torch is not None and (self.world_size > 1 or training_loop.may_change(state))
         if is_gang:
-            self._meet()
-        if torch is not None and (is_gang or self._exact is not None):
+            training_loop.meet(state)
+        if torch is not None and (is_gang or state.exact is not None):
             preparing = importlib.import_module("jupyter_dlaas.learner.training_run.preparation")
-            preparing.prepare(self, self._objects[-len(given) :], scheduler, scaler, ddp or {})
-        if torch is not None and self._context is not None and self._accumulated is None:
+            preparing.prepare(state, state.objects[-len(given) :], scheduler, scaler, ddp or {})
+        if torch is not None and state.context is not None and state.accumulated is None:
             module = importlib.import_module("jupyter_dlaas.learner.elastic.gradient_snapshot")
-            self._accumulated = module.Accumulated(self._objects, lambda: self._step)
+            state.accumulated = module.Accumulated(state.objects, lambda: state.step)
         return given[0] if len(given) == 1 else tuple(given)
 
     def train_step(self, fn: Callable[[Any], Any], batch: Any, update: Callable[[], object] | None = None) -> Any:
@@ -278,84 +267,57 @@ class Run:
         no speed-up. Exactness holds for one type of device and one version of PyTorch, with one thread per learner.
         Raises NotExact.
         """
-        if self._exact is None:
+        if self.internals.exact is None:
             raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
-        return self._exact.step(fn, batch, update, self._step)
-
-    def _may_change(self) -> bool:
-        """Return whether this gang's membership may change while it trains."""
-        if self._context is None or not self._context.may_change:
-            return False
-        return self.device.type == "cpu" or bool(
-            importlib.import_module("jupyter_dlaas.learner.elastic.nccl_group").is_able()
-        )
-
-    def _meet(self) -> None:
-        if self._gang is not None:
-            return
-        module = importlib.import_module("jupyter_dlaas.learner.elastic.data_parallel")
-        may_change = self._may_change()
-        self._gang = gang = module.Gang(self.device, self.rank, self.world_size, self._gate, may_change=may_change)
-        if self._context is not None:
-            self._context.control.beats.collectives_started = gang.talks
-        if may_change and self._context is not None:
-            regrouping = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
-            self._regrouping = regrouping.Regrouping(self, self._context, gang)
-            if self._is_joining:
-                gang.enter(None, self.rank, 1)
-            elif self.world_size > 1:
-                gang.meet(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-        if not self._is_joining:
-            gang.check_step(self._step)
-        if self._exact is not None:
-            self._exact.gang = gang
-            if not self._is_joining:
-                self._exact.share()
+        return self.internals.exact.step(fn, batch, update, self.internals.step)
 
     # -- loops --------------------------------------------------------------------------------------------------------
 
     def epochs(self, number: int | None = None) -> Iterator[int]:
         """Iterate over the remaining epochs, counted from 0; a restart continues with the interrupted epoch."""
+        state = self.internals
         if number is None:
-            number = self._context.spec.epochs if self._context else None
+            number = state.context.spec.epochs if state.context else None
         if number is None:
             raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
-        self._begin()
-        checkpoint_state.begin_loop(self)
-        self._meter.epochs = number
-        if self._counts_epochs:
-            independence_check.look_at_loop(self, parts=False)
+        training_loop.begin(state)
+        checkpoint_state.begin_loop(state)
+        state.meter.epochs = number
+        if state.counts_epochs:
+            independence_check.look_at_loop(state, parts=False)
         epoch = -1
         while (epoch := self._next_epoch(epoch)) < number:
-            self._epoch, self._call, self._is_epoch_over = epoch, 0, False
-            if self._counts_epochs:
-                self._boundary(Position(epoch=epoch, step=self._step))
-                self._reach()
-                self._count()
+            state.epoch, state.call, state.is_epoch_over = epoch, 0, False
+            if state.counts_epochs:
+                training_loop.boundary(state, Position(epoch=epoch, step=state.step))
+                training_loop.reach(state)
+                training_loop.count(state)
             try:
                 yield epoch
             except GeneratorExit:
-                self._is_epoch_over = not self._is_leaving
+                state.is_epoch_over = not state.is_leaving
                 if line := divergence.left_at():
-                    divergence.goes_on(self, line)
+                    divergence.goes_on(state, line)
                 raise
-            self._is_epoch_over = True
-            if not divergence.goes_on(self):
+            state.is_epoch_over = True
+            if not divergence.goes_on(state):
                 return
-            has_schedule = self._context is not None and bool(self._context.spec.schedule)
-            self._meter.tell(epoch + 1, self._step, force=has_schedule)
+            has_schedule = state.context is not None and bool(state.context.spec.schedule)
+            state.meter.tell(epoch + 1, state.step, force=has_schedule)
 
     def _next_epoch(self, epoch: int) -> int:
-        if self._goes_back and self._resume is not None:
-            self._goes_back = False
-            return self._resume.epoch
+        state = self.internals
+        if state.goes_back and state.resume is not None:
+            state.goes_back = False
+            return state.resume.epoch
         return max(epoch + 1, self._first_epoch())
 
     def _first_epoch(self) -> int:
-        if self._is_joining and self._context is not None:
-            epoch = (read_json(self._context.job_dir / "progress.json") or {}).get("epoch")
+        state = self.internals
+        if state.is_joining and state.context is not None:
+            epoch = (read_json(state.context.job_dir / "progress.json") or {}).get("epoch")
             return epoch if isinstance(epoch, int) else 0
-        return self._resume.epoch if self._resume else 0
+        return state.resume.epoch if state.resume else 0
 
     def batches(
         self,
@@ -382,141 +344,17 @@ class Run:
         `skip_bad`: skip and list samples that raise an exception when they are read. Further options are passed to
         torch's DataLoader. Raises BadData, BadPolicy, NotExact.
         """
-        reading = Reading(skip_bad=skip_bad, is_exact=self._exact is not None)
+        state = self.internals
+        reading = Reading(skip_bad=skip_bad, is_exact=state.exact is not None)
         source = source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options, reading=reading)
         growth = growth_of(batch, source.batch_size, max_batch, rate, warmup_steps)
         if growth is not None and source.groups is not None:
             raise BadPolicy('run.batches(batch="grow"): a batch sampler decides itself how large its batches are')
-        if self._exact is not None:
+        if state.exact is not None:
             importlib.import_module("jupyter_dlaas.learner.exact.requirements").check_data(
-                source, self._exact.shards, grows=growth is not None
+                source, state.exact.shards, grows=growth is not None
             )
-        return Batches(self, source, growth)
-
-    def _weigh(self, share: Share | None, *, is_counted: bool = False, size: int = 0) -> None:
-        """Set the weight of this learner's gradients in the next step. `is_counted`: some samples may be missing."""
-        if self._growth is not None and share is not None:
-            self._growth.begin(self._step, size)
-        gang = self._gang
-        if gang is None or self._exact is not None:
-            self._share = share.count if share is not None else 1
-        elif share is None:
-            gang.weight = 1.0 / self.world_size
-        else:
-            self._share = share.count
-            total = gang.total(share.count) if is_counted else share.total
-            gang.weight = share.count / total if total else 0.0
-
-    def _may_lose(self) -> bool:
-        """Return whether other learners may be lost in the next step, so that the step would be repeated."""
-        return self._gang is not None and self._gang.may_change and self.world_size > 1
-
-    def _tell_bad(self, one: Bad) -> None:
-        print(f"[sample {one.number} cannot be read and is left out: {one.why}]", flush=True)
-        with (self.output_dir / "bad-samples.txt").open("a", encoding="utf-8") as file:
-            print(one.number, one.why.replace("\n", " "), file=file)
-
-    def _count(self, samples: int = 0, *, tells: bool = True) -> None:
-        """Begin a step: values logged from now on belong to it."""
-        self._step += 1
-        self._trained.add(self._epoch, self._step - 1)
-        if tells:
-            self._meter.step(self._epoch, self._step, samples)
-
-    def _uncount(self, samples: int) -> None:
-        self._step -= 1
-        self._trained.undo()
-        self._meter.step(self._epoch, self._step, -samples)
-
-    # -- boundaries ---------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Begin training: restore the checkpoint or seed this learner, and start to report progress. Runs once."""
-        if self._has_begun:
-            return
-        self._has_begun = True
-        context = self._context
-        if context is None:
-            return
-        if not independence_check.has_own_loop(context):
-            self._base = user_state.base(context.script)
-        if self.world_size > 1 and "torch" in sys.modules and self._objects:
-            self._meet()
-        if self._is_joining:
-            return
-        if self._resume is None:
-            if self.rank and self._exact is None:
-                seed_all(derive(self._seed, self._step, self.rank))
-        elif self._restored is not None and "call" not in self._restored and not self._restores_late:
-            # (A checkpoint from a framework's own loop is restored there: the code before it runs again with its own
-            # values.)
-            checkpoint_state.put_back(self, reverts=False)
-        self._boundaries.begin()
-        self._saved_s = time.monotonic()
-        if self._restored is None or ("call" not in self._restored and not self._restores_late):
-            self._tell_begin()
-
-    def _tell_begin(self) -> None:
-        """Report the step from which this learner trains, once its checkpoint is restored: an earlier one may serve."""
-        if self._context is not None:
-            self._context.control.update_state(step=self._step, up_s=uptime_s())
-
-    def _restore_early(self) -> None:
-        """Restore the checkpoint now: a custom loop has no position at which to wait for it."""
-        if self._restores_late and self._namespace is None:
-            self._restores_late = False
-            checkpoint_state.put_back(self, reverts=False)
-            self._tell_begin()
-
-    def _boundary(self, position: Position, add: checkpoint_policy.Add | None = None) -> Position:
-        """Stop, change the gang's membership or write a checkpoint, if due. Called between two steps.
-
-        Returns `position` itself, or the position at which this learner continues with the other learners' state.
-        """
-        self._is_looping = True
-        arrived_s = time.monotonic()
-        found: Position | None
-        live = self._regrouping
-        while (verdict := live.ask(position.step) if live else self._boundaries.ask()) is Verdict.SWITCH:
-            found = live.change(position, arrived_s)
-            if found is not None and found is not position:
-                return found
-        if verdict is Verdict.STOP:
-            self._last_step_s = uptime_s()
-            for hook in (*self._hooks, *self._gathers):
-                hook()
-            if self.rank == 0 and (self._trained or self._resume is None):
-                checkpoint_policy.save(self, position, add)
-            checkpoint_files.settle()
-            self._is_leaving = True
-            raise Leave("told")
-        self._passed_s = arrived_s
-        if self._resume is None and checkpoint_policy.is_due(self):
-            for hook in self._gathers:
-                hook()
-            self._wants_checkpoint = False
-            if self.rank == 0:
-                checkpoint_policy.save(self, position, add)
-        return position
-
-    def _reach(self) -> None:
-        """Restore the checkpoint's state when the program reaches the position at which it was taken."""
-        if self._resume is None:
-            return
-        self._resume = None
-        assert self._restored is not None
-        if "call" in self._restored:
-            checkpoint_state.put_back_values(self)
-        else:
-            checkpoint_state.put_back(self, reverts=True)  # the code before this position has run a second time
-        checkpoint_state.put_back_step(self, self._restored)
-        if self.rank == 0 or self._exact is not None:
-            rng_state.put_back(self._restored["streams"])
-        else:
-            seed_all(derive(self._seed, self._step, self.rank))
-        if "call" in self._restored:  # the code before it only led to this position
-            self._tell_begin()
-        self._restored = None
+        return Batches(state, source, growth)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -525,16 +363,17 @@ class Run:
 
         Outside a job, it is written to `dlaas-checkpoints/` in the working directory.
         """
-        self._begin()
-        self._restore_early()
-        if self._is_looping:
-            self._wants_checkpoint = True
-            self._boundaries.call_up()
+        state = self.internals
+        training_loop.begin(state)
+        training_loop.restore_early(state)
+        if state.is_looping:
+            state.wants_checkpoint = True
+            state.boundaries.call_up()
             return
-        for hook in self._gathers:
+        for hook in state.checkpoint_hooks:
             hook()
         if self.rank == 0:
-            checkpoint_policy.save(self, Position(epoch=self._epoch, step=self._step))
+            checkpoint_policy.save(state, Position(epoch=state.epoch, step=state.step))
             checkpoint_files.settle()
 
     # -- metrics ------------------------------------------------------------------------------------------------------
@@ -545,46 +384,48 @@ class Run:
         Rank 0's values are logged, or with `reduce="mean"` the mean over all samples. Returns the logged numbers. Means
         are identical in all learners, so all learners can base the same decision on them.
         """
-        self._begin()
-        divergence.check(self)
+        state = self.internals
+        training_loop.begin(state)
+        divergence.check(state)
         if reduce not in (None, "mean"):
             raise DlaasError(f'run.log(reduce={reduce!r}): there is only reduce="mean"')
         found = {name: number_of(name, value) for name, value in metrics.items()}
         if reduce == "mean" and self.world_size > 1:
-            self._meet()
-            means: Sequence[float] = self._gang.mean(list(found.values()), float(self._share))
+            training_loop.meet(state)
+            means: Sequence[float] = state.gang.mean(list(found.values()), float(state.share))
             found = dict(zip(found, means, strict=True))
         self.names_logged.update(found)
-        self.record(found, step=self._step, epoch=self._epoch, source="run")
+        self.record(found, step=state.step, epoch=state.epoch, source="run")
         return found
 
     def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
         """Add numbers to the metrics; called by `log`, and by log capture for numbers found in output."""
         # Drop numbers on the way to a checkpoint's position: the same lines logged them in the first run. Drop those of
         # a failed step, too: its repetition logs them.
-        if self._resume is None and not self._is_joining and not self._gate.is_torn:
-            self._metrics.log(found, step=step, epoch=epoch, source=source)
+        if self.internals.counts and not self.internals.gate.is_torn:
+            self.internals.metrics.log(found, step=step, epoch=epoch, source=source)
 
     def in_one_piece(self) -> AbstractContextManager[None]:
         """Return a context in which added metrics are written together."""
-        return self._metrics.together()
+        return self.internals.metrics.together()
 
     def show(self, epoch: int, epochs: int | None, step: int | None, steps: int | None, fraction: float | None) -> None:
         """Show progress that log capture found, unless this run's own loops report it."""
-        if not self._is_looping:
-            self._meter.show(epoch, epochs, step or 0, steps, fraction)
+        if not self.internals.is_looping:
+            self.internals.meter.show(epoch, epochs, step or 0, steps, fraction)
 
     def _end(self) -> dict[str, Any]:
         """Return this run's part of result.json."""
+        state = self.internals
         checkpoint_files.settle()
-        self._metrics.flush()
-        if self._meter.has_shown:
-            self._meter.tell_last()
-        elif self._has_begun:
-            self._meter.tell(self._epoch + self._is_epoch_over, self._step, force=True)
-        found: dict[str, Any] = {"step": self._step, "up_s": self._last_step_s or uptime_s()}
+        state.metrics.flush()
+        if state.meter.has_shown:
+            state.meter.tell_last()
+        elif state.has_begun:
+            state.meter.tell(state.epoch + state.is_epoch_over, state.step, force=True)
+        found: dict[str, Any] = {"step": state.step, "up_s": state.last_step_s or uptime_s()}
         if self.rank == 0:
-            found["trained"] = [encode(one) for one in self._trained]
-        if self._saw_stop:
+            found["trained"] = [encode(one) for one in state.trained]
+        if state.saw_stop:
             found["saw_stop"] = True
         return found

@@ -18,7 +18,7 @@ from jupyter_dlaas.learner.reporting.notes import REPEATED, report
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.control.context import Context
-    from jupyter_dlaas.learner.training_run.run import Run
+    from jupyter_dlaas.learner.training_run.state import RunState
 
 __all__ = ["RepeatedStep"]
 
@@ -28,28 +28,28 @@ _LISTED: Final = 6
 class RepeatedStep:
     """The state of a program within one step, for a rollback."""
 
-    def __init__(self, run: Run, context: Context) -> None:
+    def __init__(self, run: RunState, context: Context) -> None:
         self._run, self._context = run, context
-        self._names = run._namespace.mark()
-        self._state = user_state.mark(run.state)
+        self._names = run.namespace.mark()
+        self._state = user_state.mark(run.user_values)
         self._bars = progress_bars.mark()
         self._at_failure: Any = None
         self._why = ""
-        self._step = run._step + 1
+        self._step = run.step + 1
 
     def note(self) -> None:
         """Record all objects when the step has failed, before the program changes them in the rest of the step."""
         try:
             self._at_failure = self._snapshot()
-            self._at_failure.keep_arrays(self._run._namespace)
+            self._at_failure.keep_arrays(self._run.namespace)
         except Exception as error:  # noqa: BLE001 - objects of any class may fail in any way; training continues
             self._why = f"{type(error).__name__}: {error}"
 
     def _snapshot(self) -> Any:
         run = self._run
         module = importlib.import_module("jupyter_dlaas.learner.checkpoint.namespace")
-        objects = [one for _, one in run._objects]
-        return module.Namespace(self._context.script, run._namespace.files, objects, also={"run.state": run.state})
+        objects = [one for _, one in run.objects]
+        return module.Namespace(self._context.script, run.namespace.files, objects, also={"run.state": run.user_values})
 
     def undo(self) -> None:
         """Restore the state at the start of the failed step, and report what may be counted twice."""
@@ -61,8 +61,8 @@ class RepeatedStep:
             except Exception as error:  # noqa: BLE001 - as above
                 self._why = f"{type(error).__name__}: {error}"
             self._at_failure = None
-        run._namespace.back_to(self._names)
-        user_state.back_to(run.state, self._state)
+        run.namespace.back_to(self._names)
+        user_state.back_to(run.user_values, self._state)
         progress_bars.back_to(self._bars)
         if self._why:
             self._tell(f"what the loop changes beside the prepared objects ({self._why})")
@@ -80,7 +80,7 @@ class RepeatedStep:
             return None
 
         def compare() -> None:
-            run._gate.on_step = None
+            run.gate.on_step = None
             try:
                 found = before.changed_in_place()
             except Exception as error:  # noqa: BLE001 - as above

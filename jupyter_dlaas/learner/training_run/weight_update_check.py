@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.environment import import_hooks
 from jupyter_dlaas.learner.reporting.notes import OPTIMIZER, report
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.learner.training_run.run import Run
 
 __all__ = ["FirstSteps", "watch"]
 
@@ -89,7 +92,8 @@ class FirstSteps:
         walk: Any = importlib.import_module("jupyter_dlaas.transfer.object_traversal").walk
         parameter: Any = sys.modules["torch.nn.parameter"].Parameter
         running: Any = sys.modules.get("jupyter_dlaas.learner.training_run.run")
-        roots = [one for run in running._runs for _, one in run._objects] if running is not None else []
+        run: Run | None = running.existing_run() if running is not None else None
+        roots = [one for _, one in run.internals.objects] if run is not None else []
         roots += [self._context.script.get(name) for name in self._context.spec.outputs]
         optimiser: Any = sys.modules["torch.optim.optimizer"].Optimizer
         named = {str(number): one for number, one in enumerate(roots) if not isinstance(one, optimiser)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from jupyter_dlaas.wire.journal import Goal, Wanted
 
-__all__ = ["Act", "Seen", "agree", "decide"]
+__all__ = ["FLAGS", "RULES", "Act", "Rule", "Seen", "agree", "decide"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,53 @@ class Act(StrEnum):
     STOPPED = "stopped"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Row of the decision table. A condition that is None holds for both values."""
+
+    act: Act
+    goal: Goal | None = None
+    is_alive: bool | None = None
+    """Learners are alive."""
+    is_broken: bool | None = None
+    is_changing: bool | None = None
+    is_leaving: bool | None = None
+    is_newer: bool | None = None
+    """The wanted generation is newer than the one that was started last."""
+    may_change: bool | None = None
+    is_complete: bool | None = None
+
+    def fits(self, goal: Goal, flags: Mapping[str, bool]) -> bool:
+        """Return whether all conditions hold."""
+        if self.goal is not None and self.goal is not goal:
+            return False
+        return all(getattr(self, name) in (None, value) for name, value in flags.items())
+
+
+RULES: Final = (
+    Rule(act=Act.END, goal=Goal.STOP, is_alive=True),
+    Rule(act=Act.STOPPED, goal=Goal.STOP),
+    # Learners are alive.
+    Rule(act=Act.END, is_alive=True, is_broken=True),
+    Rule(act=Act.CHANGE, is_alive=True, is_changing=True, is_leaving=False),  # a committed change is finished first
+    Rule(act=Act.LEAVE, is_alive=True, is_leaving=True),
+    Rule(act=Act.LEAVE, is_alive=True, goal=Goal.HALT),
+    Rule(act=Act.CHANGE, is_alive=True, is_newer=True, may_change=True),
+    Rule(act=Act.LEAVE, is_alive=True, is_newer=True),
+    Rule(act=Act.WAIT, is_alive=True),
+    # No learner is alive. A complete job needs no halt: no training is left to resume.
+    Rule(act=Act.COMPLETE, is_complete=True),
+    Rule(act=Act.HALTED, goal=Goal.HALT),
+    Rule(act=Act.START, is_newer=True),
+    # A halt was withdrawn too late. The job is closed all the same, so that a caller that wants it to run asks anew.
+    Rule(act=Act.HALTED, is_leaving=True),
+    Rule(act=Act.WAIT),
+)
+"""Decision table of a guardian: the first row whose conditions hold gives the action."""
+FLAGS: Final = ("is_alive", "is_broken", "is_changing", "is_leaving", "is_newer", "may_change", "is_complete")
+"""Conditions of a rule beside the goal."""
+
+
 def decide(wanted: Wanted | None, seen: Seen) -> Act:
     """Return the next action.
 
@@ -58,26 +107,23 @@ def decide(wanted: Wanted | None, seen: Seen) -> Act:
     """
     if wanted is None:
         return Act.WAIT
-    if wanted.goal is Goal.STOP:
-        return Act.END if seen.alive else Act.STOPPED
-    if seen.alive:
-        if seen.is_broken:
-            return Act.END
-        if seen.is_changing and not seen.is_leaving:
-            return Act.CHANGE
-        if seen.is_leaving or wanted.goal is Goal.HALT:
-            return Act.LEAVE
-        if wanted.generation > seen.generation:
-            return Act.CHANGE if seen.may_change else Act.LEAVE
-        return Act.WAIT
-    if seen.is_complete:
-        return Act.COMPLETE  # also if a halt arrives at the last moment: no training is left to resume
-    if wanted.goal is Goal.HALT:
-        return Act.HALTED
-    if wanted.generation > seen.generation:
-        return Act.START
-    # A halt was withdrawn too late. Close the job all the same, so that a caller that wants it to run asks for it anew.
-    return Act.HALTED if seen.is_leaving else Act.WAIT
+    return _act(
+        wanted.goal,
+        seen.alive > 0,
+        seen.is_broken,
+        seen.is_changing,
+        seen.is_leaving,
+        wanted.generation > seen.generation,
+        seen.may_change,
+        seen.is_complete,
+    )
+
+
+@functools.cache
+def _act(goal: Goal, *flags: bool) -> Act:
+    """Return the action of the first row that fits; flags are in the order of `FLAGS`."""
+    state = dict(zip(FLAGS, flags, strict=True))
+    return next(rule.act for rule in RULES if rule.fits(goal, state))
 
 
 def agree(passed: Iterable[int | None]) -> int:

@@ -227,7 +227,7 @@ class Guardian:
             is_leaving=self._shutdown.is_leaving or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
             may_change=self._wanted is not None and self._live.may_become(self._wanted),
-            is_changing=self._live.is_told and not self._live.is_over,
+            is_changing=self._live.is_committed and not self._live.is_over,
         )
 
     def _is_complete(self) -> bool:
@@ -288,7 +288,7 @@ class Guardian:
         wanted = self._wanted
         assert wanted is not None
         self._generation = self._live.change(wanted, self._generation)
-        return self._generation == wanted.generation and not self._live.is_told
+        return self._generation == wanted.generation and not self._live.is_committed
 
     def _mend(self) -> None:
         """Let the survivors of a loss continue at once without the lost learners."""
@@ -380,7 +380,8 @@ class Guardian:
             generation, rank = fact.generation or 0, fact.rank or 0
         one = Learner(member, generation, rank, who, fd, is_ready=member in earlier.ready, is_adopted=True)
         one.oom_kills = diagnosis.oom_kills()
-        one.round = -1 if environment_of(who.pid).get("DLAAS_JOINS") == "1" else 0  # until the learner reports it
+        joins = environment_of(who.pid).get("DLAAS_JOINS") == "1"
+        one.membership_epoch = -1 if joins else 0  # until the learner reports it
         if fact is None:
             self._tell.up(one)
         self._learners[member] = one
@@ -420,7 +421,7 @@ class Guardian:
         fd = os.pidfd_open(pid)  # a child keeps its pid until this process reaps it
         who = own(pid)
         one = Learner(wanted.member, generation, rank, who, fd, oom_kills=diagnosis.oom_kills())
-        one.round = -1 if joins else 0
+        one.membership_epoch = -1 if joins else 0
         self._limits.begin(one, wanted.devices)
         self._learners[wanted.member] = one
         self._sessions.add(who)
@@ -572,7 +573,7 @@ class Guardian:
 
         A failure of a learner that has not joined yet never breaks the gang on its own account.
         """
-        is_joiner = member in self._learners and self._learners[member].round < 0
+        is_joiner = member in self._learners and self._learners[member].membership_epoch < 0
         if (not is_retried(failure) and not is_joiner) or not self._live.lost(failure):
             self._failed.append((member, failure))
 

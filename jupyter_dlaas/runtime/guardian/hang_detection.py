@@ -58,7 +58,7 @@ class Pulse:
     """Last reported step; None if no training loop runs."""
     is_held: bool = False
     """True if it waits for an order of the guardian."""
-    round: int = 0
+    membership_epoch: int = 0
     """Membership epoch of its process group."""
     talks: int = 0
     """Number of collectives it has started in this epoch."""
@@ -192,11 +192,14 @@ def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
     to lag behind.
     """
     return any(
-        other.is_held
-        or one.is_silent(now)
-        or (other.round == one.round and other.talks > one.talks and other.talked_s <= one.heard_s)
+        other.is_held or one.is_silent(now) or (_is_ahead(other, one) and other.talked_s <= one.heard_s)
         for other in waiting
     )
+
+
+def _is_ahead(one: Pulse, other: Pulse) -> bool:
+    """Return whether a learner has started more collectives than another one of the same group."""
+    return one.membership_epoch == other.membership_epoch and one.talks > other.talks
 
 
 def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
@@ -207,11 +210,11 @@ def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
     least: dict[int, int] = {}
     for one in pulses.values():
         talks = -1 if one.is_silent(now) else one.talks
-        least[one.round] = min(talks, least.get(one.round, talks))
+        least[one.membership_epoch] = min(talks, least.get(one.membership_epoch, talks))
     return {
         member
         for member, one in pulses.items()
-        if one.is_held or (not one.is_silent(now) and one.talks > least[one.round])
+        if one.is_held or (not one.is_silent(now) and one.talks > least[one.membership_epoch])
     }
 
 
@@ -220,7 +223,7 @@ def _is_watched(one: Learner) -> bool:
 
     A joining learner has no steps yet but must not block the others' change; nor must an adopted one that stays silent.
     """
-    is_newcomer = one.round < 0 and one.may_change
+    is_newcomer = one.membership_epoch < 0 and one.may_change
     return one.trains_from is not None or is_newcomer or (one.is_adopted and one.line is None)
 
 
@@ -298,13 +301,13 @@ class Hangs:
         for member, pulse in self._pulses.items():
             if pulse.is_silent(now):
                 pulse.look(activity_of(members[member].who), now)
-            if pulse.round != members[member].round:
-                pulse.round, pulse.talks, pulse.moved_s = members[member].round, 0, now
+            if pulse.membership_epoch != members[member].membership_epoch:
+                pulse.membership_epoch, pulse.talks, pulse.moved_s = members[member].membership_epoch, 0, now
             if members[member].is_waiting:
                 pulse.moved_s = now  # it has rehearsed and joins on the guardian's order
         for member in waits(self._pulses, now):
             self._pulses[member].moved_s = now  # its time starts when the learners it waits for catch up
-        joining = [one.member for one in alive if one.round < 0]
+        joining = [one.member for one in alive if one.membership_epoch < 0]
         verdict = judge(self._pulses, joining, now, self._least_s, is_set=self._is_set)
         for member, why in verdict.hung.items():
             self._end(members[member], why, verdict.is_mutual, now)

@@ -54,7 +54,7 @@ class Learner:
     """Generation that the learner reports. It keeps the old one through changes that did not affect it."""
     may_change: bool = False
     """True if it can change to other process groups while it trains."""
-    round: int = 0
+    membership_epoch: int = 0
     """Membership epoch that it trains in; -1 while it joins and is in no group yet."""
     built: int = -1
     is_waiting: bool = False
@@ -98,7 +98,7 @@ class Learner:
         self.uses_run = self.uses_run or state.uses_run
         self.is_limited = self.is_limited or state.is_limited
         self.may_change = self.may_change or state.may_change
-        self.round = _newer(state.membership_epoch, self.round)
+        self.membership_epoch = _newer(state.membership_epoch, self.membership_epoch)
         self.trains_as = _newer(state.generation, self.trains_as)
         self.built = _newer(state.built_epoch, self.built)
         self.stranded = _newer(state.stranded_epoch, self.stranded)

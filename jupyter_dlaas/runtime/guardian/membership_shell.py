@@ -9,7 +9,7 @@ from typing import Final
 from jupyter_dlaas.runtime.guardian import membership
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
-from jupyter_dlaas.runtime.guardian.membership import Build, Order, Peer, Propose, Regroup
+from jupyter_dlaas.runtime.guardian.membership import Build, Membership, Order, Peer, Propose
 from jupyter_dlaas.runtime.system.process import send
 from jupyter_dlaas.wire.journal import Goal, Wanted
 from jupyter_dlaas.wire.learner_messages import BuildGroup, ProposeChange, Release, SwitchGroup, to_line
@@ -23,7 +23,7 @@ Join = Callable[[Wanted, int], None]
 """Function that starts a joining member."""
 
 
-_ROUNDS: Final = 1_000_000
+_EPOCHS_PER_GUARDIAN: Final = 1_000_000
 """Upper bound of the membership epochs that one guardian assigns."""
 
 
@@ -32,7 +32,7 @@ class Live:
 
     def __init__(self, learners: Mapping[int, Learner], tell: JournalWriter, join: Join, where: Where) -> None:
         self._learners, self._journal, self._join, self._where = learners, tell, join, where
-        self._state: Regroup | None = None
+        self._state: Membership | None = None
         self._failure: Failure | None = None
         self._met: tuple[int, tuple[str, int]] = (-1, ("", 0))
         """Membership epoch and its rendezvous store.
@@ -53,9 +53,9 @@ class Live:
         return self._state.members[0] if self._state is not None and self._state.members else None
 
     @property
-    def is_told(self) -> bool:
+    def is_committed(self) -> bool:
         """True if a membership change is committed and can no longer be cancelled."""
-        return self._state is not None and self._state.change is not None and self._state.change.is_told
+        return self._state is not None and self._state.change is not None and self._state.change.is_committed
 
     @property
     def is_over(self) -> bool:
@@ -77,18 +77,20 @@ class Live:
         if self._state is not None:
             return
         alive = sorted((one for one in self._learners.values() if one.is_alive), key=lambda one: one.rank)
-        there = [one for one in alive if one.round >= 0]
+        there = [one for one in alive if one.membership_epoch >= 0]
         if not there or any(not one.may_change or one.trains_from is None for one in there):
             return
         if any(one.line is None for one in alive):
             return  # an adopted learner connects within moments
         ranked = tuple(one.member for one in alive)
-        above = self._journal.guardians * _ROUNDS
-        self._state = Regroup(members=ranked) if is_new else membership.found(self._peers(), ranked, above=above)
+        above = self._journal.guardians * _EPOCHS_PER_GUARDIAN
+        self._state = Membership(members=ranked) if is_new else membership.found(self._peers(), ranked, above=above)
 
     def lost(self, failure: Failure) -> bool:
         """Record a learner that ended without being asked. Return whether the others continue without it."""
-        if self._state is None or not any(one.is_alive and one.round >= 0 for one in self._learners.values()):
+        if self._state is None or not any(
+            one.is_alive and one.membership_epoch >= 0 for one in self._learners.values()
+        ):
             return False
         self._failure = self._failure or failure
         return True
@@ -135,7 +137,7 @@ class Live:
             one = self._learners[member]
             if one.line is not None and "go" not in one.heard:
                 one.heard.add("go")
-                one.line.send(to_line(Release(membership_epoch=self._state.round)))
+                one.line.send(to_line(Release(membership_epoch=self._state.membership_epoch)))
         return now
 
     def _idle_s(self) -> float | None:
@@ -167,11 +169,11 @@ class Live:
                 if one.line is not None and order not in one.heard:
                     one.heard.add(order)
                     one.line.send(to_line(self._message(order)))
-            if self._state.change is not None and self._state.change.is_told:
+            if self._state.change is not None and self._state.change.is_committed:
                 one.is_asked = member not in self._state.change.members
 
     def _message(self, order: Order) -> ProposeChange | BuildGroup | SwitchGroup:
-        epoch = order.round
+        epoch = order.membership_epoch
         if isinstance(order, Propose):
             return ProposeChange(membership_epoch=epoch)
         if isinstance(order, Build):
@@ -184,11 +186,11 @@ class Live:
     def call_off(self, alive: Sequence[Learner]) -> list[Learner]:
         """Cancel the change under way because all leave. Kill learners that only wait to join and return the others."""
         if self._state is not None:
-            self._state = Regroup(round=self._state.round, members=self._state.members)
+            self._state = Membership(membership_epoch=self._state.membership_epoch, members=self._state.members)
         for one in alive:
-            if one.round < 0:
+            if one.membership_epoch < 0:
                 self._end(one)
-        return [one for one in alive if one.round >= 0]
+        return [one for one in alive if one.membership_epoch >= 0]
 
     @staticmethod
     def _end(one: Learner) -> None:
@@ -203,11 +205,11 @@ def _peer(one: Learner) -> Peer:
     agreed = one.agreed
     return Peer(
         is_alive=one.is_alive,
-        round=one.round,
+        membership_epoch=one.membership_epoch,
         is_waiting=one.is_waiting,
         built=one.built,
         is_limited=one.is_held,
-        is_stranded=one.stranded == one.round >= 0,  # a learner that is in no group yet has lost none
+        is_stranded=one.stranded == one.membership_epoch >= 0,  # a learner that is in no group yet has lost none
         missed=one.missed,
         promise=None if agreed is None else (agreed.membership_epoch, agreed.boundaries_passed),
         is_asked=one.is_asked,

@@ -43,7 +43,7 @@ for epoch in run.epochs(1_000_000):
         loss = nn.functional.cross_entropy(model(a), b)
         loss.backward()
         opt.step()
-        if not run._is_joining and not run._gate.is_torn:
+        if not run.internals.is_joining and not run.internals.gate.is_torn:
             tell(run.step, run.world_size)
 """
 BIG = OURS.replace("nn.Linear(64 * 16, 10),", "nn.Linear(64 * 16, 4980), nn.Linear(4980, 4000), nn.Linear(4000, 10),")
