@@ -42,6 +42,12 @@ PLAIN_LANGUAGE = (
     "jupyter_dlaas/suggest",
     "jupyter_dlaas/transfer",
     "jupyter_dlaas/wire",
+    "server/dlaas_server/core",
+    "server/dlaas_server/engine",
+    "server/dlaas_server/jupyter_extension",
+    "server/dlaas_server/pools",
+    "server/dlaas_server/rest",
+    "server/dlaas_server/store",
 )
 """Packages and modules whose language is checked. Add each one when it is clean."""
 PRIVATE_WORDS = {

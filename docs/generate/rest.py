@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlaas_server.rest.routes import Door, describe
+from dlaas_server.rest.routes import Endpoint, describe
 from docs.generate.markdown import code, sentence, table
 
 __all__ = ["operations", "records", "routes"]
@@ -12,13 +12,13 @@ __all__ = ["operations", "records", "routes"]
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
     """Return (method, path, operation) of every route."""
-    paths: Any = describe(door=Door.JUPYTER)["paths"]
+    paths: Any = describe(endpoint=Endpoint.JUPYTER)["paths"]
     return [(method.upper(), path, one) for path, methods in paths.items() for method, one in methods.items()]
 
 
 def routes() -> str:
     """Render every operation with its parameters, body and responses."""
-    engine: Any = describe(door=Door.BOTH)["paths"]
+    engine: Any = describe(endpoint=Endpoint.BOTH)["paths"]
     parts = []
     for method, path, one in operations():
         lines = [f"## {code(f'{method} {path}')}", sentence(one["summary"])]
@@ -42,7 +42,7 @@ def routes() -> str:
 
 def records() -> str:
     """Render the fields of every record."""
-    schemas: Any = describe(door=Door.JUPYTER)["components"]
+    schemas: Any = describe(endpoint=Endpoint.JUPYTER)["components"]
     parts = []
     for name, record in sorted(schemas["schemas"].items()):
         needed = record.get("required", [])

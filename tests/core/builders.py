@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.journal_events import apply_fact
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
 from dlaas_server.core.model.cluster import Device, Node, Seat
 from dlaas_server.core.model.job import Job
@@ -73,7 +73,7 @@ def fact(target: Job, kind: FactKind, **fields: object) -> Any:
 
 
 def told(target: Job, kind: FactKind, **fields: object) -> Job:
-    return fold(target, fact(target, kind, **fields))[0]
+    return apply_fact(target, fact(target, kind, **fields))[0]
 
 
 def deploying(target: Job, *seats: Seat) -> Job:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.core.lifecycle.guardian_loss import guardian_gone
-from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.journal_events import apply_fact
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
 from dlaas_server.core.lifecycle.reconcile import Known, reconcile, wanted
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.job import Intent, Job, Profile
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.presentation.job_view import actions, job_view
@@ -32,7 +32,7 @@ def running(learners: tuple[int, int] = (1, 4), wish: int = 2) -> Job:
 
 
 def asked(target: Job, event: Event, learners: int | None = None) -> Job:
-    return ask(target, event, by="ana", now_s=200.0, learners=learners)[0]
+    return apply_request(target, event, by="ana", now_s=200.0, learners=learners)[0]
 
 
 def closed(target: Job, why: str = "halted") -> Job:
@@ -135,7 +135,7 @@ def test_a_halt_gives_the_devices_back_and_keeps_the_step() -> None:
 def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -> None:
     trains = running()
 
-    once, story = ask(trains, Event.CHECKPOINT, by="ana", now_s=200.0)
+    once, story = apply_request(trains, Event.CHECKPOINT, by="ana", now_s=200.0)
     twice = asked(once, Event.CHECKPOINT)
 
     assert [wanted(one).checkpoints for one in (trains, once, twice)] == [0, 1, 2]  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -
     assert story[0].text == "You requested a checkpoint; it is written at the next step."
     assert twice.gang == trains.gang
     texts = [
-        [line.text for line in fold(one, fact(one, FactKind.CHECKPOINT, step=9, asked=answers))[1]]
+        [line.text for line in apply_fact(one, fact(one, FactKind.CHECKPOINT, step=9, asked=answers))[1]]
         for one, answers in ((trains, None), (once, None), (once, 1), (twice, 1), (twice, 2))
     ]
     assert texts == [
@@ -266,7 +266,7 @@ def test_a_fact_that_was_folded_before_changes_nothing() -> None:
     once = running()
     repeated = JobClosed(n=0, at_s=1.0, why="stopped")
 
-    assert fold(once, repeated) == (once, ())
+    assert apply_fact(once, repeated) == (once, ())
 
 
 def test_a_guardian_that_cannot_be_kept_is_tried_a_bounded_number_of_times() -> None:
@@ -330,7 +330,7 @@ def test_whatever_happens_a_job_stays_whole(steps: list[tuple[FactKind | Event, 
             }
             known = {f.name for f in dataclasses.fields(FACT_TYPES[move])}
             fields = {name: value for name, value in fields.items() if name in known}
-            target = fold(target, fact(target, move, **fields))[0]
+            target = apply_fact(target, fact(target, move, **fields))[0]
         else:
             try:
                 target = asked(target, move, number)
@@ -361,7 +361,7 @@ def test_what_talking_costs_is_believed_of_a_gang_on_several_nodes_only() -> Non
 
 def test_a_report_of_the_training_is_told_in_the_story_and_stays_on_the_card() -> None:
     note = Note(code="report_not_finite", text="loss became NaN at step 7.")
-    target, stories = fold(running(), fact(running(), FactKind.REPORT, note=note))
+    target, stories = apply_fact(running(), fact(running(), FactKind.REPORT, note=note))
 
     assert [(one.kind, one.text) for one in stories] == [("report", note.text)]
     assert job_view(closed(target), row=1, directory="", wait=None, progress=None).notes == (note,)
@@ -428,7 +428,7 @@ def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
 
 def test_the_owner_is_called_you() -> None:
     def line(by: str) -> str:
-        halting = ask(running(), Event.HALT, by=by, now_s=1.0)[0]
+        halting = apply_request(running(), Event.HALT, by=by, now_s=1.0)[0]
         halted = closed(told(halting, FactKind.HALTED, step=4, has_checkpoint=True))
         return job_view(halted, row=1, directory="", wait=None, progress=None).status_line
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dlaas_server.core.lifecycle.guardian_loss import (
-    GUARDIANS_MOST,
+    GUARDIAN_STARTS_MAX,
     SETTLED_S,
-    SILENT_GUARDIANS_MOST,
+    SILENT_GUARDIAN_STARTS_MAX,
     abandoned,
     directory_lost,
     guardian_gone,
@@ -35,7 +35,7 @@ ENDS: dict[str, tuple[Callable[[], Job], State]] = {
 
 def test_a_healthy_job_outlives_any_number_of_killed_guardians() -> None:
     one = running()
-    for number in range(3 * GUARDIANS_MOST):
+    for number in range(3 * GUARDIAN_STARTS_MAX):
         up_s = 1000.0 + 10.0 * number
         one = told(one, FactKind.GUARDIAN_UP, at_s=up_s, took_over=True)
         one = guardian_gone(one, "The guardian process ended", up_s + SETTLED_S)[0]
@@ -46,7 +46,7 @@ def test_a_healthy_job_outlives_any_number_of_killed_guardians() -> None:
 
 def test_a_guardian_that_ends_at_once_again_and_again_is_given_up() -> None:
     one = running()
-    for number in range(GUARDIANS_MOST):
+    for number in range(GUARDIAN_STARTS_MAX):
         one = told(one, FactKind.GUARDIAN_UP, at_s=1000.0 + number)
         one = guardian_gone(one, "The guardian process ended", 1000.5 + number)[0]
 
@@ -98,7 +98,7 @@ def test_damaged_lines_are_counted_in_one_note() -> None:
     assert note.text.startswith("3 lines of the job's journal cannot be read and were skipped (last: byte 90")
 
 
-@pytest.mark.parametrize(("has_learners", "most"), [(False, SILENT_GUARDIANS_MOST), (True, GUARDIANS_MOST)])
+@pytest.mark.parametrize(("has_learners", "most"), [(False, SILENT_GUARDIAN_STARTS_MAX), (True, GUARDIAN_STARTS_MAX)])
 def test_guardians_that_exit_without_a_word_are_given_up_early(has_learners: bool, most: int) -> None:
     one = running() if has_learners else deploying(job(), *seats("n1", 1))
     starts = 0
@@ -113,7 +113,7 @@ def test_guardians_that_exit_without_a_word_are_given_up_early(has_learners: boo
 
 def test_guardians_that_are_killed_without_a_word_are_not_given_up_early() -> None:
     one = deploying(job(), *seats("n1", 1))
-    for _ in range(GUARDIANS_MOST - 1):
+    for _ in range(GUARDIAN_STARTS_MAX - 1):
         one = guardian_gone(one, "It went away", 60.0)[0]
 
     assert one.state is State.DEPLOYING

@@ -12,7 +12,7 @@ from dlaas_server.core.elasticity.resize import after_pending_changes
 from dlaas_server.core.forecast.size_offers import offers
 from dlaas_server.core.forecast.start_time import forecast
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
@@ -41,7 +41,7 @@ def in_plan_streams(times: int, tried: Callable[[Random], None], *failed_once: i
 
 def halting(target: Job) -> Job:
     """It was asked to leave, and has not left yet."""
-    return ask(target, Event.HALT, by="ana", now_s=55.0)[0]
+    return apply_request(target, Event.HALT, by="ana", now_s=55.0)[0]
 
 
 def test_free_device_is_used_while_another_job_leaves() -> None:
@@ -70,7 +70,7 @@ def test_shrinking_job_does_not_delay_jobs_that_fit_on_idle_devices() -> None:
 
 def test_devices_that_are_left_first_are_promised_first() -> None:
     late, early = training(job(1), Seat("n1", ("n1/0",))), training(job(2), Seat("n1", ("n1/1",)))
-    early = ask(early, Event.HALT, by="ana", now_s=150.0)[0]
+    early = apply_request(early, Event.HALT, by="ana", now_s=150.0)[0]
     late, _ = preempted(late, "job-3 (ana) has priority 5", 160.0)
 
     assert [loan.job for loan in after_pending_changes(pool([node(devices=2)], late, early)).leaving] == [
@@ -154,7 +154,7 @@ class Live:
                 self.jobs[name] = self.trains(one)
             elif one.members and one.goal is Goal.RUN and one.resize is None and self.has_ended(name):
                 if self.chance.random() < 0.5:
-                    self.jobs[name] = ask(one, Event.HALT, by="ana", now_s=self.now_s)[0]
+                    self.jobs[name] = apply_request(one, Event.HALT, by="ana", now_s=self.now_s)[0]
                 else:
                     del self.jobs[name]
             if name in self.jobs and self.jobs[name].state is State.HALTED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.journal_events import apply_fact
 from dlaas_server.core.lifecycle.plan_outcomes import resized
 from dlaas_server.core.lifecycle.reconcile import wanted
 from dlaas_server.core.model.job import Job, MemberState
@@ -60,7 +60,7 @@ def test_the_story_says_what_was_lost_and_how_long_nobody_trained() -> None:
     one = told(live(), FactKind.LEARNER_DOWN, member=1, generation=1, failure=KILLED)
     gone = fact(one, FactKind.REGROUPED, generation=1, members=(0,), step=1200, idle_s=0.1, failure=KILLED)
 
-    (story,) = fold(one, gone)[1]
+    (story,) = apply_fact(one, gone)[1]
 
     assert story.text == "killed from outside (SIGKILL). 1 learner continues from step 1,200 after a pause of 0.1 s."
 
@@ -97,7 +97,7 @@ def test_a_move_to_which_nobody_came_leaves_all_as_it_was_and_counts_as_one() ->
     one = moving()
     assert (one.moved_s, [m.member for m in one.gang]) == (60.0, [1, 2])
     one = told(one, FactKind.LEARNER_DOWN, member=2, generation=2, failure=KILLED)
-    one, story = fold(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
+    one, story = apply_fact(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
 
     assert [(m.member, m.rank, m.generation, m.seat.node) for m in one.gang] == [(0, 0, 2, "n1"), (1, 1, 2, "n2")]
     assert (one.resize, one.resizes, one.members, one.step) == (None, (), one.gang, 7)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized, started
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
-from dlaas_server.core.planning.phases import ANEW
+from dlaas_server.core.planning.phases import RESTARTS_FROM_BEGINNING
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.planning.wait_reasons import check_feasible
@@ -108,7 +108,7 @@ def test_a_job_that_another_size_would_begin_anew_keeps_its_size_and_says_so(hel
     found = plan(pool([node(devices=4)], plain(held, wish)), 110.0)
 
     assert found.resizes == ()
-    assert [w.reason for w in found.waits] == [f"Stays at {count(held, 'learner')}: {ANEW}"]
+    assert [w.reason for w in found.waits] == [f"Stays at {count(held, 'learner')}: {RESTARTS_FROM_BEGINNING}"]
 
 
 @pytest.mark.parametrize(("held", "wish"), [(1, 2), (3, 1)])
@@ -143,7 +143,7 @@ def test_a_job_with_elastic_off_keeps_the_size_it_started_with() -> None:
 
 
 def test_a_halting_job_is_not_resized() -> None:
-    running = ask(training(job(1, (1, 4), wish=1), *seats("n1", 1)), Event.HALT, by="ana", now_s=1.0)[0]
+    running = apply_request(training(job(1, (1, 4), wish=1), *seats("n1", 1)), Event.HALT, by="ana", now_s=1.0)[0]
 
     assert plan(pool([node(devices=4)], replace(running, wish=4)), 60.0).resizes == ()
 

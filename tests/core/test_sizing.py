@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dlaas_server.core.elasticity.size_requests import condition_of, due
-from dlaas_server.core.lifecycle.journal_events import fold, scheduled
+from dlaas_server.core.lifecycle.journal_events import apply_fact, scheduled
 from dlaas_server.core.lifecycle.plan_outcomes import resized
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.planning.plan import plan
@@ -33,7 +33,7 @@ def paced(one: Job, rate: float, at_s: float = 100.0, learners: int | None = Non
     seen = fact(
         one, FactKind.PACE, generation=one.live_generation, learners=held, steps=40, rate=rate, spread=0.05, at_s=at_s
     )
-    return fold(one, seen)[0]
+    return apply_fact(one, seen)[0]
 
 
 def granted(one: Job) -> Job:
@@ -91,14 +91,16 @@ def test_windows_that_come_while_its_size_changes_decide_nothing() -> None:
 
 
 def test_a_person_who_scales_takes_the_choice_over() -> None:
-    one, story = ask(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
+    one, story = apply_request(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
 
     assert (one.elastic, one.wish) == (Elastic.MANUAL, 3)
     assert "only on request (--elastic manual)" in story[0].text
 
 
 def test_what_the_program_asks_for_is_wished_for_and_said() -> None:
-    one, story = fold(running(Elastic.MANUAL), fact(running(Elastic.MANUAL), FactKind.ASKED, learners=3, step=1200))
+    one, story = apply_fact(
+        running(Elastic.MANUAL), fact(running(Elastic.MANUAL), FactKind.ASKED, learners=3, step=1200)
+    )
 
     assert (one.wish, one.wish_by) == (3, "program")
     assert [line.text for line in story] == ["The program requested 3 learners at step 1,200."]
@@ -115,7 +117,7 @@ ALONE = "Keras' fit trains alone."
 
 @pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
 def test_a_job_whose_learners_share_nothing_is_kept_small_and_says_so(elastic: Elastic) -> None:
-    one, story = fold(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
+    one, story = apply_fact(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
 
     assert (one.wish, one.wish_by, one.elastic) == (1, "program", Elastic.MANUAL)
     assert [line.text for line in story] == [f"{ALONE} It stays at 1 learner until you scale it."]
@@ -133,7 +135,7 @@ def test_the_first_line_of_a_job_whose_learners_share_nothing_says_so_while_ther
 
 def test_who_was_told_that_more_learners_are_of_no_use_may_have_them_all_the_same() -> None:
     alone = told(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why=ALONE)
-    one = told(ask(alone, Event.SCALE, by="ana", now_s=1.0, learners=2)[0], FactKind.ALONE, why=ALONE)
+    one = told(apply_request(alone, Event.SCALE, by="ana", now_s=1.0, learners=2)[0], FactKind.ALONE, why=ALONE)
 
     assert (one.wish, one.wish_by) == (2, "you")
 
@@ -144,7 +146,7 @@ def test_a_job_that_cannot_go_on_at_another_size_stays_and_its_card_says_why() -
 
     assert (one.wish, one.elastic) == (2, Elastic.OFF)
     with pytest.raises(NotAllowed, match=r"Stayed at 2\. Parts\."):
-        ask(one, Event.SCALE, by="ana", now_s=1.0, learners=3)
+        apply_request(one, Event.SCALE, by="ana", now_s=1.0, learners=3)
     assert [one.why_not for one in shown(one).actions if one.id == "scale"] == [
         "each learner holds a part of the model"
     ]
@@ -153,7 +155,7 @@ def test_a_job_that_cannot_go_on_at_another_size_stays_and_its_card_says_why() -
 
 def test_a_size_that_never_changes_is_only_spoken_of() -> None:
     off = running(Elastic.OFF, wish=3)
-    one, story = fold(off, fact(off, FactKind.ALONE, why=ALONE))
+    one, story = apply_fact(off, fact(off, FactKind.ALONE, why=ALONE))
 
     assert (one.wish, one.elastic, [line.text for line in story]) == (3, Elastic.OFF, [ALONE])
 
@@ -165,7 +167,7 @@ def test_a_schedule_is_followed_entry_by_entry_and_once() -> None:
     one, story = scheduled(one, 10)
     assert (one.wish, one.wish_by) == (4, "schedule")
     assert story[0].text == "Epoch 10: 4 learners, by the job's schedule."
-    one = ask(one, Event.SCALE, by="ana", now_s=1.0, learners=3)[0]
+    one = apply_request(one, Event.SCALE, by="ana", now_s=1.0, learners=3)[0]
     assert scheduled(one, 20)[0].wish == 3
     assert scheduled(one, 31)[0].wish == 2
 

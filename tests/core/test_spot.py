@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized
 from dlaas_server.core.lifecycle.reconcile import reconcile, wanted
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
@@ -89,7 +89,7 @@ def test_a_notice_holds_for_this_time_only_and_when_it_shrinks() -> None:
     assert grace_s(preempted(runs, "job-2", 60.0, 5.0)[0]) == 5.0
     smaller = resized(runs, seats("n1", 1), "pool", 60.0, notice_s=5.0)[0]
     assert grace_s(smaller) == 5.0
-    assert grace_s(ask(smaller, Event.HALT, by="ben", now_s=61.0)[0]) == 30.0, "its owner's halt has no hurry"
+    assert grace_s(apply_request(smaller, Event.HALT, by="ben", now_s=61.0)[0]) == 30.0, "its owner's halt has no hurry"
 
 
 def test_one_that_is_just_between_two_tries_is_told_at_once() -> None:
@@ -300,7 +300,7 @@ def test_for_an_ordinary_job_the_scheduler_that_is_kept_from_event_to_event_stop
 
     stopped = {one.job for one in found.preempts if not picture.jobs[one.winner].spec.spot}
     assert stopped == {one.victim.id for one in choice.stops if not one.winner.is_spot}
-    chosen = {ask.id: ask.seats for ask in choice.starts if not ask.is_spot}
+    chosen = {start.id: start.seats for start in choice.starts if not start.is_spot}
     assert chosen.items() >= {(one.job, one.seats) for one in found.starts if not picture.jobs[one.job].spec.spot}
 
 

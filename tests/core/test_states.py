@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import NEXT, Event, can, step
 from dlaas_server.core.presentation.job_view import actions, job_view
@@ -55,7 +55,7 @@ def test_a_halt_is_confirmed_where_the_job_would_start_over() -> None:
 
 def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
     plain = replace(training(job(), *seats("n1", 1)), is_plain=True)
-    halting, said = ask(plain, Event.HALT, by="you", now_s=200.0)
+    halting, said = apply_request(plain, Event.HALT, by="you", now_s=200.0)
     halted = told(told(halting, FactKind.HALTED, step=0), FactKind.CLOSED)
 
     assert "cannot write a checkpoint, so it starts over when resumed" in said[0].text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import time_limit
-from dlaas_server.core.lifecycle.journal_events import fold
+from dlaas_server.core.lifecycle.journal_events import apply_fact
 from dlaas_server.core.lifecycle.plan_outcomes import started
-from dlaas_server.core.lifecycle.user_requests import ask
+from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
@@ -24,11 +24,11 @@ def job() -> Job:
 def trains(one: Job, at_s: float) -> Job:
     one = started(one, (SEAT,), at_s)[0]
     fact = GenerationStarted(n=one.facts_read, at_s=at_s, generation=one.generation, step=0)
-    return fold(one, fact)[0]
+    return apply_fact(one, fact)[0]
 
 
 def closes(one: Job, at_s: float) -> Job:
-    return fold(one, JobClosed(n=one.facts_read, at_s=at_s, why="halted"))[0]
+    return apply_fact(one, JobClosed(n=one.facts_read, at_s=at_s, why="halted"))[0]
 
 
 def test_waiting_in_the_queue_uses_nothing_of_the_limit() -> None:
@@ -43,11 +43,11 @@ def test_waiting_in_the_queue_uses_nothing_of_the_limit() -> None:
 
 
 def test_resumed_job_has_its_whole_limit_again() -> None:
-    one = ask(trains(job(), 1000.0), Event.HALT, by="its time limit of 100 s", now_s=1100.0)[0]
+    one = apply_request(trains(job(), 1000.0), Event.HALT, by="its time limit of 100 s", now_s=1100.0)[0]
     one = closes(one, 1101.0)
     assert one.state is State.HALTED
 
-    one = trains(ask(one, Event.RESUME, by="me", now_s=2000.0)[0], 2000.0)
+    one = trains(apply_request(one, Event.RESUME, by="me", now_s=2000.0)[0], 2000.0)
 
     assert not time_limit.is_overdue(one, 2001.0)
     assert time_limit.limit_s(one) == 2100.0

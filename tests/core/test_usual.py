@@ -90,7 +90,7 @@ def test_who_comes_again_in_a_forecast_is_ranked_like_the_one_it_is_like() -> No
     shape, order = request(0).shape, ORDERS["shortest"]()
     again = [Arrival(gap_s=1.0, shape=shape, learners=1, length_s=50 * HOUR, mean_s=mean) for mean in (3 * HOUR, None)]
 
-    assert order.rank(again[0].ask(1, 0.0), 0.0) < order.rank(again[1].ask(2, 0.0), 0.0)
+    assert order.rank(again[0].request(1, 0.0), 0.0) < order.rank(again[1].request(2, 0.0), 0.0)
 
 
 @pytest.mark.parametrize("mean", [None, 2 * HOUR, 90 * HOUR])

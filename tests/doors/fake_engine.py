@@ -161,7 +161,7 @@ class Stream(Base, tornado.websocket.WebSocketHandler):
 
 async def serve(folder: Path) -> None:
     handlers: list[Any] = []
-    for path in dict.fromkeys(route.regex for route in ROUTES if route.door == "both"):
+    for path in dict.fromkeys(route.regex for route in ROUTES if route.endpoint == "both"):
         kind = Stream if path == "/dlaas/stream" else Blob if "/blobs/" in path else Anything
         handlers.append((path, kind, {"folder": folder}))
     server = tornado.httpserver.HTTPServer(tornado.web.Application(handlers))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlaas_server.rest.routes import ROUTES, Door
+from dlaas_server.rest.routes import ROUTES, Endpoint
 from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.cli import engine_control, main
 from jupyter_dlaas.client import discovery
@@ -190,7 +190,7 @@ def statuses(operation: str) -> set[int]:
     return STATUSES | next(set(route.statuses) for route in ROUTES if route.operation == operation)
 
 
-@pytest.mark.parametrize("route", [r for r in PLAIN if r.door is Door.BOTH], ids=lambda route: route.operation)
+@pytest.mark.parametrize("route", [r for r in PLAIN if r.endpoint is Endpoint.BOTH], ids=lambda route: route.operation)
 def test_the_engine_answers_as_described(route: Any, described: Path) -> None:
     """Good and bad requests: each answer has a status of the table, and an error has a code."""
     paths = [example(route), example(route).replace("fake-1", "nobody-7"), example(route).replace("fake-1", "%00..%2F")]

@@ -1,4 +1,4 @@
-"""The Jupyter server's door, in a real jupyter_server under a base URL, before the fake engine."""
+"""The Jupyter server's endpoint, in a real jupyter_server under a base URL, before the fake engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from dlaas_server.rest.routes import ROUTES, Door, Route, describe
+from dlaas_server.rest.routes import ROUTES, Endpoint, Route, describe
 from jupyter_dlaas.client.discovery import SocketEndpoint, find_endpoints
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
@@ -126,7 +126,7 @@ def test_a_cookie_alone_may_not_change_anything(server: Server) -> None:
     assert [one for one in server.pool.asked() if one["method"] == "POST"] == []
 
 
-@pytest.mark.parametrize("route", [r for r in PLAIN if r.door is Door.BOTH], ids=lambda route: route.operation)
+@pytest.mark.parametrize("route", [r for r in PLAIN if r.endpoint is Endpoint.BOTH], ids=lambda route: route.operation)
 def test_every_route_reaches_the_engine_unchanged(route: Route, server: Server) -> None:
     body = None if route.method in ("GET", "DELETE") else b'{"a": 1}'
 
@@ -320,7 +320,7 @@ def test_the_description_is_one_and_names_every_route(server: Server) -> None:
     _status, _headers, body = ask(server, "dlaas/openapi.json")
 
     found = json.loads(body)
-    assert found == json.loads(json.dumps(describe(door=Door.JUPYTER, base=BASE)))
+    assert found == json.loads(json.dumps(describe(endpoint=Endpoint.JUPYTER, base=BASE)))
     named = {(method.upper(), path) for path, methods in found["paths"].items() for method in methods}
     assert named == {(route.method, route.path) for route in ROUTES}
     for record in found["components"]["schemas"].values():
@@ -328,7 +328,7 @@ def test_the_description_is_one_and_names_every_route(server: Server) -> None:
 
 
 def test_answers_keep_to_their_schemas(server: Server) -> None:
-    found = describe(door=Door.JUPYTER)
+    found = describe(endpoint=Endpoint.JUPYTER)
     view = json.loads(ask(server, "dlaas/jobs/fake-1")[2])
     jsonschema.validate(view, {"$ref": "#/components/schemas/JobView", "components": found["components"]})
     pool = json.loads(ask(server, "dlaas/pool")[2])

@@ -10,7 +10,7 @@ import pytest
 
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
-from dlaas_server.engine.retention import forget_old
+from dlaas_server.engine.retention import remove_old_jobs
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobView, NotAllowed, Refused, State
 from tests.engine.driving import Engine, engine_on, submit
 from tests.pools.simulated.simulated_pool import Fault, Script, SimulatedPool, Trouble
@@ -297,7 +297,7 @@ def test_old_and_surplus_jobs_are_forgotten_and_unfinished_ones_never(play: Call
         waiting = await engine.submit(learners=(8, 8))
 
         engine.lifecycle.keep_s, engine.lifecycle.keep_jobs = 5_000, 2
-        gone = asyncio.ensure_future(forget_old(engine.lifecycle))
+        gone = asyncio.ensure_future(remove_old_jobs(engine.lifecycle))
         while not gone.done():
             await asyncio.sleep(0)
             await engine.settle()

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from dlaas_server.core.forecast.start_time import FORETOLD_MOST
+from dlaas_server.core.forecast.start_time import FORECAST_JOBS_MAX
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
-from dlaas_server.engine.lifecycle import CROWD, LONG_QUEUE
+from dlaas_server.engine.lifecycle import LONG_QUEUE, PRUNED_JOBS_MIN
 from tests.engine.driving import Engine, engine_on
 from tests.engine.driving import submit as a_submit
 from tests.pools.simulated.simulated_pool import Script, SimulatedPool
@@ -88,7 +88,7 @@ def test_a_short_list_holds_who_runs_then_the_first_in_line_newest_first(tmp_pat
 
 def in_a_crowd(folder: Path, scene: SCENE) -> None:
     """The same, with more waiting than a turn looks at."""
-    behind_a_long_queue(folder, scene, waiting=CROWD + 10)
+    behind_a_long_queue(folder, scene, waiting=PRUNED_JOBS_MIN + 10)
 
 
 def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_pat
         await engine.until(lambda: late in engine.lifecycle.waits, limit_s=2.0)
 
         waits = engine.lifecycle.waits
-        assert sorted(wait.place for wait in waits.values()) == list(range(1, CROWD + 12))
-        assert waits[late].place == waits[late].of == CROWD + 11
+        assert sorted(wait.place for wait in waits.values()) == list(range(1, PRUNED_JOBS_MIN + 12))
+        assert waits[late].place == waits[late].of == PRUNED_JOBS_MIN + 11
         assert waits[late].reason.startswith("Needs 1 GPU; 0 are free.")
         story = [str(event["text"]) for event in await engine.requests.story("ana", late)]
         assert any(text.startswith("Waiting: needs 1 GPU") for text in story)
@@ -108,16 +108,18 @@ def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_pat
 
 def test_in_a_crowd_a_device_that_comes_free_goes_to_the_first_in_line_at_once(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
-        await engine.until(lambda: len(engine.lifecycle.waits) == CROWD + 10, limit_s=10.0)
+        await engine.until(lambda: len(engine.lifecycle.waits) == PRUNED_JOBS_MIN + 10, limit_s=10.0)
         first = min(engine.lifecycle.waits.values(), key=lambda wait: wait.place).job
         now_s = engine.clock.now_s()
         await engine.act(holder, Event.CANCEL)
         await engine.until(lambda: engine.is_at(first, "DEPLOYING") or engine.is_at(first, "PROCESSING"))
 
         assert first not in engine.lifecycle.waits
-        assert len(engine.lifecycle.waits) == CROWD + 9, "the others keep the word that they had"
+        assert len(engine.lifecycle.waits) == PRUNED_JOBS_MIN + 9, "the others keep the word that they had"
         assert engine.clock.now_s() - now_s < 5.0
-        await engine.until(lambda: engine.lifecycle.waits[f"job-{CROWD}"].of == CROWD + 9, limit_s=20.0)
+        await engine.until(
+            lambda: engine.lifecycle.waits[f"job-{PRUNED_JOBS_MIN}"].of == PRUNED_JOBS_MIN + 9, limit_s=20.0
+        )
 
     in_a_crowd(tmp_path, scene)
 
@@ -129,6 +131,6 @@ def test_of_a_crowd_the_first_are_told_when_they_are_expected_to_start(tmp_path:
             return sorted(wait.place for wait in waits if "Expected to start" in wait.reason)
 
         await engine.until(lambda: bool(told()), limit_s=3e5)
-        assert told()[-1] <= FORETOLD_MOST
+        assert told()[-1] <= FORECAST_JOBS_MAX
 
     in_a_crowd(tmp_path, scene)

@@ -199,6 +199,22 @@ def test_jobs_of_a_lost_store_are_taken_up_once(tmp_path: Path, harm: Callable[[
     assert (again.jobs, again.notices) == (first.jobs, first.notices)
 
 
+def test_stored_fields_are_read_under_their_former_names(tmp_path: Path) -> None:
+    async def write() -> None:
+        store = await Store.open(tmp_path / "store.sqlite3")
+        waiting = replace(job(1), is_wait_recorded=True)
+        await store.commit(Batch(inserted=[Inserted(waiting, 1, {}, "key", "digest")]))
+        await store.close()
+
+    asyncio.run(write())
+    db = sqlite3.connect(tmp_path / "store.sqlite3")
+    db.execute("UPDATE jobs SET body = replace(body, 'is_wait_recorded', 'is_told')")
+    db.commit()
+    db.close()
+
+    assert load(tmp_path)[0].jobs["job-1"].is_wait_recorded
+
+
 def test_damaged_rows_do_not_stop_the_engine(tmp_path: Path) -> None:
     async def begin() -> None:
         store = await Store.open(tmp_path / "store.sqlite3")

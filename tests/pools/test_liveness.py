@@ -15,12 +15,12 @@ from dlaas_server.pools.base import Loss
 from dlaas_server.pools.local import liveness
 from dlaas_server.pools.local.job_folder import JobFolder
 from dlaas_server.pools.local.job_watch import JobWatch
-from dlaas_server.pools.local.liveness import HUNG_LOOKS, PERIOD_LOOKS, LivenessProbe
+from dlaas_server.pools.local.liveness import HUNG_CHECKS, PERIOD_CHECKS, LivenessProbe
 from jupyter_dlaas.jobdir.atomic_files import bind
 from jupyter_dlaas.runtime.fencing.lock import SOCKET
 from jupyter_dlaas.runtime.system.process import Activity, Identity, identity, is_alive
 
-LOOKS = 3 * (PERIOD_LOOKS + HUNG_LOOKS)
+CHECKS = 3 * (PERIOD_CHECKS + HUNG_CHECKS)
 SILENT = f"""
 import socket, sys, time
 sock = socket.socket(socket.AF_UNIX)
@@ -45,10 +45,10 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
         yield sock
 
 
-def looks_until_hung(who: Identity, root: Path, probe: LivenessProbe | None = None) -> int | None:
+def checks_until_hung(who: Identity, root: Path, probe: LivenessProbe | None = None) -> int | None:
     probe = probe or LivenessProbe()
-    for number in range(LOOKS):
-        if probe.look({"a-1": (who, root)}):
+    for number in range(CHECKS):
+        if probe.check({"a-1": (who, root)}):
             probe.close()
             return number
     probe.close()
@@ -65,18 +65,18 @@ def test_a_guardian_that_answers_nothing_is_hung(
     for other in others:
         other.setblocking(False)
         other.connect_ex(str(tmp_path / SOCKET))
-    found = looks_until_hung(me, tmp_path)
+    found = checks_until_hung(me, tmp_path)
     for other in others:
         other.close()
 
     assert found is not None
-    assert found >= PERIOD_LOOKS + HUNG_LOOKS
+    assert found >= PERIOD_CHECKS + HUNG_CHECKS
 
 
 def test_a_guardian_that_answers_is_never_hung(me: Identity, listener: socket.socket, tmp_path: Path) -> None:
     probe, heard = LivenessProbe(), 0
-    for _ in range(LOOKS):
-        assert probe.look({"a-1": (me, tmp_path)}) == []
+    for _ in range(CHECKS):
+        assert probe.check({"a-1": (me, tmp_path)}) == []
         try:
             caller, _ = listener.accept()
         except BlockingIOError:
@@ -85,15 +85,15 @@ def test_a_guardian_that_answers_is_never_hung(me: Identity, listener: socket.so
         caller.close()
     probe.close()
 
-    assert heard == LOOKS // (PERIOD_LOOKS + 1)
+    assert heard == CHECKS // (PERIOD_CHECKS + 1)
 
 
 def test_a_guardian_without_a_socket_is_not_hung(me: Identity, tmp_path: Path) -> None:
-    assert looks_until_hung(me, tmp_path) is None
+    assert checks_until_hung(me, tmp_path) is None
 
 
 def test_the_socket_of_another_process_says_nothing(me: Identity, listener: socket.socket, tmp_path: Path) -> None:
-    assert looks_until_hung(Identity(1, 1, me.boot), tmp_path) is None
+    assert checks_until_hung(Identity(1, 1, me.boot), tmp_path) is None
 
 
 def test_a_guardian_that_waits_for_a_disk_is_not_ended(
@@ -101,16 +101,16 @@ def test_a_guardian_that_waits_for_a_disk_is_not_ended(
 ) -> None:
     monkeypatch.setattr(liveness, "activity_of", lambda who: Activity(ticks=0, state="D"))
 
-    assert looks_until_hung(me, tmp_path) is None
+    assert checks_until_hung(me, tmp_path) is None
 
 
 def test_a_new_guardian_starts_with_a_clean_record(me: Identity, listener: socket.socket, tmp_path: Path) -> None:
     probe = LivenessProbe()
-    for _ in range(PERIOD_LOOKS + HUNG_LOOKS):
-        assert probe.look({"a-1": (me, tmp_path)}) == []
+    for _ in range(PERIOD_CHECKS + HUNG_CHECKS):
+        assert probe.check({"a-1": (me, tmp_path)}) == []
     other = Identity(me.pid, me.start + 1, me.boot)
 
-    assert probe.look({"a-1": (other, tmp_path)}) == []
+    assert probe.check({"a-1": (other, tmp_path)}) == []
     probe.close()
 
 
@@ -118,8 +118,8 @@ def test_a_new_guardian_starts_with_a_clean_record(me: Identity, listener: socke
 async def test_a_hung_guardian_is_killed_and_the_loss_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: str
 ) -> None:
-    monkeypatch.setattr(liveness, "PERIOD_LOOKS", 0)
-    monkeypatch.setattr(liveness, "HUNG_LOOKS", 2)
+    monkeypatch.setattr(liveness, "PERIOD_CHECKS", 0)
+    monkeypatch.setattr(liveness, "HUNG_CHECKS", 2)
     root = tmp_path / "a-1"
     root.mkdir()
     command = [sys.executable, "-ISc", SILENT]
@@ -132,7 +132,7 @@ async def test_a_hung_guardian_is_killed_and_the_loss_explained(
         watch.follow(JobFolder("a-1", root))
         assert watch.hold("a-1", who)
         for _ in range(5):
-            watch._look()
+            watch._check_guardians()
         silent.wait()
         watch.close()
 

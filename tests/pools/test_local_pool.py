@@ -444,7 +444,7 @@ async def test_a_guardian_that_dies_at_once_is_told(rig: LocalRig) -> None:
 async def test_a_guardian_that_stays_after_its_last_word_is_ended(
     rig: LocalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_pool, "LEAVE_LOOKS", 3)
+    monkeypatch.setattr(local_pool, "EXIT_CHECKS", 3)
     await start(rig, await rig.job())
     guardian = identity(rig.guardian("a-1"))
     assert guardian is not None

@@ -86,7 +86,7 @@ def test_every_verb_does_what_it_says(site: Build) -> None:
     assert "Needs 2 CPU slots at once" in dlaas("why", "behind")
 
     dlaas("scale", "slow", "1")
-    until(lambda: "Stays at 2 learners" in dlaas("why", "slow"), "it would begin anew")
+    until(lambda: "Stays at 2 learners" in dlaas("why", "slow"), "it would restart from the beginning")
     assert "line 0" in dlaas("logs", "slow")
     dlaas("halt", "slow", "--yes")  # a plain loop, which starts over
     until(lambda: here.job("slow").status == "HALTED", "it is halted")

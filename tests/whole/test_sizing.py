@@ -212,7 +212,7 @@ def test_a_program_that_keeps_nothing_does_not_begin_anew_when_a_device_becomes_
     until(lambda: then.status == "COMPLETED", "it found the device free")
 
     assert here.learners(job) == learners, "it goes on as it was"
-    assert "another size would begin it anew" in here.job(job.id).view.reason
+    assert "another size would restart it from the beginning" in here.job(job.id).view.reason
     job.halt()
     until(lambda: job.status == "HALTED", "it has left")
     job.resume()

@@ -24,12 +24,12 @@ import tornado.httpserver
 
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
-from dlaas_server.engine.http import BODY_MOST, application
+from dlaas_server.engine.http import BODY_BYTES_MAX, application
 from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.operations import Requests
 from dlaas_server.engine.pool_clock import PoolClock
-from dlaas_server.engine.retention import forget_old
+from dlaas_server.engine.retention import remove_old_jobs
 from dlaas_server.engine.websocket import StreamHandler
 from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.local import LocalPool
@@ -43,7 +43,7 @@ from jupyter_dlaas.wire.protocol import PROTOCOL
 
 log = logging.getLogger("dlaas.engine")
 IDLE_S: Final = 600.0
-FORGET_EVERY_S: Final = 3600.0
+RETENTION_INTERVAL_S: Final = 3600.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def _locked(lock: int, folder: Path) -> bool:
             "same devices. Set "
             "JUPYTER_DLAAS_POOL_DIR to a directory on a local disk"
         ) from error
-    with contextlib.suppress(OSError):  # for people to read: a full disk must not keep us from deleting jobs
+    with contextlib.suppress(OSError):  # only informative: a full disk must not prevent the deletion of jobs
         os.ftruncate(lock, 0)
         os.write(lock, json.dumps({"host": socket.gethostname(), "boot": boot_id(), "pid": os.getpid()}).encode())
     return True
@@ -120,10 +120,10 @@ async def serve(folder: Path, idle_s: float) -> None:
     lifecycle.listeners.append(watchers)
     await lifecycle.open()
     server = tornado.httpserver.HTTPServer(
-        application(Requests(lifecycle, watchers, blobs), StreamHandler), max_buffer_size=BODY_MOST
+        application(Requests(lifecycle, watchers, blobs), StreamHandler), max_buffer_size=BODY_BYTES_MAX
     )
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # before anybody finds the socket, and ends who listens there
+    for number in (signal.SIGTERM, signal.SIGINT):  # before a client finds the socket and stops the engine
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     with in_words("its socket cannot be created"):
         bound = _bound(folder)
@@ -136,32 +136,32 @@ async def serve(folder: Path, idle_s: float) -> None:
             with in_words("its directory is not writable"):
                 _announce(folder)
         log.info("serving pool %s in %s", pool.name, folder)
-        turning = asyncio.create_task(lifecycle.run(), name="lifecycle")
-        turning.add_done_callback(lambda _: ended.set())
-        forgetting = asyncio.create_task(_forget(lifecycle, blobs), name="forget")
+        loop_task = asyncio.create_task(lifecycle.run(), name="lifecycle")
+        loop_task.add_done_callback(lambda _: ended.set())
+        retention_task = asyncio.create_task(_enforce_retention(lifecycle, blobs), name="retention")
         await _until_idle(lifecycle, ended, idle_s)
-        forgetting.cancel()
+        retention_task.cancel()
         server.stop()
-        if not turning.done():  # else it broke, and is started again by who finds the socket of a dead engine
+        if not loop_task.done():  # else it crashed: a client that finds the socket of a dead engine starts another one
             (folder / "engine.sock").unlink(missing_ok=True)
     await lifecycle.close()
-    await turning
+    await loop_task
     await store.close()
     log.info("ended")
 
 
-async def _forget(lifecycle: Lifecycle, blobs: Blobs) -> None:
+async def _enforce_retention(lifecycle: Lifecycle, blobs: Blobs) -> None:
     """Remove ended jobs beyond the retention limits periodically."""
     while True:
         try:
-            await blobs.collect(lifecycle.store)  # notes what is needed now
-            gone = await forget_old(lifecycle)
+            await blobs.collect(lifecycle.store)  # records the blobs that are needed now
+            gone = await remove_old_jobs(lifecycle)
             if gone:
                 log.info("removed %d ended jobs beyond the retention limits", len(gone))
             await blobs.collect(lifecycle.store)
         except DlaasError as error:
             log.warning("cannot remove old jobs: %s", error)
-        await asyncio.sleep(FORGET_EVERY_S)
+        await asyncio.sleep(RETENTION_INTERVAL_S)
 
 
 async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float) -> None:

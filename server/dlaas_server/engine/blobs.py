@@ -14,9 +14,9 @@ from dlaas_server.store import Store
 
 __all__ = ["PARTIAL", "Blobs"]
 
-AWAITED_S: Final = 86_400.0
+UPLOAD_TTL_S: Final = 86_400.0
 """Time that uploaded bytes are kept for the submit that refers to them."""
-LEFT_S: Final = 3600.0
+ORPHAN_TTL_S: Final = 3600.0
 """Time that unused bytes of an earlier engine are kept: their submit may be on its way."""
 PARTIAL: Final = ".partial-"
 _GONE: Final = ".gone-"
@@ -56,30 +56,30 @@ class Blobs:
         needed = await store.blobs()
         gone: list[Path] = []
         for path in sorted(self.folder.iterdir()):
-            if path.name not in needed and self._is_left(path, began_s):
+            if path.name not in needed and self._is_unused(path, began_s):
                 aside = path.with_name(f"{_GONE}{path.name.removeprefix(_GONE)}")
                 with suppress(OSError):
-                    path.rename(aside)  # at once, so that no submit finds it meanwhile
+                    path.rename(aside)  # immediately, so that no submit finds it meanwhile
                     gone.append(aside)
                     self._held_s.pop(path.name, None)
                     self._awaited.discard(path.name)
         self._needed = needed
-        await asyncio.to_thread(_remove, gone)  # large files take their time
+        await asyncio.to_thread(_remove, gone)  # removing large files takes time
         return len(gone)
 
-    def _is_left(self, path: Path, began_s: float) -> bool:
+    def _is_unused(self, path: Path, began_s: float) -> bool:
         held_s = self._held_s.get(path.name)
         if path.name.startswith(_GONE):
             return True
         if held_s is None and path.name in self._needed:
             return True
-        if held_s is None:  # of an earlier engine, or on its way in
+        if held_s is None:  # from an earlier engine, or still being uploaded
             with suppress(OSError):
-                return time.time() - path.stat().st_mtime > LEFT_S
+                return time.time() - path.stat().st_mtime > ORPHAN_TTL_S
             return False
-        if held_s >= began_s:  # a job may have been stored since the store was asked
+        if held_s >= began_s:  # a job may have been stored since the store was read
             return False
-        return path.name not in self._awaited or began_s - held_s > AWAITED_S
+        return path.name not in self._awaited or began_s - held_s > UPLOAD_TTL_S
 
 
 def _remove(paths: Collection[Path]) -> None:

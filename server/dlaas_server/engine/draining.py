@@ -13,13 +13,13 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import Way, drain
 from dlaas_server.engine.transaction import Draft
 
-__all__ = ["ask_to_save", "emptied"]
+__all__ = ["emptied", "request_checkpoint"]
 
 
-def ask_to_save(draft: Draft, name: str, by: str) -> None:
+def request_checkpoint(draft: Draft, name: str, by: str) -> None:
     """Request a checkpoint of a job, unless it is being stopped or resized already."""
     if may_request_checkpoint(draft.job(name)):
-        draft.put(user_requests.ask(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
+        draft.put(user_requests.apply_request(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
 
 
 def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
@@ -31,11 +31,11 @@ def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dic
         reason = ", ".join(why[name] for name in leave.nodes)
         if leave.way is Way.STAY:
             staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
-            ask_to_save(draft, leave.job, f"The pool, as {reason},")
+            request_checkpoint(draft, leave.job, f"The pool, as {reason},")
         elif leave.is_due and leave.seats:
             job = draft.job(leave.job)
-            told = plan_outcomes.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
-            jobs[leave.job] = draft.put(told)
+            transition = plan_outcomes.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
+            jobs[leave.job] = draft.put(transition)
         elif leave.is_due:
             jobs[leave.job] = draft.put(plan_outcomes.preempted(draft.job(leave.job), reason, draft.now_s))
     return (replace(picture, jobs=jobs) if leaves else picture), staying

@@ -27,12 +27,12 @@ from dlaas_server.rest.routes import ROUTES, Change, DrainAsked, Keyed, PoolChan
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, decode, encode
 from jupyter_dlaas.wire.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
 
-__all__ = ["BODY_MOST", "application", "peer_user", "refusal"]
+__all__ = ["BODY_BYTES_MAX", "application", "peer_user", "refusal"]
 
 log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
-BODY_MOST: Final = 64 * 2**20
-BLOB_MOST: Final = 2**30 + 2**20
+BODY_BYTES_MAX: Final = 64 * 2**20
+BLOB_BYTES_MAX: Final = 2**30 + 2**20
 COPY_BYTES: Final = 2**20
 _UCRED: Final = struct.Struct("3i")
 
@@ -69,7 +69,7 @@ def application(requests: Requests, websocket: type[tornado.web.RequestHandler])
         else:
             operations = {route.method: _OPERATIONS[route.operation] for route in routes}
             handlers.append((regex, Handler, {"requests": requests, "operations": operations}))
-    return tornado.web.Application(handlers, default_handler_class=Nowhere, log_function=_log_request)
+    return tornado.web.Application(handlers, default_handler_class=UnknownPath, log_function=_log_request)
 
 
 def _log_request(handler: tornado.web.RequestHandler) -> None:
@@ -78,13 +78,13 @@ def _log_request(handler: tornado.web.RequestHandler) -> None:
 
 
 class Base(tornado.web.RequestHandler):
-    """Base of all handlers: the caller, and errors as JSON."""
+    """Base of all handlers: identifies the caller and sends errors as JSON."""
 
     def caller(self) -> str:
         """Return the calling user. Raises Forbidden, TooOld."""
-        said = self.request.headers.get("X-Dlaas-Protocol")
-        if said is not None and said != str(PROTOCOL):
-            raise TooOld(f"the engine uses protocol {PROTOCOL}, the client {said[:20]}: update the older of the two")
+        version = self.request.headers.get("X-Dlaas-Protocol")
+        if version is not None and version != str(PROTOCOL):
+            raise TooOld(f"the engine uses protocol {PROTOCOL}, the client {version[:20]}: update the older of the two")
         connection = self.request.connection
         assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
         return peer_user(connection.stream.socket, self.request.headers.get("X-Dlaas-User"))
@@ -111,7 +111,7 @@ def refusal(handler: tornado.web.RequestHandler, status: int) -> dict[str, Json]
     return {"error": {"code": code, "message": f"{handler.request.method} {handler.request.path}: {reason}"}}
 
 
-class Nowhere(Base):
+class UnknownPath(Base):
     """Handler of unknown paths."""
 
     def prepare(self) -> None:
@@ -128,12 +128,12 @@ class Handler(Base):
         self.administration = Administration(requests.lifecycle)
         self.operations = operations
 
-    async def _run(self, *places: str) -> None:
+    async def _run(self, *path_arguments: str) -> None:
         operation = self.operations.get(self.request.method or "")
         if operation is None:
             raise tornado.web.HTTPError(405)
         try:
-            await operation(self, self.caller(), *places)
+            await operation(self, self.caller(), *path_arguments)
         except DlaasError as error:
             self.fail(error)
         except tornado.iostream.StreamClosedError:
@@ -159,25 +159,25 @@ class Handler(Base):
         except tornado.web.HTTPError:
             raise Invalid(f"{name}: not valid text") from None
 
-    def whole(self, name: str, default: int, least: int, most: int) -> int:
+    def whole(self, name: str, default: int, minimum: int, maximum: int) -> int:
         """Return an integer of the query. Raises Invalid."""
         text = self.text_of(name)
         if not text:
             return default
         digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 18 and least <= int(text) <= most):
-            raise Invalid(f"{name}: '{text[:40]}' must be a whole number from {least} to {most}")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 18 and minimum <= int(text) <= maximum):
+            raise Invalid(f"{name}: '{text[:40]}' must be a whole number from {minimum} to {maximum}")
         return int(text)
 
-    def seconds(self, name: str, default: float, most: float) -> float:
+    def seconds(self, name: str, default: float, maximum: float) -> float:
         """Return a duration of the query in seconds. Raises Invalid."""
         text = self.text_of(name)
         try:
             value = float(text) if text else default
         except ValueError:
             value = -1.0
-        if not 0 <= value <= most:
-            raise Invalid(f"{name}: '{text[:40]}' must be a number from 0 to {most:g}")
+        if not 0 <= value <= maximum:
+            raise Invalid(f"{name}: '{text[:40]}' must be a number from 0 to {maximum:g}")
         return value
 
     async def send_file(self, job: str, path: str, size: int) -> None:
@@ -389,7 +389,7 @@ class BlobHandler(Base):
             return
         connection = self.request.connection
         assert isinstance(connection, HTTP1Connection), "only HTTP/1 is supported"
-        connection.set_max_body_size(BLOB_MOST)
+        connection.set_max_body_size(BLOB_BYTES_MAX)
         folder = self.requests.blobs.folder
         folder.mkdir(mode=0o700, exist_ok=True)
         descriptor, self.name = tempfile.mkstemp(dir=folder, prefix=PARTIAL)

@@ -52,7 +52,7 @@ class Reader:
     logs: dict[str, int] = field(default_factory=dict)
     want: Sequence[str] = WANTS
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    _stale: set[str] = field(default_factory=set)  # streams with news; the view always is looked at
+    _stale: set[str] = field(default_factory=set)  # streams that may have new data; the view is always checked
     _first: bool = True
     _progress_s: float = 0.0
     bytes_sent: int = 0
@@ -104,15 +104,15 @@ class Reader:
         try:
             return await self.lifecycle.pool.streams(self.job)
         except NotFound:
-            return {}  # not laid out yet: it waits
+            return {}  # its directory does not exist yet: it waits
 
     def _progress(self) -> list[Message]:
         progress = self.lifecycle.progress.get(self.job)
         if progress is None or progress.at_s == self._progress_s:
             return []
         self._progress_s = progress.at_s
-        told = shifted_progress(with_time_left(progress), self.lifecycle.drift())
-        return [{"type": "progress", "job": self.job, "progress": encode(told)}]
+        report = shifted_progress(with_time_left(progress), self.lifecycle.drift())
+        return [{"type": "progress", "job": self.job, "progress": encode(report)}]
 
     async def _read(self, stream: str, budget: int) -> list[Message]:
         if stream == METRICS:
@@ -254,21 +254,21 @@ def cursor_of(row: int, metrics: int, logs: str) -> Cursor:
     return Cursor(row=row, metrics=metrics, logs=offsets)
 
 
-def thinned(points: Sequence[tuple[int, float, float]], most: int) -> list[list[Json]]:
-    """Return at most `most` points: the minimum, maximum and first non-finite point of each bucket, in order."""
-    if len(points) > most:
+def thinned(points: Sequence[tuple[int, float, float]], limit: int) -> list[list[Json]]:
+    """Return at most `limit` points: the minimum, maximum and first non-finite point of each bucket, in order."""
+    if len(points) > limit:
         kinds = 2 if all(math.isfinite(point[2]) for point in points) else 3
-        buckets = max(most // kinds, 1)
+        buckets = max(limit // kinds, 1)
         parts = [points[i * len(points) // buckets : (i + 1) * len(points) // buckets] for i in range(buckets)]
-        points = [point for part in parts for point in _telling(part)]
+        points = [point for part in parts for point in _extremes(part)]
     return [[step, at_s, encode_float(value)] for step, at_s, value in points]
 
 
-def _telling(part: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
-    finite = [at for at, point in enumerate(part) if math.isfinite(point[2])]
-    chosen = {f(finite, key=lambda at: part[at][2]) for f in (min, max)} if finite else set()
-    chosen |= set([at for at, point in enumerate(part) if not math.isfinite(point[2])][:1])
-    return [part[at] for at in sorted(chosen)]
+def _extremes(part: Sequence[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
+    finite = [i for i, point in enumerate(part) if math.isfinite(point[2])]
+    chosen = {f(finite, key=lambda i: part[i][2]) for f in (min, max)} if finite else set()
+    chosen |= set([i for i, point in enumerate(part) if not math.isfinite(point[2])][:1])
+    return [part[i] for i in sorted(chosen)]
 
 
 def curves(records: Sequence[Mapping[str, Json]]) -> dict[str, list[tuple[int, float, float]]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import guardian_loss
-from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.lifecycle.journal_events import apply_fact
 from dlaas_server.engine.hardware import count_failure
 from dlaas_server.engine.transaction import Draft
 from dlaas_server.pools.base import Pool
@@ -38,9 +38,9 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
         job = draft.job(job_id)
         has_hole = fact.n > job.facts_read and not job.damaged_lines
         if has_hole:
-            break  # some came before others: read again when the rest is there
-        # Nothing happens later than now, whatever the clock of another machine says: delays go by our clock.
-        draft.put(folding.fold(job, replace(fact, at_s=min(fact.at_s, draft.now_s))))
+            break  # a later fact is on disk before an earlier one: read again when that has arrived
+        # No fact may lie in the future, whatever the clock of another machine says: delays are counted by our clock.
+        draft.put(apply_fact(job, replace(fact, at_s=min(fact.at_s, draft.now_s))))
         count_failure(draft, job, fact, pool.nodes())
     if facts and not has_hole:
         draft.put((replace(draft.job(job_id), journal_offset=offset), ()))

@@ -17,8 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core.elasticity.size_requests import due
 from dlaas_server.core.forecast.track_record import Forecast, track_record
-from dlaas_server.core.lifecycle import guardian_loss, plan_outcomes, time_limit
-from dlaas_server.core.lifecycle import journal_events as folding
+from dlaas_server.core.lifecycle import guardian_loss, journal_events, plan_outcomes, time_limit
 from dlaas_server.core.lifecycle.reconcile import NOTHING_KNOWN, Act, Known, reconcile
 from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.cluster import Node
@@ -36,7 +35,7 @@ from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view, pool_v
 from dlaas_server.core.scheduling.run_length import width_factor
 from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.engine import recovery
-from dlaas_server.engine.draining import ask_to_save, emptied
+from dlaas_server.engine.draining import emptied, request_checkpoint
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
@@ -58,14 +57,14 @@ log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 DELIVERY_RETRY_S: Final = 1.0
-INBOX_MOST: Final = 20_000
-FORECASTS_MOST: Final = 1000
+INBOX_MAX: Final = 20_000
+FORECASTS_MAX: Final = 1000
 NOTICES_S: Final = 7 * 86400.0
 LONG_QUEUE: Final = 100
 """Queue length above which new jobs are accepted at once and planned together."""
-PLAN_EVERY_S: Final = 100e-6
+PLAN_INTERVAL_PER_JOB_S: Final = 100e-6
 """Interval between such plans per waiting job: a plan examines all of them and takes a fraction of this time."""
-CROWD: Final = 1000
+PRUNED_JOBS_MIN: Final = 1000
 """Number of prunable waiting jobs above which a turn skips them; their reasons are then computed beside the loop."""
 
 
@@ -134,22 +133,22 @@ class Lifecycle:
         self._active: dict[str, Job] = {}
         self._known: dict[str, Known] = {}
         self._prepared: set[str] = set()
-        self._deserted: set[str] = set()  # jobs of which no process is left, though no guardian has closed them
-        self._measured: set[str] = set()  # jobs that are told how to log until a metric has come, and it has
+        self._abandoned: set[str] = set()  # jobs without any process that no guardian has closed
+        self._measured: set[str] = set()  # jobs with the note on logging whose first metric has arrived
         self._measuring: dict[str, asyncio.Task[None]] = {}
         self._inbox: list[_Item] = []
-        self._due: dict[str, None] = {}  # jobs whose journal may have news, in order
+        self._due: dict[str, None] = {}  # jobs whose journal may have new facts, in order
         self._wake = asyncio.Event()
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._estimator = StartEstimator(self._wake.set)
         self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
-        self._plan_s = 0.0  # when jobs that came since the last plan are planned for, though nothing else happens
+        self._plan_s = 0.0  # time of the next plan if only new jobs arrive
         self._must_plan = False
         self._is_closing = False
 
-    # -- what others call ---------------------------------------------------------------------------------------------
+    # -- public operations --------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Load the store, find running jobs, and reconcile: a restart is a turn like any other."""
@@ -178,7 +177,7 @@ class Lifecycle:
             try:
                 await self.turn()
             except StoreDamaged:
-                raise  # the next engine puts the store aside and takes up the jobs from their directories
+                raise  # the next engine moves the store aside and recovers the jobs from their directories
             except StoreError as error:
                 log.error("%s; retrying in %.0f s", error, STORE_RETRY_S)
                 self.wake_s = self.clock() + STORE_RETRY_S
@@ -194,7 +193,7 @@ class Lifecycle:
 
     async def post(self, apply: Callable[[Draft], T]) -> T:
         """Apply a change in the next turn; return when it is durable. Raises what `apply` raises, or Unavailable."""
-        if self._is_closing or len(self._inbox) >= INBOX_MOST:
+        if self._is_closing or len(self._inbox) >= INBOX_MAX:
             raise Unavailable("the engine is overloaded or shutting down; try again in a second")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._inbox.append(_Item(apply, done))
@@ -297,9 +296,9 @@ class Lifecycle:
                 except DlaasError as error:
                     _fail(item, error)
             for job in due:
-                await self._fold_news(draft, job)
-            is_put_off = self._may_put_off(draft, due)
-            planned = self._planned if is_put_off else self._decide(draft, has_news=has_news)
+                await self._apply_events(draft, job)
+            is_postponed = self._may_postpone(draft, due)
+            planned = self._planned if is_postponed else self._decide(draft, has_news=has_news)
             if draft.batch:
                 await self.store.commit(draft.batch)
         except StoreError as error:
@@ -308,50 +307,51 @@ class Lifecycle:
             for item, _ in answers:
                 _fail(item, Unavailable(str(error)))
             raise
-        self._take_over(draft, planned.waits)
+        self._publish(draft, planned.waits)
         self._slept_s = slept_s
-        if not is_put_off:
-            crowd = max(len(planned.waits), planned.left_out)
+        if not is_postponed:
+            waiting = max(len(planned.waits), planned.left_out)
             self._planned, self._must_plan = planned, False
-            self._plan_s = draft.now_s + crowd * PLAN_EVERY_S if crowd > LONG_QUEUE else 0.0
+            self._plan_s = draft.now_s + waiting * PLAN_INTERVAL_PER_JOB_S if waiting > LONG_QUEUE else 0.0
         for item, answer in answers:
             if not item.done.done():
                 item.done.set_result(answer)
-        if is_put_off:
+        if is_postponed:
             self._estimator.has_news |= has_news
             self.wake_s = min(self._plan_s, planned.wake_s or self._plan_s)
             return
-        factor = width_factor(one.held for one in self.forecasts)
+        factor = width_factor(forecast.held for forecast in self.forecasts)
         waiting = max(sum(1 for wait in self.waits.values() if wait.is_queued), planned.left_out)
         spread = self.lengths.spread
         policy = self.policy
         order = self.lengths.order(policy.order)
-        again_s = self._estimator.look(
-            waiting, self.picture, policy, order, spread, factor, draft.now_s, is_crowd=planned.left_out > 0
+        estimate_s = self._estimator.update(
+            waiting, self.picture, policy, order, spread, factor, draft.now_s, is_pruned=planned.left_out > 0
         )
-        wakes = [at_s for at_s in (self._act(planned.wake_s), again_s) if at_s is not None]
+        wakes = [at_s for at_s in (self._act(planned.wake_s), estimate_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
 
-    def _may_put_off(self, draft: Draft, due: Mapping[str, None]) -> bool:
+    def _may_postpone(self, draft: Draft, due: Mapping[str, None]) -> bool:
         """Return whether to postpone planning: only new jobs of a long queue arrived, shortly after the last plan."""
         if due or self._must_plan or not draft.now_s < self._plan_s:
             return False
-        came = {one.job.id for one in draft.batch.inserted}
-        return bool(came) and draft.changed.keys() == came and not draft.deleted and draft.settings == self.settings
+        submitted = {inserted.job.id for inserted in draft.batch.inserted}
+        is_submits_only = draft.changed.keys() == submitted and not draft.deleted
+        return bool(submitted) and is_submits_only and draft.settings == self.settings
 
-    async def _fold_news(self, draft: Draft, job_id: str) -> None:
+    async def _apply_events(self, draft: Draft, job_id: str) -> None:
         if job_id in draft.deleted or job_id not in draft.base:
             return
         known = self._known.get(job_id)
         is_gone = known is not None and known.is_guarded is not None and await self._is_unguarded(job_id)
-        is_read = await read_journal(draft, self.pool, job_id)  # after the look, so that a dead guardian's facts are in
-        if job_id in self._deserted:
-            self._deserted.discard(job_id)
+        is_read = await read_journal(draft, self.pool, job_id)  # after the check: all facts of a dead guardian
+        if job_id in self._abandoned:
+            self._abandoned.discard(job_id)
             if not draft.job(job_id).is_closed:
                 draft.put(guardian_loss.abandoned(draft.job(job_id), draft.now_s))
         job = draft.job(job_id)
         if job.is_closed:
-            self._known[job_id] = Known(job.revision)  # nothing is known of the guardian of its next life
+            self._known[job_id] = Known(job.revision)  # its next guardian is unknown
         elif is_read and is_gone and known is not None:
             self._known[job_id] = Known(is_guarded=False)
             if known.is_guarded:
@@ -372,40 +372,40 @@ class Lifecycle:
             active.pop(name, None)
         enforce_time_limits(draft, active, self.slept() - self._slept_s)
         for job in [j for j in active.values() if j.spec.schedule]:
-            active[job.id] = draft.put(folding.scheduled(job, self._epoch(job.id)))
+            active[job.id] = draft.put(journal_events.scheduled(job, self._epoch(job.id)))
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
         picture = Picture(nodes=nodes, jobs=active, known=known)
         order = self.lengths.order(policy.order)
-        close = pruned(picture, draft.now_s, policy, order) if len(active) > CROWD else picture
-        left_out = len(active) - len(close.jobs)
-        is_crowd = left_out > CROWD
-        picture, staying = emptied(draft, close if is_crowd else picture, policy.placement)
-        decided = plan(picture, draft.now_s, policy, order)
-        for preempt in decided.preempts:
+        kept = pruned(picture, draft.now_s, policy, order) if len(active) > PRUNED_JOBS_MIN else picture
+        left_out = len(active) - len(kept.jobs)
+        is_pruned = left_out > PRUNED_JOBS_MIN
+        picture, staying = emptied(draft, kept if is_pruned else picture, policy.placement)
+        decisions = plan(picture, draft.now_s, policy, order)
+        for preempt in decisions.preempts:
             draft.put(plan_outcomes.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
-        for start in decided.starts:
+        for start in decisions.starts:
             job = draft.job(start.job)
             if job.said is not None:
                 draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
             draft.put(plan_outcomes.started(job, start.seats, draft.now_s))
-        for resize in decided.resizes:
+        for resize in decisions.resizes:
             job, seats = draft.job(resize.job), resize.seats
             draft.put(plan_outcomes.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
-        for name, winner in checkpoint_requests(picture, decided.waits, policy).items():
-            ask_to_save(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
+        for name, winner in checkpoint_requests(picture, decisions.waits, policy).items():
+            request_checkpoint(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
-        wakes = [t for t in [decided.wake_s, *limits] if t is not None and t > draft.now_s]
-        if is_crowd:
+        wakes = [t for t in [decisions.wake_s, *limits] if t is not None and t > draft.now_s]
+        if is_pruned:
             waits = waits_of_long_queue(
-                draft, picture, decided.waits, self._estimator, active, self.waits, has_news=has_news
+                draft, picture, decisions.waits, self._estimator, active, self.waits, has_news=has_news
             )
         else:
-            waits = waits_with_estimates(draft, picture, decided.waits, self._estimator)
-        return _Planned(waits | staying, min(wakes, default=None), left_out if is_crowd else 0)
+            waits = waits_with_estimates(draft, picture, decisions.waits, self._estimator)
+        return _Planned(waits | staying, min(wakes, default=None), left_out if is_pruned else 0)
 
-    def _take_over(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
+    def _publish(self, draft: Draft, waits: Mapping[str, Wait]) -> None:
         """Replace the state by the committed one and notify the listeners."""
         before, self.waits = self.waits, waits
         self.last_row = draft.last_row
@@ -415,11 +415,11 @@ class Lifecycle:
         self.rows.update(draft.new_rows)
         self.keys.update(draft.new_keys)
         is_set, self.settings = draft.settings != self.settings, draft.settings
-        self.forecasts = [*self.forecasts, *draft.batch.forecasts][-FORECASTS_MOST:]
+        self.forecasts = [*self.forecasts, *draft.batch.forecasts][-FORECASTS_MAX:]
         for job_id in draft.deleted:
             for table in (self.jobs, self.rows, self.progress, self._active, self._known):
                 table.pop(job_id, None)
-            self._deserted.discard(job_id)
+            self._abandoned.discard(job_id)
             self._prepared.discard(job_id)
             self._measured.discard(job_id)
             self._fractions.forget(job_id)
@@ -460,18 +460,18 @@ class Lifecycle:
             is_to_end = act.wanted.goal is Goal.STOP
             if guardian_loss.may_be_over(self.jobs[act.job]) and await self.pool.end(act.job, kill=is_to_end):
                 self._known[act.job] = Known(is_guarded=False)
-                self._deserted.add(act.job)
+                self._abandoned.add(act.job)
                 return
             await self._prepare(act.job)
             await self.pool.act(act.job, act.wanted)
             if act.wanted.revision > self._known.get(act.job, NOTHING_KNOWN).sent_revision:  # else the job is closed
                 self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
-        except Exception as error:  # the top of a task: a fault of ours must not spin, and must be told
+        except Exception as error:  # top of a task: report it, and retry with a delay
             is_ours = isinstance(error, DlaasError)
             text = str(error) if is_ours else f"{type(error).__name__}: {error}"
             log.error("%s: %s", act.job, text, exc_info=None if is_ours else error)
             if await self._may_be_guarded(act.job):
-                self._put_off(act.job, text)
+                self._postpone_delivery(act.job, text)
                 return
             is_permanent = isinstance(error, InterpreterMissing)
             self._inbox.append(_Item(lambda draft: self._not_started(draft, act.job, text, is_permanent), _ignored()))
@@ -482,7 +482,7 @@ class Lifecycle:
         except NotFound:
             return False
 
-    def _put_off(self, job_id: str, text: str) -> None:
+    def _postpone_delivery(self, job_id: str, text: str) -> None:
         """Deliver the document later: its guardian cannot be reached, which is no proof that it is gone."""
         known = self._known.get(job_id, NOTHING_KNOWN)
         self._known[job_id] = replace(known, retry_s=self.clock() + DELIVERY_RETRY_S)
@@ -492,7 +492,7 @@ class Lifecycle:
 
     def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
         del self._acting[job]
-        self._due[job] = None  # the guardian may have spoken, or gone, before we looked
+        self._due[job] = None  # the guardian may have written a fact, or ended, before the check
         self._wake.set()
 
     def _not_started(self, draft: Draft, job_id: str, text: str, is_permanent: bool) -> None:
@@ -507,11 +507,11 @@ class Lifecycle:
             return
         job, payload = self.jobs[job_id], await self.store.payload(job_id)
         if job.facts_read:
-            await self.pool.streams(job_id)  # raises NotFound: what it has done is lost, and is not begun anew silently
+            await self.pool.streams(job_id)  # raises NotFound: its work is lost and must not restart unnoticed
         await lay_out(self.pool, job, payload, self.blobs)
         self._prepared.add(job_id)
 
-    # -- what the pool calls ------------------------------------------------------------------------------------------
+    # -- callbacks of the pool ----------------------------------------------------------------------------------------
 
     def _stream_changed(self, job: str, stream: str) -> None:
         if stream == JOURNAL:
@@ -520,14 +520,14 @@ class Lifecycle:
         elif stream == PROGRESS and job not in self._reading:
             self._reading[job] = asyncio.create_task(self._read_progress(job), name=f"progress {job}")
             self._reading[job].add_done_callback(lambda _: self._reading.pop(job))
-        elif stream == METRICS and self._is_told_how_to_log(job) and job not in self._measuring:
+        elif stream == METRICS and self._has_logging_note(job) and job not in self._measuring:
             self._measuring[job] = asyncio.create_task(self._read_metrics(job), name=f"metrics {job}")
             self._measuring[job].add_done_callback(lambda _: self._measuring.pop(job))
         for listener in self.listeners:
             if stream not in (JOURNAL, PROGRESS):
                 listener.stream_changed(job, stream)
 
-    def _is_told_how_to_log(self, job_id: str) -> bool:
+    def _has_logging_note(self, job_id: str) -> bool:
         job = self.jobs.get(job_id)
         return job is not None and job_id not in self._measured and any(n.code == HOW_TO_LOG for n in job.spec.notes)
 
@@ -547,13 +547,13 @@ class Lifecycle:
             chunk = await self.pool.read(job, PROGRESS, 0, 65536)
             if chunk.data:
                 progress = decode(Progress, json.loads(chunk.data), unknown="ignore")
-                progress = replace(progress, at_s=self.clock())  # not by the learner's clock
+                progress = replace(progress, at_s=self.clock())  # by our clock, not the learner's
                 self.progress[job] = self._fractions.timed(job, progress)
                 if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
                     self._must_plan = True
                     self._wake.set()
         except NotFound:
-            return  # not laid out yet: it waits
+            return  # its directory does not exist yet: it waits
         except (DlaasError, ValueError) as error:
             log.warning("cannot read the progress of %s: %s", job, error)
         for listener in self.listeners:

@@ -61,8 +61,8 @@ from jupyter_dlaas.wire.secret_masking import mask_of
 
 __all__ = ["Requests"]
 
-READ_MOST: Final = 8 * 2**20
-METRICS_MOST: Final = 64 * 2**20
+READ_BYTES_MAX: Final = 8 * 2**20
+METRICS_BYTES_MAX: Final = 64 * 2**20
 REPORT_LINES: Final = 200
 CLOSE_S: Final = 10.0
 PROGRESS_EVERY_S: Final = 1.0
@@ -81,7 +81,7 @@ class Requests:
     watchers: Watchers
     blobs: Blobs
 
-    # -- finding ------------------------------------------------------------------------------------------------------
+    # -- lookup -------------------------------------------------------------------------------------------------------
 
     def find(self, user: str, handle: str) -> Job:
         """Return a job by handle, or the user's newest job of that name. Raises NotFound."""
@@ -108,7 +108,7 @@ class Requests:
             found = nsmallest(limit, found, key=lambda j: _use_to_list(j, waits.get(j.id)))
         return [self.lifecycle.view(j) for j in sorted(found, key=lambda j: -j.number)]
 
-    # -- changing -----------------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     async def submit(self, user: str, submit: Submit) -> tuple[JobView, bool]:
         """Store a job durably. The same key returns the same job. Also return whether it is new."""
@@ -208,13 +208,13 @@ class Requests:
         estimate = f"would wait: {clause(waits[job.id].reason)}" if job.id in waits else "would start now"
         return {"problems": [], "estimate": estimate}
 
-    async def warm(self, asked: Warm) -> bool:
+    async def warm(self, request: Warm) -> bool:
         """Prewarm this Python interpreter for jobs. Raises Refused or Invalid."""
-        _check_environment(asked.environment)
-        if asked.interpreter is not None and not os.access(asked.interpreter, os.X_OK):
-            raise Refused(f"interpreter: {asked.interpreter[:200]} is not an executable on this machine")
+        _check_environment(request.environment)
+        if request.interpreter is not None and not os.access(request.interpreter, os.X_OK):
+            raise Refused(f"interpreter: {request.interpreter[:200]} is not an executable on this machine")
         try:
-            return await self.lifecycle.pool.warm(asked.interpreter, asked.environment, asked.framework)
+            return await self.lifecycle.pool.warm(request.interpreter, request.environment, request.framework)
         except PoolError as error:
             raise Refused(str(error)) from error
 
@@ -229,17 +229,19 @@ class Requests:
             if job.state.is_final:
                 raise NotAllowed(f"{job.id} has ended ({job.state}) and can no longer be changed")
             if change.learners is not None:
-                job, told = user_requests.ask(job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners)
-                stories += told
+                job, events = user_requests.apply_request(
+                    job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners
+                )
+                stories += events
             if change.priority is not None and change.priority != job.priority:
                 if not self.lifecycle.is_admin(user) and change.priority > job.priority:
                     self.lifecycle.user_limits.check_priority(change.priority)
                 job = replace(job, priority=change.priority)
                 stories.append(transition.Story("priority", f"{user} set the priority to {change.priority}."))
             if change.elastic is not None and change.elastic is not job.elastic:
-                said = "off: its size is fixed" if change.elastic is Elastic.OFF else change.elastic
+                mode = "off: its size is fixed" if change.elastic is Elastic.OFF else change.elastic
                 job = replace(job, elastic=change.elastic)
-                stories.append(transition.Story("elastic", f"{user} set elastic to {said}."))
+                stories.append(transition.Story("elastic", f"{user} set elastic to {mode}."))
             draft.put((job, tuple(stories)))
 
         return await self._apply(user, handle, apply)
@@ -257,7 +259,7 @@ class Requests:
         """Halt, resume, cancel, or request a checkpoint. A request for the present state changes nothing."""
 
         def apply(draft: Draft, job_id: str) -> None:
-            draft.put(user_requests.ask(draft.job(job_id), event, by=user, now_s=draft.now_s))
+            draft.put(user_requests.apply_request(draft.job(job_id), event, by=user, now_s=draft.now_s))
 
         return await self._apply(user, handle, apply)
 
@@ -314,11 +316,11 @@ class Requests:
                     await reader.news.wait()
                     reader.news.clear()
         except TimeoutError:
-            return  # refused, with the reason
+            return  # the caller refuses the request with its reason
         finally:
             self.watchers.remove(reader)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     async def why(self, user: str, handle: str) -> list[str]:
         """Return sentences that explain the job's state."""
@@ -355,7 +357,7 @@ class Requests:
         job = self.find(user, handle)
         if member is None:
             member = await self._main_member(job)
-        chunk = await self._read(job.id, log_of(member), offset, min(limit, READ_MOST))
+        chunk = await self._read(job.id, log_of(member), offset, min(limit, READ_BYTES_MAX))
         text, used = text_of(chunk)
         return {"member": member, "from": chunk.start, "to": chunk.start + used, "size": chunk.size, "text": text}
 
@@ -363,7 +365,7 @@ class Requests:
         gang = job.gang
         if gang:
             return gang[0].member
-        try:  # it has ended, so its members are let go of: the journal knows who was rank 0 last
+        try:  # it has ended, so it has no members any more: the journal names the last rank 0
             facts, _ = await self.lifecycle.pool.facts(job.id, 0)
         except NotFound:
             return 0
@@ -378,14 +380,14 @@ class Requests:
 
     async def metrics(self, user: str, handle: str, *, offset: int) -> dict[str, Json]:
         """Return metric records from a byte offset on, whole lines."""
-        chunk = await self._read(self.find(user, handle).id, METRICS, offset, READ_MOST)
+        chunk = await self._read(self.find(user, handle).id, METRICS, offset, READ_BYTES_MAX)
         whole = chunk.data.rfind(b"\n") + 1
         records: list[Json] = list(metric_records(chunk.data[:whole]))
         return {"from": chunk.start, "to": chunk.start + whole, "size": chunk.size, "records": records}
 
     async def curves(self, user: str, handle: str, *, points: int) -> dict[str, Json]:
         """Return metrics thinned for drawing."""
-        chunk = await self._read(self.find(user, handle).id, METRICS, 0, METRICS_MOST)
+        chunk = await self._read(self.find(user, handle).id, METRICS, 0, METRICS_BYTES_MAX)
         lines = await asyncio.to_thread(lambda: curves(metric_records(chunk.data[: chunk.data.rfind(b"\n") + 1])))
         return {"curves": {name: encode(thinned(found, points)) for name, found in sorted(lines.items())}}
 
@@ -419,9 +421,9 @@ class Requests:
         """Return job, path and size of a result file. Raises NotFound, which lists the available ones."""
         job = self.find(user, handle)
         if name not in job.results:
-            there = ", ".join(job.results) or "none"
+            available = ", ".join(job.results) or "none"
             when = "" if job.state.is_final else f"; the job is {job.state}, results are available when it completes"
-            raise NotFound(f"{job.id} has no result '{name[:60]}' (available: {there}){when}")
+            raise NotFound(f"{job.id} has no result '{name[:60]}' (available: {available}){when}")
         return await self.file_of(user, handle, f"results/{name}.bin")
 
     async def report(self, user: str, handle: str) -> str:
@@ -466,7 +468,7 @@ class Requests:
         self.watchers.add(reader)
         try:
             while True:
-                messages = await reader.messages() or messages  # what was there before was progress, now outdated
+                messages = await reader.messages() or messages  # earlier messages can only be progress, outdated by now
                 until = begin + (min(wait_s, PROGRESS_EVERY_S) if messages else wait_s)
                 if any(m["type"] != "progress" for m in messages) or clock() >= until:
                     break
@@ -482,7 +484,7 @@ def _wants(text: str) -> Sequence[str]:
     if not text:
         return WANTS
     chosen = text.split(",")
-    if any(one not in WANTS for one in chosen):
+    if any(kind not in WANTS for kind in chosen):
         raise Invalid(f"want: '{text[:80]}' may contain {', '.join(WANTS)}")
     return chosen
 

@@ -38,7 +38,7 @@ _WORDS: Final[dict[Way, str]] = {
     Way.PREEMPT: "{} is preempted",
     Way.STAY: "{} stays until it has a checkpoint or ends",
 }
-_MANY: Final[dict[Way, str]] = {
+_WORDS_PLURAL: Final[dict[Way, str]] = {
     Way.SHRINK: "{} shrink",
     Way.MOVE: "{} move",
     Way.PREEMPT: "{} are preempted",
@@ -99,7 +99,7 @@ class Administration:
         wanted = settings.with_cordon(node, Cordon(by=user, at_s=self.lifecycle.clock(), drains=True))
         return self._drain_view(node, wanted, is_asked=False)
 
-    async def drain(self, user: str, node: str, asked: DrainAsked) -> DrainView:
+    async def drain(self, user: str, node: str, request: DrainAsked) -> DrainView:
         """Drain the node. With the plan of a preview: only if the plan is still the same. Raises NotAllowed."""
         self._check(user, "drain nodes")
 
@@ -107,7 +107,7 @@ class Administration:
             node_named(node, self.lifecycle.pool.nodes())
             wanted = draft.settings.with_cordon(node, Cordon(by=user, at_s=draft.now_s, drains=True))
             view = self._drain_view(node, wanted, is_asked=True)
-            if asked.plan is not None and asked.plan != view.plan:
+            if request.plan is not None and request.plan != view.plan:
                 raise NotAllowed(
                     f"{node} has changed since this drain was planned; now: {view.gist} Review it and try again"
                 )
@@ -121,15 +121,15 @@ class Administration:
         nodes = nodes_in_force(self.lifecycle.pool.nodes(), settings)
         leaves = drain(Picture(nodes=nodes, jobs=picture.jobs, known=picture.known), self.lifecycle.policy.placement)
         jobs = tuple(
-            LeaveView(job=one.job, way=str(one.way), before=one.before, after=one.after, text=one.text)
-            for one in leaves
-            if node in one.nodes
+            LeaveView(job=leave.job, way=str(leave.way), before=leave.before, after=leave.after, text=leave.text)
+            for leave in leaves
+            if node in leave.nodes
         )
         plan = hashlib.sha256(json.dumps([node, *map(encode, jobs)]).encode()).hexdigest()[:16]
-        gist = _gist(node, [one for one in leaves if node in one.nodes], is_asked=is_asked)
+        gist = _gist(node, [leave for leave in leaves if node in leave.nodes], is_asked=is_asked)
         return DrainView(node=node, is_asked=is_asked, plan=plan, gist=gist, jobs=jobs)
 
-    async def set_queue(self, user: str, name: str, asked: QueueChange) -> PoolView:
+    async def set_queue(self, user: str, name: str, request: QueueChange) -> PoolView:
         """Create a queue or change its share. A field that is None keeps its value."""
         self._check(user, "set the shares of queues")
         if not _is_name(name):
@@ -142,8 +142,8 @@ class Administration:
             share = policy.shares.get(name, Share())
             share = replace(
                 share,
-                weight=share.weight if asked.weight is None else asked.weight,
-                guaranteed=share.guaranteed if asked.guaranteed is None else asked.guaranteed,
+                weight=share.weight if request.weight is None else request.weight,
+                guaranteed=share.guaranteed if request.guaranteed is None else request.guaranteed,
             )
             total = sum(len(node.devices) for node in self.lifecycle.pool.nodes())
             others = sum(s.guaranteed for q, s in queues_of(policy).items() if q != name)
@@ -154,10 +154,10 @@ class Administration:
                     f"which {others} are guaranteed to other queues. Guarantee at most {max(total - others, 0)}"
                 )
             is_new = name not in queues_of(policy)
-            said = f"{count(share.guaranteed, self.lifecycle.pool.unit)} guaranteed, weight {share.weight:g}"
+            terms = f"{count(share.guaranteed, self.lifecycle.pool.unit)} guaranteed, weight {share.weight:g}"
             draft.set(
                 draft.settings.with_queue(name, share),
-                f"{user} {'created' if is_new else 'changed'} the queue {name}: {said}.",
+                f"{user} {'created' if is_new else 'changed'} the queue {name}: {terms}.",
             )
 
         await self.lifecycle.post(change)
@@ -175,23 +175,23 @@ class Administration:
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
 
-    async def change_pool(self, user: str, asked: PoolChange) -> PoolView:
+    async def change_pool(self, user: str, request: PoolChange) -> PoolView:
         """Change order, placement, preemption, or price and notice of spot jobs."""
         self._check(user, "change the settings of the pool")
 
         def change(draft: Draft) -> None:
             settings = draft.settings.with_policy(
-                order=asked.order,
-                preemption=asked.preemption,
-                placement=asked.placement,
-                spot_price=asked.spot_price,
-                spot_notice_s=asked.spot_notice_s,
+                order=request.order,
+                preemption=request.preemption,
+                placement=request.placement,
+                spot_price=request.spot_price,
+                spot_notice_s=request.spot_notice_s,
             )
             policy = policy_in_force(self.lifecycle.configured, settings)
             preempts = "with preemption" if policy.preempts else "without preemption"
             spot = f"spot price {policy.spot_price:g}, notice {policy.spot_notice_s:g} s"
-            said = f"{user} set the order: {policy.order}, {preempts}; placement {policy.placement}; {spot}."
-            draft.set(settings, said)
+            text = f"{user} set the order: {policy.order}, {preempts}; placement {policy.placement}; {spot}."
+            draft.set(settings, text)
 
         await self.lifecycle.post(change)
         return self.lifecycle.pool_view()
@@ -206,7 +206,7 @@ def _gist(node: str, leaves: list[Leave], *, is_asked: bool) -> str:
         return f"No job runs on {node}; no new learners {'are' if is_asked else 'would be'} placed there."
     parts: list[str] = []
     for way in Way:
-        number = sum(one.way is way for one in leaves)
+        number = sum(leave.way is way for leave in leaves)
         if number:
-            parts.append((_WORDS if number == 1 else _MANY)[way].format(count(number, "job")))
+            parts.append((_WORDS if number == 1 else _WORDS_PLURAL)[way].format(count(number, "job")))
     return f"{node}: {', '.join(parts)}."

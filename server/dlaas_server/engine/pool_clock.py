@@ -20,7 +20,7 @@ from jupyter_dlaas.runtime.system.process import boot_id, slept_s, uptime_s
 __all__ = ["CLOCK_FILE", "PoolClock"]
 
 CLOCK_FILE: Final = "clock.json"
-DRIFT_LEAST_S: Final = 1.0
+DRIFT_MIN_S: Final = 1.0
 """Largest drift in seconds that is attributed to ordinary clock synchronisation."""
 
 
@@ -41,7 +41,7 @@ class PoolClock:
         kept = read_json(self._file) or {}
         zero_s = kept.get("zero_s")
         self.is_new = kept.get("boot") != self._boot or not isinstance(zero_s, int | float)
-        """True if the machine was restarted since: only the time of day tells how long it was off."""
+        """True if the machine was restarted since: only the time of day shows how long it was off."""
         self._zero_s = wall() - uptime() if self.is_new or not isinstance(zero_s, int | float) else float(zero_s)
         if self.is_new:
             self._keep()
@@ -67,7 +67,7 @@ class PoolClock:
     def drift_s(self) -> float:
         """Return how far the time of day is ahead of this clock; 0 unless it was changed."""
         drift_s = self._wall() - self.now_s()
-        return drift_s if abs(drift_s) >= DRIFT_LEAST_S else 0.0
+        return drift_s if abs(drift_s) >= DRIFT_MIN_S else 0.0
 
     def slept_s(self) -> float:
         """Return how long the machine was suspended since it started."""

@@ -21,7 +21,7 @@ log = logging.getLogger("dlaas.engine")
 SKIPPED_NUMBERS: Final = 100
 """Job numbers skipped after a loss, since jobs without a directory may have had them."""
 _LISTED: Final = 10
-_TAKEN_UP: Final = "Recovered from its directory: the pool's store had lost its record."
+_RECOVERED: Final = "Recovered from its directory: the pool's store had lost its record."
 _QUEUED: Final = "Back in the queue: the pool's store had lost its record, and the job had not started."
 
 
@@ -39,16 +39,16 @@ async def load(store: Store, pool: Pool, now_s: float) -> Loaded:
     numbers = [number for name in names if (number := number_of(name)) is not None]
     skipped = SKIPPED_NUMBERS if store.lost and not loaded.last_number else 0
     loaded = replace(loaded, last_number=max([loaded.last_number, *numbers]) + skipped)
-    work = _Recovery(store, pool, loaded, now_s)
+    recovery = _Recovery(store, pool, loaded, now_s)
     for name in sorted(names - loaded.jobs.keys()):
         if name in deleted:
-            await work.remove(name)
+            await recovery.remove(name)
         else:
-            await work.take_up(name)
+            await recovery.recover(name)
     for row in loaded.damaged:
         if row.id not in names:
-            await work.queue_again(row)
-    return await work.commit()
+            await recovery.queue_again(row)
+    return await recovery.commit()
 
 
 class _Recovery:
@@ -59,22 +59,22 @@ class _Recovery:
         self._draft = Draft(loaded.jobs, loaded.rows, loaded.last_row, now_s, settings=loaded.settings)
         self._numbers = {job.number for job in loaded.jobs.values()}
         self._last_number = loaded.last_number
-        self._taken: list[str] = []
+        self._recovered: list[str] = []
         self._failed: list[str] = []
 
-    async def take_up(self, name: str) -> None:
+    async def recover(self, name: str) -> None:
         """Rebuild the record of a job from its directory."""
         if number_of(name) is None:
-            return  # no directory of a job
+            return  # not the directory of a job
         try:
-            found = await self._pool.stored_job(name)
-            job = recovered(found, self._pool.unit)
+            stored = await self._pool.stored_job(name)
+            job = recovered(stored, self._pool.unit)
             payload = await self._pool.payload(name)
         except DlaasError as error:
             log.error("cannot recover %s from its directory: %s", name, error)
             self._failed.append(name)
             return
-        self._insert(job, payload, _TAKEN_UP)
+        self._insert(job, payload, _RECOVERED)
 
     async def queue_again(self, row: DamagedRow) -> None:
         """Queue a job that had no directory yet, so that nothing of it has run."""
@@ -106,12 +106,12 @@ class _Recovery:
             log.warning("cannot remove the directory of the deleted job %s: %s", name, error)
 
     def _insert(self, job: Job, payload: object, text: str) -> None:
-        if job.number in self._numbers:  # its order among the jobs only: the id stays
+        if job.number in self._numbers:  # only its order among the jobs changes: the id stays
             self._last_number += 1
             job = replace(job, number=self._last_number)
         self._numbers.add(job.number)
         self._draft.insert(job, payload, f"recovered:{job.id}", "", Story("recovered", text), replaces=True)  # type: ignore[arg-type]
-        self._taken.append(job.id)
+        self._recovered.append(job.id)
 
     async def commit(self) -> Loaded:
         """Commit the recovered jobs, and return the complete contents."""
@@ -133,16 +133,16 @@ class _Recovery:
         )
 
     def _notice(self) -> str:
-        said = [self._store.lost] if self._store.lost else []
-        if self._taken:
-            jobs = count(len(self._taken), "job") + ("" if said else " that the pool's store had lost")
-            verb = "was" if len(self._taken) == 1 else "were"
-            said.append(f"{jobs} {verb} recovered from disk: {_names(self._taken)}.")
+        sentences = [self._store.lost] if self._store.lost else []
+        if self._recovered:
+            jobs = count(len(self._recovered), "job") + ("" if sentences else " that the pool's store had lost")
+            verb = "was" if len(self._recovered) == 1 else "were"
+            sentences.append(f"{jobs} {verb} recovered from disk: {_names(self._recovered)}.")
         if self._store.lost:
-            said.append("Jobs that had not started are lost: submit them again. Set queues and cordons again.")
+            sentences.append("Jobs that had not started are lost: submit them again. Set queues and cordons again.")
         if self._failed:
-            said.append(f"Unreadable, so left unchanged: {_names(self._failed)}.")
-        return " ".join(said)
+            sentences.append(f"Unreadable, so left unchanged: {_names(self._failed)}.")
+        return " ".join(sentences)
 
 
 def _names(names: list[str]) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.transaction import Draft
 
-__all__ = ["forget_old"]
+__all__ = ["remove_old_jobs"]
 
 
-async def forget_old(lifecycle: Lifecycle) -> list[str]:
-    """Remove ended jobs that are older, or more, than are kept. Returns their ids."""
+async def remove_old_jobs(lifecycle: Lifecycle) -> list[str]:
+    """Remove ended jobs that are older, or more, than the retention limits allow. Return their ids."""
     now_s, keep_s, keep_jobs = lifecycle.clock(), lifecycle.keep_s, lifecycle.keep_jobs
     ended = [j for j in lifecycle.jobs.values() if j.state.is_final and j.is_closed]
     ended.sort(key=lambda j: (-(j.ended_s or j.submitted_s), -j.number))
     old = [j.id for j in ended if keep_s is not None and (j.ended_s or j.submitted_s) < now_s - keep_s]
-    many = [] if keep_jobs is None else [j.id for j in ended[keep_jobs:]]
-    gone = sorted({*old, *many})
+    surplus = [] if keep_jobs is None else [j.id for j in ended[keep_jobs:]]
+    gone = sorted({*old, *surplus})
 
     def apply(draft: Draft) -> None:
         for job in gone:

@@ -11,17 +11,17 @@ from dlaas_server.engine.transaction import Draft
 
 __all__ = ["enforce_time_limits", "next_limit_s"]
 
-SLEPT_LEAST_S: Final = 1.0
+SLEPT_MIN_S: Final = 1.0
 
 
 def enforce_time_limits(draft: Draft, active: dict[str, Job], slept_s: float) -> None:
     """Halt overdue jobs and update `active`. `slept_s`: time that the machine was suspended since the last turn."""
-    for job in list(active.values()) if slept_s >= SLEPT_LEAST_S else ():
+    for job in list(active.values()) if slept_s >= SLEPT_MIN_S else ():
         active[job.id] = draft.put((time_limit.slept(job, slept_s), ()))
     for job in active.values():
         if time_limit.is_overdue(job, draft.now_s):
             by = time_limit.in_words(job)
-            active[job.id] = draft.put(user_requests.ask(job, Event.HALT, by=by, now_s=draft.now_s))
+            active[job.id] = draft.put(user_requests.apply_request(job, Event.HALT, by=by, now_s=draft.now_s))
 
 
 def next_limit_s(active: dict[str, Job], now_s: float) -> float | None:

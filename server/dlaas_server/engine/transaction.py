@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlaas_server.core.lifecycle.transition import Story
+from dlaas_server.core.lifecycle.transition import Story, Transition
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import Batch, Event, Inserted
@@ -41,12 +41,12 @@ class Draft:
             raise NotFound(f"there is no job {job_id}")
         return found
 
-    def put(self, told: tuple[Job, tuple[Story, ...]]) -> Job:
+    def put(self, transition: Transition) -> Job:
         """Record a changed job and its story events. An unchanged job is ignored."""
-        job, stories = told
+        job, stories = transition
         if job is self.base.get(job.id) and job.id not in self.changed:
             return job
-        row = self._tell(job.id, stories)
+        row = self._add_events(job.id, stories)
         self.changed[job.id] = job
         self.batch.updated[job.id] = (row, job)
         return job
@@ -62,7 +62,7 @@ class Draft:
         replaces: bool = False,
     ) -> Job:
         """Insert a new job; `replaces`: it replaces a damaged row."""
-        row = self._tell(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),))
+        row = self._add_events(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),))
         self.changed[job.id] = job
         self.new_keys[job.owner, key] = (job.id, digest)
         self.batch.inserted.append(Inserted(job, row, payload, key, digest, replaces))
@@ -86,11 +86,11 @@ class Draft:
         self.last_row += 1
         self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text))
 
-    def _tell(self, job_id: str, stories: tuple[Story, ...]) -> int:
+    def _add_events(self, job_id: str, stories: tuple[Story, ...]) -> int:
         for story in stories:
             self.last_row += 1
             self.batch.events.append(Event(self.last_row, self.now_s, job_id, story.kind, story.text))
         if not stories:
-            self.last_row += 1  # the view changed, though there is nothing to tell
+            self.last_row += 1  # the view changed, even without an event
         self.new_rows[job_id] = self.last_row
         return self.last_row

@@ -19,21 +19,23 @@ from dlaas_server.engine.transaction import Draft
 __all__ = ["waits_of_long_queue", "waits_with_estimates"]
 
 
-def waits_with_estimates(draft: Draft, picture: Pool, waits: Sequence[Wait], found: StartEstimator) -> dict[str, Wait]:
+def waits_with_estimates(
+    draft: Draft, picture: Pool, waits: Sequence[Wait], estimator: StartEstimator
+) -> dict[str, Wait]:
     """Return the waits with start estimates and offers; the first message of each job goes into its story."""
     out: dict[str, Wait] = {}
     idle: FreeCapacity | None = None
     is_whole = all(node.cordoned is None for node in picture.nodes)
     for wait in waits:  # thousands of jobs may wait, and most have their message already
-        when, job = found.expected.get(wait.job), draft.job(wait.job)
+        span, job = estimator.expected.get(wait.job), draft.job(wait.job)
         now = wait if is_whole else replace(wait, reason=f"{wait.reason}{said_of_nodes(picture, job)}")
-        offer = found.offers.get(wait.job)
-        if offer:  # found beside the loop: others may have started there since
+        offer = estimator.offers.get(wait.job)
+        if offer:  # computed beside the loop: other jobs may have started there since
             idle = idle or free_of(picture.nodes, {**picture.jobs, **draft.changed}.values())
             offer = offer if idle.room(shape_of(job), offer) >= offer else None
-        out[wait.job] = now = with_start(now, when, draft.now_s, offered(job, offer))
-        if wait.is_queued and (not job.is_told or (job.said is None and when is not None)):
-            draft.put(plan_outcomes.waits(job, now.reason, when, draft.now_s))
+        out[wait.job] = now = with_start(now, span, draft.now_s, offered(job, offer))
+        if wait.is_queued and (not job.is_wait_recorded or (job.said is None and span is not None)):
+            draft.put(plan_outcomes.waits(job, now.reason, span, draft.now_s))
     return out
 
 
@@ -41,7 +43,7 @@ def waits_of_long_queue(
     draft: Draft,
     picture: Pool,
     waits: Sequence[Wait],
-    found: StartEstimator,
+    estimator: StartEstimator,
     active: Mapping[str, Job],
     before: Mapping[str, Wait],
     *,
@@ -52,8 +54,10 @@ def waits_of_long_queue(
     Queued jobs get the result of the estimator if it is new, else their message `before`. `active`: all jobs before
     the plan.
     """
-    there = {**active, **draft.changed}
+    jobs = {**active, **draft.changed}
     gone = {name for name, job in draft.changed.items() if not job.waits} | draft.deleted
     kept = {name: wait for name, wait in before.items() if wait.is_queued and name not in gone}
-    news = [wait for wait in found.waits if wait.job in there and there[wait.job].waits] if has_news else []
-    return kept | waits_with_estimates(draft, picture, [*(wait for wait in waits if not wait.is_queued), *news], found)
+    news = [wait for wait in estimator.waits if wait.job in jobs and jobs[wait.job].waits] if has_news else []
+    return kept | waits_with_estimates(
+        draft, picture, [*(wait for wait in waits if not wait.is_queued), *news], estimator
+    )

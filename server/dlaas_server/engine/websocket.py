@@ -21,16 +21,16 @@ from jupyter_dlaas.wire.protocol import PROTOCOL, Cursor, State
 __all__ = ["StreamHandler"]
 
 log = logging.getLogger("dlaas.engine")
-GATHER_S: Final = 0.02
-POOL_GATHER_S: Final = 0.1
+BATCH_S: Final = 0.02
+POOL_BATCH_S: Final = 0.1
 HEARTBEAT_S: Final = 2.0
-UNDER_WAY_MOST: Final = 256 * 1024
+UNACKNOWLEDGED_BYTES_MAX: Final = 256 * 1024
 ENDED_SHOWN: Final = 50
 UNFINISHED_SHOWN: Final = 300
 """Number of jobs sent to a page: running jobs and the first of the queue; of the others only the names."""
 _ENDED: Final = ",".join(state for state in State if state.is_final)
 _UNFINISHED: Final = ",".join(state for state in State if not state.is_final)
-READERS_MOST: Final = 500
+READERS_MAX: Final = 500
 
 
 class StreamHandler(tornado.websocket.WebSocketHandler):
@@ -42,7 +42,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         self.user = ""
         self.readers: dict[str, Reader] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.under_way = 0
+        self.unacknowledged_bytes = 0
         self.has_room = asyncio.Event()
         self.has_room.set()
         self.pool_news = asyncio.Event()
@@ -115,7 +115,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             case "ack":
                 taken = frame.get("bytes")
                 if isinstance(taken, int) and taken > 0:
-                    self.under_way = max(self.under_way - taken, 0)
+                    self.unacknowledged_bytes = max(self.unacknowledged_bytes - taken, 0)
                     self.has_room.set()
             case "ping":
                 self._send({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
@@ -136,8 +136,8 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             self._send({"type": "error", "job": handle[:200], "code": error.code, "message": str(error)})
             return
         self._drop(job)
-        if len(self.readers) >= READERS_MOST:
-            raise Invalid(f"at most {READERS_MOST} jobs on one connection")
+        if len(self.readers) >= READERS_MAX:
+            raise Invalid(f"at most {READERS_MAX} jobs on one connection")
         reader = Reader(self.requests.lifecycle, job, cursor.row, cursor.metrics, dict(cursor.logs), want)
         self.readers[job] = reader
         self.requests.watchers.add(reader)
@@ -153,15 +153,15 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         while True:
             messages = await reader.messages()
             if messages:
-                # Counted before they go: what is acknowledged while they are written must not be counted again.
-                self.under_way += reader.bytes_sent
+                # Counted before they are written: an acknowledgement may arrive while they are written.
+                self.unacknowledged_bytes += reader.bytes_sent
                 reader.bytes_sent = 0
                 for message in messages:
                     await self._write(message)
-                if self.under_way >= UNDER_WAY_MOST:
+                if self.unacknowledged_bytes >= UNACKNOWLEDGED_BYTES_MAX:
                     self.has_room.clear()
                     await self.has_room.wait()
-                await asyncio.sleep(GATHER_S)
+                await asyncio.sleep(BATCH_S)
             else:
                 await reader.news.wait()
 
@@ -169,7 +169,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         lifecycle = self.requests.lifecycle
         shown = self.requests.jobs(self.user, state=_UNFINISHED, owner=None, limit=UNFINISHED_SHOWN)
         shown += self.requests.jobs(self.user, state=_ENDED, owner=None, limit=ENDED_SHOWN)
-        told = {view.id for view in shown}
+        sent = {view.id for view in shown}
         await self._write({"type": "jobs", "jobs": encode(sorted(shown, key=lambda v: -v.number))})
         await self._write({"type": "pool", "pool": encode(lifecycle.pool_view())})
         while True:
@@ -180,11 +180,11 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
                 job = lifecycle.jobs.get(job_id)
                 if job is None:
                     await self._write({"type": "gone", "job": job_id})
-                elif job.owner == self.user and (job_id in told or self._is_near(job)):
-                    told.add(job_id)
+                elif job.owner == self.user and (job_id in sent or self._is_near(job)):
+                    sent.add(job_id)
                     await self._write({"type": "job", "job": encode(lifecycle.view(job))})
             await self._write({"type": "pool", "pool": encode(lifecycle.pool_view())})
-            await asyncio.sleep(POOL_GATHER_S)
+            await asyncio.sleep(POOL_BATCH_S)
 
     def _is_near(self, job: Job) -> bool:
         """Return whether the job is not far back in a long queue, where places change all the time."""
@@ -209,7 +209,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
 
     async def _heartbeat(self) -> None:
         while True:
-            self.requests.lifecycle.touch()  # an engine that a page looks at is not idle: it would be started again
+            self.requests.lifecycle.touch()  # an engine with an open page is not idle: the page would start it again
             await asyncio.sleep(HEARTBEAT_S)
             await self._write({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
 

@@ -26,7 +26,7 @@ from dlaas_server.jupyter_extension.handlers import (
     UploadHandler,
 )
 from dlaas_server.jupyter_extension.relay import Broken, Link
-from dlaas_server.rest.routes import ROUTES, Door, Route
+from dlaas_server.rest.routes import ROUTES, Endpoint, Route
 from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.runtime.system import hash_seed
@@ -74,7 +74,7 @@ class DlaasExtension(ExtensionApp):
         """Choose the pool, and pass it to the kernels of this server."""
         directory = discovery.pool_directory(self.pool_dir or self.pool or None)
         os.environ["JUPYTER_DLAAS_POOL"] = str(directory)
-        os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # or kernels would pass this door by
+        os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # else kernels would not use this server
         if self.set_hash_seed:
             os.environ.setdefault(hash_seed.VARIABLE, hash_seed.DEFAULT)
         endpoint = SocketEndpoint(directory, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
@@ -92,17 +92,17 @@ class DlaasExtension(ExtensionApp):
         self.serverapp.io_loop.add_callback(self._start_watching)
 
     def _handler(self, routes: dict[str, Route]) -> tuple[str, type, dict[str, Any]]:
-        one = next(iter(routes.values()))
-        given: dict[str, Any] = {"link": self.link, "routes": routes}
-        if one.is_websocket:
-            return one.regex, StreamHandler, {"link": self.link}
-        if one.operation == "describe":
-            return one.regex, OpenApiHandler, given
-        if one.operation == "check_notebook":
-            return one.regex, CheckHandler, given
-        if one.door is Door.JUPYTER:
-            return one.regex, NotebookHandler, given
-        return one.regex, UploadHandler if one.request is bytes else RelayHandler, given
+        route = next(iter(routes.values()))
+        arguments: dict[str, Any] = {"link": self.link, "routes": routes}
+        if route.is_websocket:
+            return route.regex, StreamHandler, {"link": self.link}
+        if route.operation == "describe":
+            return route.regex, OpenApiHandler, arguments
+        if route.operation == "check_notebook":
+            return route.regex, CheckHandler, arguments
+        if route.endpoint is Endpoint.JUPYTER:
+            return route.regex, NotebookHandler, arguments
+        return route.regex, UploadHandler if route.request is bytes else RelayHandler, arguments
 
     # ------------------------------------------------------------------------------------- activity, against culling
 
@@ -122,14 +122,14 @@ class DlaasExtension(ExtensionApp):
     async def _count_unfinished(self) -> int:
         """Return the number of unfinished jobs. Restarts an engine that was killed, but not one that exited."""
         target = f"/dlaas/jobs?state={_UNFINISHED}&limit=1000"
-        was_killed = self.unfinished > 0 or self.link.path.exists()  # in good order it takes its socket away
+        was_killed = self.unfinished > 0 or self.link.path.exists()  # an engine that exits removes its socket
         try:
             answer = await self.link.call("GET", target, {}, timeout_s=10.0, may_start=was_killed)
             return len(json.loads(bytes(answer.body))["jobs"]) if answer.status == 200 else self.unfinished
         except Unavailable:
             return 0 if not was_killed else self.unfinished
         except (Broken, ValueError, KeyError):
-            return self.unfinished  # not hearing is no proof that nothing runs
+            return self.unfinished  # no answer is no proof that no job runs
 
     def current_activity(self) -> dict[str, int] | None:
         """Return the activity that prevents idle culling of this server: unfinished jobs."""

@@ -19,7 +19,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError, WebSocketHandler
 
 from dlaas_server.jupyter_extension.relay import PAUSES_S, Answer, Broken, Link
-from dlaas_server.rest.routes import Door, NotebookCheck, NotebookSubmit, Route, describe
+from dlaas_server.rest.routes import Endpoint, NotebookCheck, NotebookSubmit, Route, describe
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode, encode
 from jupyter_dlaas.wire.protocol import Refused, Unavailable
 
@@ -50,7 +50,7 @@ class DlaasHandler(APIHandler):
         self.call_stream: IOStream | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]
-        # An open tab that polls is no activity: or a forgotten page would keep a server from being culled for ever.
+        # An open tab that polls is no activity, else it would keep the server from being culled for ever.
         self._track_activity = self.request.method != "GET"
         await super().prepare()
 
@@ -283,7 +283,7 @@ class OpenApiHandler(DlaasHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        await self.finish(describe(door=Door.JUPYTER, base=self.base_url))
+        await self.finish(describe(endpoint=Endpoint.JUPYTER, base=self.base_url))
 
 
 class CheckHandler(DlaasHandler):
@@ -301,7 +301,7 @@ class CheckHandler(DlaasHandler):
         except DlaasError as error:
             await self.finish_error(error)
             return
-        found = await asyncio.to_thread(notebook_check.look, asked)
+        found = await asyncio.to_thread(notebook_check.check_cells, asked)
         await self.finish(json.dumps(encode(found)))
 
 

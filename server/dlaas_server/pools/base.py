@@ -25,14 +25,14 @@ def log_of(member: int) -> str:
 
 
 class PoolError(DlaasError):
-    """The pool could not carry out the request now; it may be repeated."""
+    """Temporary failure of a request to the pool; it may be repeated."""
 
     code = "unavailable"
     http_status = 503
 
 
 class InterpreterMissing(PoolError):
-    """The job's interpreter is missing or cannot be executed: asking again would fail in the same way."""
+    """The job's interpreter is missing or cannot be executed: a retry would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ Also called with `JOURNAL` when the job's guardian has ended.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """How a guardian was lost."""
+    """Loss of a guardian."""
 
     text: str = "The guardian process ended"
     """Beginning of a sentence."""
     has_exited: bool = False
-    """It exited by itself: its program or its files may be the cause."""
+    """True if it exited by itself: its program or its files may be the cause."""
 
 
 class Pool(Protocol):

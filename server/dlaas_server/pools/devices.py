@@ -224,7 +224,7 @@ class NvmlProbe:
             self._ask(self._nvml.nvmlShutdown)
             self._nvml = self._events = None
 
-    # ---- inside ----------------------------------------------------------------------------------------------
+    # ---- internals -------------------------------------------------------------------------------------------
 
     def _begin(self) -> bool:
         if self._nvml is not None:
@@ -294,11 +294,11 @@ class NvmlProbe:
             return [lost]
         if not _is_visible(self._visible, number, uuid):
             return []
-        sick = self._sickness(handle, uuid)
+        fault = self._gpu_fault(handle, uuid)
         mode = self._ask(n.nvmlDeviceGetMigMode, handle)
         if mode is not None and mode[0] == 1:
-            return self._slices(handle, index, sick, lent)
-        device = self._describe(handle, uuid, index, sick, lent)
+            return self._slices(handle, index, fault, lent)
+        device = self._describe(handle, uuid, index, fault, lent)
         self._whole[uuid] = handle
         self._by_index[number] = device
         return [device]
@@ -311,7 +311,7 @@ class NvmlProbe:
         """
         groups: list[list[str]] = []
         for uuid in self._whole:
-            group = next((one for one in groups if all(self._are_linked(uuid, other) for other in one)), None)
+            group = next((members for members in groups if all(self._are_linked(uuid, m) for m in members)), None)
             if group is None:
                 groups.append([uuid])
             else:
@@ -319,21 +319,21 @@ class NvmlProbe:
         linked = [group for group in groups if len(group) > 1]
         return {uuid: f"nvlink-{i}" for i, group in enumerate(linked) for uuid in group}
 
-    def _are_linked(self, one: str, other: str) -> bool:
-        n = self._nvml
-        status = self._ask(n.nvmlDeviceGetP2PStatus, self._whole[one], self._whole[other], n.NVML_P2P_CAPS_INDEX_NVLINK)
+    def _are_linked(self, first: str, second: str) -> bool:
+        n, handles = self._nvml, (self._whole[first], self._whole[second])
+        status = self._ask(n.nvmlDeviceGetP2PStatus, *handles, n.NVML_P2P_CAPS_INDEX_NVLINK)
         return bool(status == n.NVML_P2P_STATUS_OK)
 
-    def _slices(self, gpu: Any, index: int, sick: str | None, lent: Mapping[str, str]) -> list[Device]:
+    def _slices(self, gpu: Any, index: int, fault: str | None, lent: Mapping[str, str]) -> list[Device]:
         n, found = self._nvml, list[Device]()
         for j in range(self._ask(n.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
             handle = self._ask(n.nvmlDeviceGetMigDeviceHandleByIndex, gpu, j)
             uuid = _text(self._ask(n.nvmlDeviceGetUUID, handle)) if handle is not None else ""
             if uuid:
-                found.append(self._describe(handle, uuid, index + len(found), sick, lent))
+                found.append(self._describe(handle, uuid, index + len(found), fault, lent))
         return found
 
-    def _describe(self, handle: Any, uuid: str, index: int, sick: str | None, lent: Mapping[str, str]) -> Device:
+    def _describe(self, handle: Any, uuid: str, index: int, fault: str | None, lent: Mapping[str, str]) -> Device:
         n = self._nvml
         name = _text(self._ask(n.nvmlDeviceGetName, handle)) or "unknown GPU"
         try:
@@ -341,13 +341,13 @@ class NvmlProbe:
         except n.NVMLError as error:
             memory = None
             if error.value in (n.NVML_ERROR_GPU_IS_LOST, n.NVML_ERROR_RESET_REQUIRED):
-                sick = sick or f"does not answer: {error}"
-        if sick is None and uuid not in lent:  # a lent device is in use, and by whom is known
-            sick = self._occupied(handle, memory)
+                fault = fault or f"does not answer: {error}"
+        if fault is None and uuid not in lent:  # a lent device is in use by a known job
+            fault = self._occupied(handle, memory)
         total = int(memory.total) if memory is not None else 0
-        return Device(id=uuid, index=index, kind=name, memory_bytes=total, out_of_service=sick)
+        return Device(id=uuid, index=index, kind=name, memory_bytes=total, out_of_service=fault)
 
-    def _sickness(self, handle: Any, uuid: str) -> str | None:
+    def _gpu_fault(self, handle: Any, uuid: str) -> str | None:
         """Return the fault of the whole GPU; None if it is healthy."""
         n = self._nvml
         if uuid in self._broken:
@@ -368,10 +368,10 @@ class NvmlProbe:
         foreign = [p for p in running if not self._is_ours(p.pid)]
         held = sum(int(p.usedGpuMemory or 0) for p in foreign)
         if any(p.usedGpuMemory is None for p in foreign):
-            held = int(memory.used)  # the driver tells only the sum here
+            held = int(memory.used)  # the driver reports only the sum here
         if foreign and held > self._tolerance:
-            who = ", ".join(_process_name(p.pid) for p in foreign[:3])
-            return f"{_gib(held)} of its memory is used by {who}, outside this pool"
+            processes = ", ".join(_process_name(p.pid) for p in foreign[:3])
+            return f"{_gib(held)} of its memory is used by {processes}, outside this pool"
         if not running and int(memory.used) > self._tolerance:
             return f"{_gib(memory.used)} of its memory is held by no visible process; not used until it is free"
         return None
@@ -403,7 +403,7 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
 
 
-# ---- which of them ---------------------------------------------------------------------------------------------------
+# ---- choice ----------------------------------------------------------------------------------------------------------
 
 
 def choose_probe(

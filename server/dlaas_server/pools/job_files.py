@@ -1,4 +1,4 @@
-"""A job's files in its pool, from what was submitted."""
+"""Files of a job in its pool, from the submitted payload."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ __all__ = ["readable", "safe_parts", "writable"]
 _PUT_FILES: Final = ("train.py",)
 _PUT_FOLDERS: Final = ("files", "inputs")
 _SECRET: Final = ("environment.json", "wanted.json", "guardian.lock", "guardian.sock", "guardian.wake")
-"""Files that nobody may fetch: they contain the job's environment, or no content at all."""
+"""Files that cannot be fetched: they contain the job's environment, or no content at all."""
 
 
 def safe_parts(path: str) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def writable(path: str) -> tuple[str, ...]:
 
 
 def readable(job: str, path: str) -> tuple[str, ...]:
-    """Return the parts of a path for `get`. Raises NotFound for files that nobody may fetch."""
+    """Return the parts of a path for `get`. Raises NotFound for files that cannot be fetched."""
     parts = safe_parts(path)
     if parts[0] in _SECRET:
         raise NotFound(f"job {job} has no file {path!r}")

@@ -37,8 +37,8 @@ __all__ = [
     "Cell",
     "Change",
     "CheckedCell",
-    "Door",
     "DrainAsked",
+    "Endpoint",
     "Keyed",
     "NotebookCheck",
     "NotebookChecked",
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-class Door(StrEnum):
+class Endpoint(StrEnum):
     """Endpoint that answers a route: both, or only the Jupyter server."""
 
     BOTH = "both"
@@ -91,7 +91,7 @@ class Route:
     """Record, or a schema if field names are not valid Python names."""
     response_media: str = "application/json"
     query: tuple[Query, ...] = ()
-    door: Door = Door.BOTH
+    endpoint: Endpoint = Endpoint.BOTH
     is_websocket: bool = False
 
     @property
@@ -105,7 +105,7 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 def _object(**properties: Json) -> dict[str, Json]:
     """Return the schema of an object that has all `properties`; a trailing underscore is dropped (`from_`)."""
-    named: dict[str, Json] = {name.rstrip("_"): one for name, one in properties.items()}
+    named: dict[str, Json] = {name.rstrip("_"): value for name, value in properties.items()}
     return {"type": "object", "properties": named, "required": list(named)}
 
 
@@ -425,7 +425,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         request=NotebookSubmit,
         response=JobView,
         statuses=(201, 200, 400, 404, 409, 413, 422),
-        door=Door.JUPYTER,
+        endpoint=Endpoint.JUPYTER,
     ),
     Route(
         method="POST",
@@ -435,7 +435,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         request=NotebookCheck,
         response=NotebookChecked,
         statuses=(200, 400, 413),
-        door=Door.JUPYTER,
+        endpoint=Endpoint.JUPYTER,
     ),
 )
 
@@ -457,16 +457,16 @@ _ALWAYS: Final = (401, 403, 426, 503)
 _ID_SCHEMA: Final[dict[str, Json]] = {"type": "string", "minLength": 1, "maxLength": 200}
 
 
-def describe(*, door: Door = Door.BOTH, base: str = "/") -> dict[str, Json]:
-    """Return the OpenAPI 3.1 document of the routes that `door` answers, below the URL path `base`."""
+def describe(*, endpoint: Endpoint = Endpoint.BOTH, base: str = "/") -> dict[str, Json]:
+    """Return the OpenAPI 3.1 document of the routes that `endpoint` answers, below the URL path `base`."""
     records: dict[str, Json] = {}
     for kind in (JobView, PoolView, protocol.Cursor):
         schema(kind, records)
     paths: dict[str, Json] = {}
-    for route in _served(door):
-        at = paths.setdefault(route.path, {})
-        assert isinstance(at, dict)
-        at[route.method.lower()] = _operation(route, records)
+    for route in _served(endpoint):
+        operations = paths.setdefault(route.path, {})
+        assert isinstance(operations, dict)
+        operations[route.method.lower()] = _operation(route, records)
     records["Error"] = _object(error=_object(code={"type": "string", "enum": sorted(protocol.ERRORS)}, message=_TEXT))
     return {
         "openapi": "3.1.0",
@@ -481,22 +481,22 @@ def describe(*, door: Door = Door.BOTH, base: str = "/") -> dict[str, Json]:
     }
 
 
-def _served(door: Door) -> Iterable[Route]:
-    return (route for route in ROUTES if door is Door.JUPYTER or route.door is Door.BOTH)
+def _served(endpoint: Endpoint) -> Iterable[Route]:
+    return (route for route in ROUTES if endpoint is Endpoint.JUPYTER or route.endpoint is Endpoint.BOTH)
 
 
 def _operation(route: Route, records: dict[str, Json]) -> dict[str, Json]:
-    places: list[Json] = [
+    path_parameters: list[Json] = [
         {"name": name, "in": "path", "required": True, "schema": dict(_ID_SCHEMA)}
         for name in _PLACE.findall(route.path)
     ]
-    asked: list[Json] = [
+    query_parameters: list[Json] = [
         {"name": q.name, "in": "query", "description": q.says, "schema": _query_schema(q)} for q in route.query
     ]
     out: dict[str, Json] = {
         "operationId": route.operation,
         "summary": route.says,
-        "parameters": places + asked,
+        "parameters": path_parameters + query_parameters,
         "responses": _responses(route, records),
     }
     if route.request is not None:
@@ -527,12 +527,12 @@ def _body(kind: type | Mapping[str, Json], records: dict[str, Json]) -> dict[str
 def _responses(route: Route, records: dict[str, Json]) -> dict[str, Json]:
     out: dict[str, Json] = {}
     for status in sorted({*route.statuses, *_ALWAYS}):
-        one: dict[str, Json] = {"description": _MEANS[status]}
+        response: dict[str, Json] = {"description": _MEANS[status]}
         if status in (401, 403):
-            one["content"] = {"application/json": {"schema": {"type": "object"}}}
+            response["content"] = {"application/json": {"schema": {"type": "object"}}}
         elif status >= 400:
-            one["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+            response["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
         elif route.response is not None:
-            one["content"] = {route.response_media: {"schema": _body(route.response, records)}}
-        out[str(status)] = one
+            response["content"] = {route.response_media: {"schema": _body(route.response, records)}}
+        out[str(status)] = response
     return out

@@ -39,6 +39,8 @@ FREE_PAGES: Final = 32
 """Minimum number of free pages in the store."""
 CHECKPOINT_S: Final = 60.0
 """Interval of WAL checkpoints."""
+FORMER_NAMES: Final = {"is_told": "is_wait_recorded"}
+"""Fields of stored jobs that earlier releases called differently."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "glusterfs", "ceph", "afs", "9p"}
 )
@@ -106,7 +108,7 @@ class Batch:
 
     @property
     def frees(self) -> bool:
-        """Whether it gives devices or space back, and brings no new job."""
+        """True if the batch frees devices or space and inserts no job."""
         leaving = (
             job.goal is not Goal.RUN or job.intent is not Intent.RUN or job.state.is_final
             for _, job in self.updated.values()
@@ -206,7 +208,7 @@ class Store:
         """Return all contents as of the last commit."""
         loaded = await self._do(_load, is_urgent=True)
         number = max(loaded.last_number, self._number)
-        with suppress(OSError):  # a full disk; the next new job does it
+        with suppress(OSError):  # a full disk: the next submit writes it
             self._keep_number(number)
         return replace(loaded, last_number=number)
 
@@ -219,7 +221,7 @@ class Store:
             _write(db, batch)
             if time.monotonic() - self._checkpointed_s > CHECKPOINT_S:
                 self._checkpointed_s = time.monotonic()
-                with suppress(sqlite3.Error):  # the batch is kept; the next one does it
+                with suppress(sqlite3.Error):  # the batch is durable; the next commit does it
                     self._reserve(db)
                     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -260,8 +262,8 @@ class Store:
     def _reserve(self, db: sqlite3.Connection) -> None:
         """Reserve space, by which jobs can be halted, cancelled and deleted when the disk is full.
 
-        Free pages in the store and its log serve a running engine: nobody else can take them. The reserved file serves
-        one that starts.
+        Free pages in the store and its log serve a running engine: no other program can take them. The reserved file
+        serves an engine that starts.
         """
         with suppress(OSError):
             if shutil.disk_usage(self._path.parent).free <= 8 * RESERVE_BYTES:
@@ -273,7 +275,7 @@ class Store:
                 db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _reuse_log(self) -> None:
-        """Write the log's content into the store's file, so that the log is written again from its begin."""
+        """Write the log's content into the store's file, so that the log is written again from its beginning."""
         if self._db is not None:
             with suppress(sqlite3.Error):
                 self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
@@ -291,7 +293,7 @@ class Store:
             except StoreFull:
                 if not (is_urgent and self.release_reserve()):
                     raise
-                self._reuse_log()  # at once: others fill the disk, too
+                self._reuse_log()  # immediately: other programs fill the disk, too
                 return attempt()
 
         def attempt() -> T:
@@ -374,13 +376,13 @@ def _load(db: sqlite3.Connection) -> Loaded:
     damaged: list[DamagedRow] = []
     for row, spec, body, job_id, number, owner in db.execute(schema.SELECT_JOBS):
         try:
-            job = decode(Job, {**json.loads(body), "spec": json.loads(spec)}, unknown="ignore")
+            job = decode(Job, _with_present_names(json.loads(body)) | {"spec": json.loads(spec)}, unknown="ignore")
         except (ValueError, TypeError, Invalid) as error:
             damaged.append(DamagedRow(job_id, number, owner, _decoded(JobSpec, spec), str(error)))
         else:
             jobs[job.id], rows[job.id] = job, row
     keys = {(owner, key): (job, digest) for owner, key, job, digest in db.execute(schema.SELECT_KEYS)}
-    used = [j.number for j in jobs.values()] + [one.number for one in damaged]
+    used = [j.number for j in jobs.values()] + [row.number for row in damaged]
     used += [int(digits) for job, _ in keys.values() if (digits := job.rpartition("-")[2]).isdigit()]
     notices = [(at_s, text) for at_s, text in db.execute(schema.SELECT_NOTICES)][::-1]
     forecasts = [_decoded(Forecast, body) for (body,) in db.execute(schema.SELECT_FORECASTS)]
@@ -394,11 +396,16 @@ def _load(db: sqlite3.Connection) -> Loaded:
         keys,
         db.execute(schema.SELECT_LAST_ROW).fetchone()[0],
         settings or Settings(),
-        tuple(one for one in forecasts if one is not None),
+        tuple(forecast for forecast in forecasts if forecast is not None),
         tuple(damaged),
         max(used, default=0),
         tuple(notices),
     )
+
+
+def _with_present_names(body: dict[str, Json]) -> dict[str, Json]:
+    """Return the stored job with the present names of fields that earlier releases called differently."""
+    return {FORMER_NAMES.get(name, name): value for name, value in body.items()}
 
 
 def _decoded(kind: type[T], text: str) -> T | None:
@@ -431,17 +438,17 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
             db.execute(statement)
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # a full disk has ended it already
+        if db.in_transaction:  # a full disk has ended the transaction already
             db.execute("ROLLBACK")
         raise
     if batch.deleted:
-        with suppress(sqlite3.Error):  # the batch is kept; the next deletion, or the store's end, does it
-            db.execute(schema.EMPTY_LOG)  # else the log would still hold what was submitted, with its secrets
+        with suppress(sqlite3.Error):  # the batch is durable; the next deletion or the close of the store does it
+            db.execute(schema.EMPTY_LOG)  # else the log would still contain the submitted text with its secrets
 
 
 def _body(job: Job) -> str:
     body = encode(job)
-    del body["spec"]  # never changes: written once, beside it
+    del body["spec"]  # never changes: written once, in a column of its own
     return json.dumps(body, separators=(",", ":"))
 
 

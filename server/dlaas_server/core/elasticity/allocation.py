@@ -244,7 +244,7 @@ class Sizes:
     # -- placement ----------------------------------------------------------------------------------------------------
 
     def pack(self) -> None:
-        """Place anew the gangs that change and may move, largest first: on fewer nodes they are faster."""
+        """Repack the gangs that change and may move, largest first: on fewer nodes they are faster."""
         moving = [s for s in self.states.values() if s.gang.may_move and s.seats != s.gang.seats and s.seats]
         moving.sort(key=lambda s: (-s.size * _weight(s.gang.shape), s.gang.number))
         before = {state.gang.id: state.seats for state in moving}

@@ -41,7 +41,7 @@ GAP: Final = 4
 """Gap between sizes that can hide a better size."""
 REFINES: Final = 5
 """Maximum number of sizes tried after the doubling."""
-KEPT_MOST: Final = 64
+KEPT_POINTS_MAX: Final = 64
 
 
 def look(
@@ -120,17 +120,17 @@ def learn(search: Search, window: Window) -> tuple[Search, bool]:
 
 
 def _sorted(points: tuple[Point, ...]) -> tuple[Point, ...]:
-    newest = sorted(points, key=lambda p: -p.at_s)[:KEPT_MOST]
+    newest = sorted(points, key=lambda p: -p.at_s)[:KEPT_POINTS_MAX]
     return tuple(sorted(newest, key=lambda p: p.learners))
 
 
 def _watched(state: _State, wish: int, left_s: float | None) -> tuple[Search, int, str]:
     """Change a settled size only for a certain gain that exceeds the cost of the change."""
     best, why = state.best()
-    here, there = state.value(wish), state.value(best)
-    if best == wish or here <= 0:
+    present_value, best_value = state.value(wish), state.value(best)
+    if best == wish or present_value <= 0:
         return state.search, wish, ""
-    gain = there / here - 1
+    gain = best_value / present_value - 1
     horizon_s = HORIZON_S if left_s is None else min(HORIZON_S, left_s)
     if gain <= max(state.error(wish) + state.error(best), 0.01) or gain * horizon_s < COSTS * state.search.idle_s:
         return state.search, wish, ""
@@ -239,12 +239,12 @@ class _State:
         """
         best = self.measured()
         top = self._worth(next(p for p in self.points if p.learners == best))
-        for one, other in self._gaps(best):
-            if other - one < GAP:
+        for lower, upper in self._gaps(best):
+            if upper - lower < GAP:
                 continue
-            middle = (one + other) // 2
+            middle = (lower + upper) // 2
             hope = self._condition(middle, self._room(middle), self._work)
-            if hope > top * (1 + self.error(best) + self.error(one)):
+            if hope > top * (1 + self.error(best) + self.error(lower)):
                 return middle, f"Trying {middle}, between two measured sizes."
         return None, ""
 
@@ -260,17 +260,17 @@ class _State:
         """Bisect the gap beside the best size that may hide a better one."""
         best = self.measured()
         top, is_rough = self.value(best), self._is_rough()
-        found: list[tuple[float, int]] = []
-        for one, other in self._gaps(best):
-            if other - one < 2 or (other - one == 2 and best > 2 and is_rough):
+        candidates: list[tuple[float, int]] = []
+        for lower, upper in self._gaps(best):
+            if upper - lower < 2 or (upper - lower == 2 and best > 2 and is_rough):
                 continue
-            middle = (one + other) // 2
+            middle = (lower + upper) // 2
             hope = self._condition(middle, self._room(middle), self._work)
             if is_rough or hope * (1 + self.error(best)) > top:
-                found.append((hope, middle))
-        if not found:
+                candidates.append((hope, middle))
+        if not candidates:
             return None, ""
-        size = max(found)[1]
+        size = max(candidates)[1]
         return size, f"Trying {size}, between two measured sizes."
 
     def _gaps(self, best: int) -> Iterator[tuple[int, int]]:

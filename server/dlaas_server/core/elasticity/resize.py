@@ -37,7 +37,7 @@ __all__ = [
     "used_shrinks",
 ]
 
-REFUSED_MOST: Final = 64
+REFUSED_MAX: Final = 64
 """Number of request kinds that do not fit after which the rest of the queue is skipped."""
 LEAST_GAIN: Final = 1e-3
 NOTHING_KNOWN: Final = Known()
@@ -95,7 +95,7 @@ def shrinks_for(
             place(capacity, request.shape, request.learners)
         else:
             refused.add(wanted)
-            if len(refused) >= REFUSED_MOST:
+            if len(refused) >= REFUSED_MAX:
                 break
     return sizes.changes()
 

@@ -112,7 +112,7 @@ def scheduled(job: Job, epoch: int) -> tuple[Job, str]:
     entry = due(job, epoch)
     if entry is None or job.goal is not Goal.RUN or job.state is not State.PROCESSING or job.elastic is Elastic.OFF:
         return job, ""
-    done = sum(1 for one in job.spec.schedule if one.epoch <= epoch)
+    done = sum(1 for entry in job.spec.schedule if entry.epoch <= epoch)
     job = replace(job, schedule_done=done)
     if entry.learners == job.wish:
         return job, ""

@@ -15,9 +15,9 @@ from dlaas_server.core.scheduling.policy import Policy
 
 __all__ = ["offers"]
 
-OFFERS_MOST: Final = 20
+OFFERS_MAX: Final = 20
 """Number of waiting jobs, first in the queue, for which smaller sizes are tried."""
-LINE_MOST: Final = 300
+QUEUE_PLACES_MAX: Final = 300
 """Number of waiting jobs, first in the queue, that such a plan considers."""
 
 
@@ -26,11 +26,11 @@ def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None)
 
     `order`: with what it learned from finished jobs. Only sizes that fit on idle devices are planned.
     """
-    line = [ask.id for ask in scheduler_of(pool, now_s, policy, order)[0].queue_order()[:LINE_MOST]]
+    line = [ask.id for ask in scheduler_of(pool, now_s, policy, order)[0].queue_order()[:QUEUE_PLACES_MAX]]
     near = {name: job for name, job in pool.jobs.items() if not job.waits or name in set(line)}
     idle = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
     found: dict[str, int] = {}
-    for name in line[:OFFERS_MOST]:
+    for name in line[:OFFERS_MAX]:
         job = pool.jobs[name]
         shape, asked = shape_of(job, policy.placement), job.spec.learners_min
         fits = idle.room(shape, asked - 1) if asked > 1 else 0

@@ -29,9 +29,9 @@ __all__ = [
     "CLOSE",
     "CLOSE_S",
     "DRAWS",
-    "EVENTS_MOST",
-    "FORETOLD_MOST",
-    "SEEN_MOST",
+    "FORECAST_JOBS_MAX",
+    "SIMULATED_EVENTS_MAX",
+    "SIMULATED_JOBS_MAX",
     "Arrival",
     "Outlook",
     "World",
@@ -41,7 +41,7 @@ __all__ = [
     "world_of",
 ]
 
-EVENTS_MOST: Final = 2000
+SIMULATED_EVENTS_MAX: Final = 2000
 """Maximum number of events per forward run, which limits the horizon and the cost."""
 DRAWS: Final = 60
 CLOSE: Final = 0.25
@@ -51,9 +51,9 @@ BLUR: Final = 0.5
 COPIES: Final = 5
 SHARED: Final = 0.25
 """Part of the estimate error's standard deviation that all estimates of a pool share (they are wrong together)."""
-FORETOLD_MOST: Final = 100
+FORECAST_JOBS_MAX: Final = 100
 """Number of waiting jobs, first in the queue, that get an estimate; more would cost too much."""
-SEEN_MOST: Final = 300
+SIMULATED_JOBS_MAX: Final = 300
 """Number of waiting jobs that a forecast includes; jobs further behind seldom start before the first ones."""
 NEWCOMER: Final = 1 << 40
 """First number of jobs made up for the forecast."""
@@ -88,7 +88,7 @@ class Arrival:
     queue: str = "default"
     restart_s: float = 0.0
 
-    def ask(self, number: int, now_s: float) -> GangRequest:
+    def request(self, number: int, now_s: float) -> GangRequest:
         """Return a request like this one."""
         one = GangRequest(
             number,
@@ -134,7 +134,7 @@ class World:
 
     def near(self) -> World:
         """Return the state without waiting jobs far behind in the queue."""
-        return replace(self, waiting=self.waiting[:SEEN_MOST])
+        return replace(self, waiting=self.waiting[:SIMULATED_JOBS_MAX])
 
     def scheduler(self, now_s: float) -> Scheduler | SpotScheduler:
         """Return a scheduler in this state."""
@@ -220,8 +220,8 @@ def forward(
     """Return the start times of waiting jobs (or of those in `of`), given total run times and arrivals.
 
     `newcomers`: (arrival time, request, run time), by time. `leave`: fraction of their notice that spot jobs take to
-    leave. Jobs behind one that is missing in `total_s`, and jobs that do not start within EVENTS_MOST events, are left
-    out.
+    leave. Jobs behind one that is missing in `total_s` are left out, as are jobs that do not start within
+    SIMULATED_EVENTS_MAX events.
     """
     scheduler = world.scheduler(now_s)
     free_s = {device: now_s + leave * notice_s for device, notice_s in world.leaving.items()}
@@ -240,7 +240,7 @@ def forward(
     coming = iter(newcomers)
     newcomer = next(coming, None)
     at_s = now_s
-    for _ in range(EVENTS_MOST):
+    for _ in range(SIMULATED_EVENTS_MAX):
         choice = scheduler.decide(at_s)
         run.begin(choice, at_s)
         wanted.difference_update(ask.number for ask in choice.starts)
@@ -386,11 +386,11 @@ def _newcomers(
     if len(recent) < 2:
         return
     first, at_s = int(next(chance) * len(recent)), now_s
-    for n in range(EVENTS_MOST):
-        one = recent[(first + n) % len(recent)]
-        at_s += one.gap_s * (next(chance) if n == 0 else 1.0)
-        its_s = inf if one.length_s is None else length_s(one.length_s, 0.0, spread, next(chance))
-        yield at_s, one.ask(NEWCOMER + n, at_s), its_s
+    for n in range(SIMULATED_EVENTS_MAX):
+        arrival = recent[(first + n) % len(recent)]
+        at_s += arrival.gap_s * (next(chance) if n == 0 else 1.0)
+        total_s = inf if arrival.length_s is None else length_s(arrival.length_s, 0.0, spread, next(chance))
+        yield at_s, arrival.request(NEWCOMER + n, at_s), total_s
 
 
 def world_of(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> World:
@@ -422,14 +422,14 @@ def forecast(
     draws: int = 20,
     order: Order | None = None,
 ) -> Mapping[str, tuple[float, float]]:
-    """Return 80 % intervals for the start times of the first FORETOLD_MOST queued jobs.
+    """Return 80 % intervals for the start times of the first FORECAST_JOBS_MAX queued jobs.
 
     `spread`: standard deviation of the logarithm of estimate errors, for jobs of which nothing better is known.
     `factor`: widening of the intervals by past coverage (`width_factor`). `order`: with what it learned. Jobs behind
     one of unknown length are left out.
     """
     world = world_of(pool, now_s, policy, order).near()
-    ids = {ask.number: ask.id for ask in world.waiting[:FORETOLD_MOST]}
+    ids = {ask.number: ask.id for ask in world.waiting[:FORECAST_JOBS_MAX]}
     known = {ask.number: pool.known.get(ask.id) for ask in (*world.running, *world.waiting)}
     spreads = {number: one.spread for number, one in known.items() if one is not None and one.spread is not None}
     endless = {ask.number for ask in world.running if left_s(pool.known.get(ask.id)) == inf}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from dlaas_server.core.lifecycle.journal_events import broke, closed
-from dlaas_server.core.lifecycle.transition import Story, Told
+from dlaas_server.core.lifecycle.transition import Story, Transition
 from dlaas_server.core.model.job import Job, MemberState
 from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Goal
@@ -22,30 +22,30 @@ __all__ = [
     "not_started",
 ]
 
-GUARDIANS_MOST: Final = 8
+GUARDIAN_STARTS_MAX: Final = 8
 """Maximum number of guardian starts for one revision before the job fails."""
-SILENT_GUARDIANS_MOST: Final = 4
-"""Maximum number of guardian starts if they exit without a word and no learner was started."""
+SILENT_GUARDIAN_STARTS_MAX: Final = 4
+"""Maximum number of guardian starts if they exit without writing a fact and no learner was started."""
 SETTLED_S: Final = 2.0
-"""Run time after which a guardian counts as healthy, so that its loss starts the count anew."""
+"""Run time after which a guardian counts as healthy, so that its loss resets the count."""
 JOURNAL_NOTE: Final = "report_journal"
 
 
-def guardian_gone(job: Job, text: str, now_s: float, *, has_exited: bool = False) -> Told:
+def guardian_gone(job: Job, text: str, now_s: float, *, has_exited: bool = False) -> Transition:
     """Record that a guardian could not be started, or died; `has_exited`: by itself.
 
-    The first loss restarts it at once, later ones with a growing delay; after GUARDIANS_MOST starts the job fails. A
-    guardian that held the job for SETTLED_S resets the count: a healthy job does not fail because its guardian is
+    The first loss restarts it at once, later ones with a growing delay; after GUARDIAN_STARTS_MAX starts the job fails.
+    A guardian that held the job for SETTLED_S resets the count: a healthy job does not fail because its guardian is
     killed. If no guardian wrote a fact and the last one exited by itself, the job's Python cannot run it, and
-    SILENT_GUARDIANS_MOST starts are enough.
+    SILENT_GUARDIAN_STARTS_MAX starts are enough.
     """
     has_learners = any(m.state is not MemberState.WANTED for m in job.gang)
     is_silent = has_exited and job.guardian_up_s is None and not has_learners
     has_held = job.guardian_up_s is not None and now_s - job.guardian_up_s >= SETTLED_S
     starts = 1 if has_held else job.guardian_starts + 1
     job = replace(job, guardian_starts=starts, guardian_up_s=None)
-    most = SILENT_GUARDIANS_MOST if is_silent else GUARDIANS_MOST
-    if job.guardian_starts < most or job.state.is_final:
+    limit = SILENT_GUARDIAN_STARTS_MAX if is_silent else GUARDIAN_STARTS_MAX
+    if job.guardian_starts < limit or job.state.is_final:
         delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
         return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}. Starting another one."),)
     failure = Failure(
@@ -58,7 +58,7 @@ def guardian_gone(job: Job, text: str, now_s: float, *, has_exited: bool = False
     return broke(job, failure, now_s)
 
 
-def not_started(job: Job, text: str, now_s: float, *, is_permanent: bool = False) -> Told:
+def not_started(job: Job, text: str, now_s: float, *, is_permanent: bool = False) -> Transition:
     """Record that no guardian could be started. `is_permanent`: the job's interpreter is missing or cannot be executed.
 
     A job that is to run then fails at once. One that leaves its devices may have processes left, so it does not.
@@ -72,8 +72,8 @@ def not_started(job: Job, text: str, now_s: float, *, is_permanent: bool = False
         advice="Restore that Python environment, then retry the job: `jupyter dlaas retry JOB`. "
         "To use another one, submit the job from there.",
     )
-    job, told = broke(job, replace(failure, advice=failure.advice.replace("JOB", job.id)), now_s)
-    return replace(job, guardian_starts=1), told  # so that the engine closes it without trying another guardian
+    job, events = broke(job, replace(failure, advice=failure.advice.replace("JOB", job.id)), now_s)
+    return replace(job, guardian_starts=1), events  # so that the engine closes it without trying another guardian
 
 
 def may_be_over(job: Job) -> bool:
@@ -86,16 +86,16 @@ def may_be_over(job: Job) -> bool:
     return not job.is_closed and job.guardian_starts >= 2 and job.goal is Goal.HALT
 
 
-def abandoned(job: Job, now_s: float) -> Told:
+def abandoned(job: Job, now_s: float) -> Transition:
     """Close a job without remaining processes, in place of its guardian."""
-    after, told = closed(job, now_s)
+    after, events = closed(job, now_s)
     return after, (
         Story("closed", "The job's guardian is gone and none of its processes is left, so the pool closed the job."),
-        *told,
+        *events,
     )
 
 
-def directory_lost(job: Job, directory: str, now_s: float) -> Told:
+def directory_lost(job: Job, directory: str, now_s: float) -> Transition:
     """Fail a job whose directory was removed while it had work there."""
     failure = Failure(
         cause=Cause.PLATFORM,
@@ -106,7 +106,7 @@ def directory_lost(job: Job, directory: str, now_s: float) -> Told:
     return broke(job, failure, now_s)
 
 
-def lines_lost(job: Job, lines: int, where: str) -> Told:
+def lines_lost(job: Job, lines: int, where: str) -> Transition:
     """Count unreadable lines of the journal, and report them to the owner."""
     total = job.damaged_lines + lines
     text = (

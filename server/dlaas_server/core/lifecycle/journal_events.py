@@ -1,6 +1,6 @@
 """Journal events: journal replay of a job, one fact at a time.
 
-Each function returns the new job and the entries for its history.
+Each function returns the new job and the events for its history.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from dlaas_server.core.elasticity import size_requests
 from dlaas_server.core.lifecycle import time_limit
 from dlaas_server.core.lifecycle.retry_policy import delay_s, may_retry
-from dlaas_server.core.lifecycle.transition import Told, with_goal, with_seats, with_story
+from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_seats, with_story
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job, MemberState, PendingResize, Profile, Slow
 from dlaas_server.core.model.phrases import attribution, count, duration
@@ -46,13 +46,13 @@ from jupyter_dlaas.wire.journal import (
 )
 from jupyter_dlaas.wire.protocol import Cause, Elastic, Failure, Resize
 
-__all__ = ["broke", "closed", "fold", "scheduled"]
+__all__ = ["apply_fact", "broke", "closed", "scheduled"]
 
 
 # -- facts ------------------------------------------------------------------------------------------------------------
 
 
-def fold(job: Job, fact: Fact) -> Told:
+def apply_fact(job: Job, fact: Fact) -> Transition:
     """Apply one fact of the journal. Facts come in order; one that was read before changes nothing."""
     if fact.n < job.facts_read:
         return job, ()
@@ -63,15 +63,15 @@ def fold(job: Job, fact: Fact) -> Told:
     return handler(job, fact) if handler else (job, ())
 
 
-def _awaited(job: Job, fact: LearnerAwaited) -> Told:
+def _awaited(job: Job, fact: LearnerAwaited) -> Transition:
     if fact.member is None:
         return replace(job, awaited=None), ()
-    at = f", at {fact.why}" if fact.why else ""
-    text = f"The other learners wait for learner {fact.member}, which is busy{at}."
+    place = f", at {fact.why}" if fact.why else ""
+    text = f"The other learners wait for learner {fact.member}, which is busy{place}."
     return with_story(replace(job, awaited=text), "awaited", text)
 
 
-def _slow(job: Job, fact: StragglerFound) -> Told:
+def _slow(job: Job, fact: StragglerFound) -> Transition:
     if fact.member is None:
         return replace(job, slow=None), ()
     slow = Slow(fact.member, fact.rate or 0.0)
@@ -79,7 +79,7 @@ def _slow(job: Job, fact: StragglerFound) -> Told:
     return with_story(replace(job, slow=slow), "slow", text)
 
 
-def _profile(job: Job, fact: CommunicationProfiled) -> Told:
+def _profile(job: Job, fact: CommunicationProfiled) -> Transition:
     """Record the communication cost of the gang at its present placement."""
     is_apart = len({member.seat.node for member in job.gang}) > 1 and fact.generation == job.generation
     communication = fact.communication if is_apart else job.profile.communication
@@ -87,8 +87,8 @@ def _profile(job: Job, fact: CommunicationProfiled) -> Told:
     return replace(job, profile=Profile(communication=communication, skew=skew)), ()
 
 
-def _alone(job: Job, fact: IndependenceFound) -> Told:
-    """Record that more learners are of no use to the program; the job then requests its least size, once.
+def _alone(job: Job, fact: IndependenceFound) -> Transition:
+    """Record that more learners are of no use to the program; the job then requests its minimum size, once.
 
     If the fact holds a number of learners, the job cannot continue at another size: its size becomes fixed.
     """
@@ -101,21 +101,21 @@ def _alone(job: Job, fact: IndependenceFound) -> Told:
     return with_story(job, "alone", f"{fact.why}{why}")
 
 
-def _report(job: Job, fact: NoteReported) -> Told:
+def _report(job: Job, fact: NoteReported) -> Transition:
     """Add a finding of the training that the owner must know."""
     if fact.note is None:
         return job, ()
     return with_story(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
 
 
-def _guardian_up(job: Job, fact: GuardianUp) -> Told:
+def _guardian_up(job: Job, fact: GuardianUp) -> Transition:
     job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a new guardian reports these again
     if fact.took_over:
         return with_story(job, "guardian", "A new guardian process took over; the learners kept running.")
     return job, ()
 
 
-def _seen(job: Job, fact: WantedSeen) -> Told:
+def _seen(job: Job, fact: WantedSeen) -> Transition:
     return replace(job, seen_revision=max(job.seen_revision, fact.revision)), ()
 
 
@@ -123,15 +123,15 @@ def _member_state(job: Job, fact: LearnerUp | LearnerReady, state: MemberState) 
     return replace(job, members=tuple(replace(m, state=state) if m.member == fact.member else m for m in job.members))
 
 
-def _learner_up(job: Job, fact: LearnerUp) -> Told:
+def _learner_up(job: Job, fact: LearnerUp) -> Transition:
     return _member_state(job, fact, MemberState.UP), ()
 
 
-def _learner_ready(job: Job, fact: LearnerReady) -> Told:
+def _learner_ready(job: Job, fact: LearnerReady) -> Transition:
     return _member_state(job, fact, MemberState.READY), ()
 
 
-def _learner_down(job: Job, fact: LearnerDown) -> Told:
+def _learner_down(job: Job, fact: LearnerDown) -> Transition:
     """Free the member's seat; after an unexpected end, keep it until the fate of the whole generation is known."""
     expected = job.goal is not Goal.RUN or job.state.is_final
     members = []
@@ -148,51 +148,53 @@ def _learner_down(job: Job, fact: LearnerDown) -> Told:
     return job, ()
 
 
-def _generation(job: Job, fact: GenerationStarted) -> Told:
-    generation, at = fact.generation or 0, fact.step or 0
+def _generation(job: Job, fact: GenerationStarted) -> Transition:
+    generation, first_step = fact.generation or 0, fact.step or 0
     if generation < job.live_generation or job.state.is_final:
         return job, ()
-    job, missed = _together(time_limit.begun(job, fact.at_s), fact)
+    job, missed = _with_reported_members(time_limit.begun(job, fact.at_s), fact)
     is_restart = fact.members is None and not fact.plain and job.checkpoint_step is not None
-    if is_restart and at < (job.checkpoint_step or 0):
-        job = replace(job, checkpoint_step=at)  # the later checkpoints could not be used
+    if is_restart and first_step < (job.checkpoint_step or 0):
+        job = replace(job, checkpoint_step=first_step)  # the later checkpoints could not be used
     job = replace(
         job,
         is_live=bool(fact.live),
         is_plain=bool(fact.plain),
         live_generation=generation,
         started_s=fact.at_s if job.started_s is None else job.started_s,
-        step=at if fact.members is None else max(job.step, at),
+        step=first_step if fact.members is None else max(job.step, first_step),
         guardian_starts=0,
     )
     if can(job.state, Event.TRAINING):
         job = replace(job, state=step(job.state, Event.TRAINING))
     job = interruptions.over(job, fact.at_s)
-    said = f"Training with {count(len(job.gang), 'learner')} from step {at:,}."
+    text = f"Training with {count(len(job.gang), 'learner')} from step {first_step:,}."
     if job.resize is not None and generation == job.generation:
-        job, said = _changed(job, job.resize, fact, missed)
-    return with_story(job, "training", said)
+        job, text = _changed(job, job.resize, fact, missed)
+    return with_story(job, "training", text)
 
 
-def _begun(job: Job, fact: LoopBegun) -> Told:
+def _begun(job: Job, fact: LoopBegun) -> Transition:
     return (replace(job, is_plain=False) if fact.generation == job.live_generation else job), ()
 
 
 def _changed(job: Job, change: PendingResize, fact: GenerationStarted, missed: int) -> tuple[Job, str]:
     """Finish the pending change of size; give it up if none of the joining learners came."""
-    at, job = fact.step or 0, replace(job, resize=None)
-    said = f"{count(missed, 'joining learner')} did not start" if missed else ""
+    at_step, job = fact.step or 0, replace(job, resize=None)
+    missing = f"{count(missed, 'joining learner')} did not start" if missed else ""
     if missed and {m.member for m in job.gang} == set(change.members):
-        return job, f"{said}; the job continues at its previous size."
-    done = Resize(at_s=fact.at_s, step=at, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s)
+        return job, f"{missing}; the job continues at its previous size."
+    done = Resize(
+        at_s=fact.at_s, step=at_step, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s
+    )
     search = size_requests.changed(job.search, fact.idle_s)
     job = interruptions.replaced(replace(job, resizes=(*job.resizes, done)[-200:], search=search), done)
     pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
     changed = "Moved" if done.before == done.after else f"Scaled {done.before} → {done.after}"
-    return job, f"{said}{'. ' if said else ''}{changed}, {attribution(done.by)}, at step {at:,}{pause}."
+    return job, f"{missing}{'. ' if missing else ''}{changed}, {attribution(done.by)}, at step {at_step:,}{pause}."
 
 
-def _together(job: Job, fact: GenerationStarted) -> tuple[Job, int]:
+def _with_reported_members(job: Job, fact: GenerationStarted) -> tuple[Job, int]:
     """Return the job with the members that the guardian reports, and the number of joining members that are missing.
 
     Missing members are tried again after a growing delay, while the others train on.
@@ -213,11 +215,11 @@ def _together(job: Job, fact: GenerationStarted) -> tuple[Job, int]:
     return replace(job, members=members, joins_failed=failed, not_before_s=not_before_s), missed
 
 
-def _regrouped(job: Job, fact: LearnersLost) -> Told:
+def _regrouped(job: Job, fact: LearnersLost) -> Transition:
     """Record that learners were lost and the others continued without them."""
     if fact.generation != job.generation or fact.members is None or job.state.is_final:
         return job, ()
-    before, at = len(job.gang), fact.step or 0
+    before, at_step = len(job.gang), fact.step or 0
     ranks = {member: rank for rank, member in enumerate(fact.members)}
     gang = {m.member for m in job.gang}
     members = tuple(
@@ -225,52 +227,52 @@ def _regrouped(job: Job, fact: LearnersLost) -> Told:
         for m in job.members
         if m.member in ranks or m.member not in gang
     )
-    done = Resize(at_s=fact.at_s, step=at, before=before, after=len(ranks), by="lost", idle_s=fact.idle_s)
+    done = Resize(at_s=fact.at_s, step=at_step, before=before, after=len(ranks), by="lost", idle_s=fact.idle_s)
     job = replace(
-        job, members=members, step=max(job.step, at), resizes=(*job.resizes, done)[-200:], failure=fact.failure
+        job, members=members, step=max(job.step, at_step), resizes=(*job.resizes, done)[-200:], failure=fact.failure
     )
     pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
     why = fact.failure.what if fact.failure is not None else "learners were lost"
     continued = f"{count(len(ranks), 'learner')} {'continues' if len(ranks) == 1 else 'continue'}"
-    text = f"{why}. {continued} from step {at:,}{pause}."
+    text = f"{why}. {continued} from step {at_step:,}{pause}."
     job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)
     return with_story(job, "regrouped", text)
 
 
-def _checkpoint(job: Job, fact: CheckpointSaved) -> Told:
-    at = fact.step or 0
-    if job.checkpoint_step is None or at > job.checkpoint_step:
-        job = replace(job, checkpoint_step=at, restarts=0)
+def _checkpoint(job: Job, fact: CheckpointSaved) -> Transition:
+    saved_step = fact.step or 0
+    if job.checkpoint_step is None or saved_step > job.checkpoint_step:
+        job = replace(job, checkpoint_step=saved_step, restarts=0)
     if not job.awaits_checkpoint or (fact.asked or 0) < job.checkpoints_asked:
         return job, ()
     return with_story(
-        replace(job, awaits_checkpoint=False), "checkpoint", f"Requested checkpoint written at step {at:,}."
+        replace(job, awaits_checkpoint=False), "checkpoint", f"Requested checkpoint written at step {saved_step:,}."
     )
 
 
-def _committed(job: Job, fact: StepsCommitted) -> Told:
+def _committed(job: Job, fact: StepsCommitted) -> Transition:
     return replace(job, step=max(job.step, fact.step or 0)), ()
 
 
-def _pace(job: Job, fact: ThroughputMeasured) -> Told:
-    return _wished(size_requests.by_pace(job, fact))
+def _pace(job: Job, fact: ThroughputMeasured) -> Transition:
+    return _with_size_request(size_requests.by_pace(job, fact))
 
 
-def _asked(job: Job, fact: SizeRequested) -> Told:
-    return _wished(size_requests.asked(job, fact))
+def _asked(job: Job, fact: SizeRequested) -> Transition:
+    return _with_size_request(size_requests.asked(job, fact))
 
 
-def scheduled(job: Job, epoch: int) -> Told:
+def scheduled(job: Job, epoch: int) -> Transition:
     """Apply the job's size schedule after `epoch` epochs."""
-    return _wished(size_requests.scheduled(job, epoch))
+    return _with_size_request(size_requests.scheduled(job, epoch))
 
 
-def _wished(found: tuple[Job, str]) -> Told:
-    job, why = found
+def _with_size_request(outcome: tuple[Job, str]) -> Transition:
+    job, why = outcome
     return with_story(job, "wish", why) if why else (job, ())
 
 
-def _lost(job: Job, fact: GenerationLost) -> Told:
+def _lost(job: Job, fact: GenerationLost) -> Transition:
     """Handle a broken generation: ignore it if a newer one exists, else restart on the same seats, or fail the job."""
     generation = fact.generation or 0
     if generation < job.generation or job.state.is_final or job.goal is not Goal.RUN:
@@ -304,13 +306,13 @@ def _lost(job: Job, fact: GenerationLost) -> Told:
     return with_story(with_seats(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
 
 
-def _stopped(job: Job, failure: Failure) -> Told:
+def _stopped(job: Job, failure: Failure) -> Transition:
     """Halt the job: this version cannot read its checkpoints, so its owner decides how to continue."""
     job = with_goal(replace(job, intent=Intent.HALT, halted_by="the pool", failure=failure, is_live=False), Goal.HALT)
     return with_story(job, "halt", f"Halted: {failure.what}. {failure.advice}")
 
 
-def broke(job: Job, failure: Failure, now_s: float) -> Told:
+def broke(job: Job, failure: Failure, now_s: float) -> Transition:
     """Fail the job and stop what is left of it."""
     job = replace(
         job,
@@ -325,23 +327,24 @@ def broke(job: Job, failure: Failure, now_s: float) -> Told:
     return with_story(job, "failed", f"Failed ({failure.cause}): {failure.what}")
 
 
-def _storing(job: Job, fact: ResultsStoring) -> Told:
+def _storing(job: Job, fact: ResultsStoring) -> Transition:
     if not can(job.state, Event.STORING):
         return job, ()
     return with_story(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
 
 
-def _halted(job: Job, fact: JobHalted) -> Told:
+def _halted(job: Job, fact: JobHalted) -> Transition:
     if job.needs_decision:
         return with_story(job, "left", "Halted; its checkpoints were not changed.")
-    at = fact.step or 0
-    job = replace(job, step=at)
+    last_step = fact.step or 0
+    job = replace(job, step=last_step)
     if not fact.has_checkpoint:
         return with_story(job, "left", "Halted without a checkpoint: it starts over when resumed.")
-    return with_story(replace(job, checkpoint_step=at), "left", f"Checkpoint written at step {at:,}; learners stopped.")
+    text = f"Checkpoint written at step {last_step:,}; learners stopped."
+    return with_story(replace(job, checkpoint_step=last_step), "left", text)
 
 
-def _completed(job: Job, fact: JobCompleted) -> Told:
+def _completed(job: Job, fact: JobCompleted) -> Transition:
     if job.state.is_final:
         return job, ()
     job = replace(
@@ -357,11 +360,11 @@ def _completed(job: Job, fact: JobCompleted) -> Told:
     return with_story(job, "completed", "Completed.")
 
 
-def _closed(job: Job, fact: JobClosed) -> Told:
+def _closed(job: Job, fact: JobClosed) -> Transition:
     return closed(job, fact.at_s)
 
 
-def closed(job: Job, at_s: float) -> Told:
+def closed(job: Job, at_s: float) -> Transition:
     """Close the job: no process is left. The owner's intent determines the next state."""
     job = replace(time_limit.paused(job, at_s), is_closed=True, members=(), resize=None)
     if job.state.is_final:
@@ -372,9 +375,9 @@ def closed(job: Job, at_s: float) -> Told:
     if job.intent is Intent.HALT:
         text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
         return with_story(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
-    at = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
+    lost = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
     job = replace(job, queued_s=at_s, in_queue_s=at_s)
-    return with_story(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{at}")
+    return with_story(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{lost}")
 
 
 def executed_s(job: Job, now_s: float) -> float:
@@ -384,7 +387,7 @@ def executed_s(job: Job, now_s: float) -> float:
     return job.ran_s + max(now_s - max(job.started_s, job.seated_s or 0.0), 0.0)
 
 
-_HANDLERS: Final[dict[type[Fact], Callable[[Job, Any], Told]]] = {
+_HANDLERS: Final[dict[type[Fact], Callable[[Job, Any], Transition]]] = {
     GuardianUp: _guardian_up,
     WantedSeen: _seen,
     LearnerUp: _learner_up,

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlaas_server.core.forecast.track_record import Forecast, outcome, soon
-from dlaas_server.core.lifecycle.transition import GRACE_S, Story, Told, nodes_text, with_goal, with_seats, with_story
+from dlaas_server.core.lifecycle.transition import (
+    GRACE_S,
+    Story,
+    Transition,
+    nodes_text,
+    with_goal,
+    with_seats,
+    with_story,
+)
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, PendingResize, Said
@@ -17,7 +25,7 @@ from jupyter_dlaas.wire.journal import Goal
 __all__ = ["preempted", "resized", "started", "waits"]
 
 
-def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
+def started(job: Job, seats: Sequence[Seat], now_s: float) -> Transition:
     """Give the waiting job these seats, as planned."""
     after = step(job.state, Event.PLACED)
     job = replace(
@@ -26,26 +34,26 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Told:
     since_s = job.submitted_s if job.in_queue_s is None else job.in_queue_s
     job = replace(job, seated_s=now_s, waited_s=job.waited_s + max(0.0, now_s - since_s))
     job = interruptions.held_again(job, now_s)
-    told = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
-    job = replace(job, preempted=None, is_told=False, said=None)
+    accuracy = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
+    job = replace(job, preempted=None, is_wait_recorded=False, said=None)
     return with_story(
-        with_seats(job, seats), "placed", f"Placed {count(len(seats), 'learner')} on {nodes_text(seats)}.{told}"
+        with_seats(job, seats), "placed", f"Placed {count(len(seats), 'learner')} on {nodes_text(seats)}.{accuracy}"
     )
 
 
-def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Told:
+def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Transition:
     """Record the wait reason and the expected start. Only the first of each since the job was queued is kept."""
-    told: list[Story] = []
-    if not job.is_told:
-        job = replace(job, is_told=True)
-        told.append(Story("waits", f"Waiting: {clause(reason)}."))
+    events: list[Story] = []
+    if not job.is_wait_recorded:
+        job = replace(job, is_wait_recorded=True)
+        events.append(Story("waits", f"Waiting: {clause(reason)}."))
     if job.said is None and expected is not None:
         job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
-        told.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
-    return job, tuple(told)
+        events.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
+    return job, tuple(events)
 
 
-def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Told:
+def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None) -> Transition:
     """Preempt the running job: it writes a checkpoint, then returns to the queue with its place.
 
     `notice_s`: seconds that a spot job has for its checkpoint.
@@ -63,8 +71,8 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
 
 def resized(
     job: Job, seats: Sequence[Seat], by: str, now_s: float, why: str = "", notice_s: float | None = None
-) -> Told:
-    """Give the running job other seats. A new generation takes over, from a checkpoint or while training goes on.
+) -> Transition:
+    """Give the running job other seats. A new generation takes over, from a checkpoint or while training continues.
 
     `why`: a sentence for the owner if no person asked for the change. `notice_s`: see `preempted`.
     """

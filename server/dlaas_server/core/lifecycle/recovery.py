@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlaas_server.core.lifecycle.journal_events import broke, fold
+from dlaas_server.core.lifecycle.journal_events import apply_fact, broke
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Intent, Job, Member
 from dlaas_server.core.model.states import Event, step
@@ -65,7 +65,7 @@ def recovered(found: StoredJob, unit: str) -> Job:
     it.
     """
     number, spec, wanted = number_of(found.id), found.spec, found.wanted
-    assert number is not None, "the caller has looked"
+    assert number is not None, "the caller has checked"
     facts = sorted((f for f in found.facts if not isinstance(f, LineDamaged)), key=lambda f: f.n)
     generation: int = max([g for f in facts if (g := getattr(f, "generation", None)) is not None], default=0)
     revision = max([f.revision for f in facts if isinstance(f, WantedSeen)], default=0)
@@ -106,7 +106,7 @@ def _history(job: Job, facts: Sequence[Fact]) -> Job:
     """Replay the earlier runs of a job: its training progress and reports."""
     for fact in facts:
         if isinstance(fact, CheckpointSaved | StepsCommitted | NoteReported):
-            job = fold(_opened(job), fact)[0]
+            job = apply_fact(_opened(job), fact)[0]
         elif isinstance(fact, GenerationStarted):
             job = replace(job, live_generation=fact.generation or 0, started_s=job.started_s or fact.at_s)
     return replace(job, is_closed=True)
@@ -135,7 +135,7 @@ def _runs(job: Job, wanted: Wanted | None, facts: Sequence[Fact]) -> Job:
     if wanted is not None:
         job = replace(job, notice_s=wanted.grace_s, checkpoints_asked=wanted.checkpoints)
     for fact in facts:
-        job = fold(job, fact)[0]
+        job = apply_fact(job, fact)[0]
         if (
             isinstance(fact, GenerationLost)
             and fact.failure is not None
@@ -153,7 +153,7 @@ def _ended(job: Job, facts: Sequence[Fact]) -> Job:
     job = replace(job, state=State.DEPLOYING, is_closed=False)
     for fact in facts:
         if not isinstance(fact, GenerationLost | JobClosed):
-            job = fold(job, fact)[0]
+            job = apply_fact(job, fact)[0]
     job = replace(job, is_closed=True, members=(), resize=None)
     if JobCompleted in last:
         return job

@@ -42,7 +42,7 @@ def adopted(job: Job) -> Job:
 
 
 def limit_s(job: Job) -> float | None:
-    """Return the time at which the limit is reached if the job goes on; None if no time is counted."""
+    """Return the time at which the limit is reached if the job continues; None if no time is counted."""
     if job.spec.max_time_s is None or job.limit_since_s is None:
         return None
     return job.limit_since_s + job.spec.max_time_s - job.limit_used_s

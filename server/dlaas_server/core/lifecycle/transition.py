@@ -10,7 +10,7 @@ from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, Member, MemberState
 from jupyter_dlaas.wire.journal import Goal
 
-__all__ = ["GRACE_S", "Story", "Told", "nodes_text", "with_goal", "with_seats", "with_story"]
+__all__ = ["GRACE_S", "Story", "Transition", "nodes_text", "with_goal", "with_seats", "with_story"]
 
 GRACE_S: Final = 30.0
 """Seconds that a leaving job has to write its checkpoint, except for spot jobs."""
@@ -24,10 +24,11 @@ class Story:
     text: str
 
 
-Told = tuple[Job, tuple[Story, ...]]
+Transition = tuple[Job, tuple[Story, ...]]
+"""Changed job, and the events for its history."""
 
 
-def with_story(job: Job, kind: str, text: str) -> Told:
+def with_story(job: Job, kind: str, text: str) -> Transition:
     return job, (Story(kind, text),)
 
 
@@ -48,17 +49,17 @@ def with_seats(job: Job, seats: Sequence[Seat]) -> Job:
         if m.seat in left and m.state is not MemberState.DOWN:
             left.remove(m.seat)
             stay.append(replace(m, generation=generation, rank=len(stay)))
-    fresh = tuple(
+    joining = tuple(
         Member(member=job.next_member + number, generation=generation, rank=len(stay) + number, seat=seat)
         for number, seat in enumerate(left)
     )
-    known = {m.member for m in stay}
-    kept = tuple(m for m in job.members if m.state is not MemberState.DOWN and m.member not in known) + tuple(stay)
+    staying = {m.member for m in stay}
+    leaving = tuple(m for m in job.members if m.state is not MemberState.DOWN and m.member not in staying)
     return replace(
         job,
         generation=generation,
-        next_member=job.next_member + len(fresh),
-        members=kept + fresh,
+        next_member=job.next_member + len(joining),
+        members=(*leaving, *stay, *joining),
         revision=job.revision + 1,
     )
 

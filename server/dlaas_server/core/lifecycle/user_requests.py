@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import time_limit
-from dlaas_server.core.lifecycle.transition import Told, with_goal, with_story
+from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_story
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.core.model.phrases import actor, agent, count
@@ -13,10 +13,10 @@ from dlaas_server.core.model.states import Event, step
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Elastic, NotAllowed, Refused, State
 
-__all__ = ["ask"]
+__all__ = ["apply_request"]
 
 
-def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Told:
+def apply_request(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Transition:
     """Apply a user request, which is idempotent: a request for the present state changes nothing.
 
     Raises NotAllowed or Refused.
@@ -28,7 +28,7 @@ def ask(job: Job, event: Event, *, by: str, now_s: float, learners: int | None =
     return acts[event](job, by, now_s)
 
 
-def _scale(job: Job, learners: int, by: str) -> Told:
+def _scale(job: Job, learners: int, by: str) -> Transition:
     step(job.state, Event.SCALE)
     low, high = job.spec.learners_min, job.spec.learners_max
     if not low <= learners <= high:
@@ -45,7 +45,7 @@ def _scale(job: Job, learners: int, by: str) -> Told:
     return with_story(job, "wish", f"{actor(job, by)} requested {count(learners, 'learner')}.{manual}")
 
 
-def _halt(job: Job, by: str, now_s: float) -> Told:
+def _halt(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.HALT or job.state is State.HALTED:
         return job, ()
     if job.intent is Intent.CANCEL:
@@ -61,18 +61,18 @@ def _halt(job: Job, by: str, now_s: float) -> Told:
     return with_story(job, "halt", f"{actor(job, by)} requested a halt. {what}")
 
 
-def _resume(job: Job, by: str, now_s: float) -> Told:
+def _resume(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.RUN and not job.state.is_final:
         return job, ()
     if job.intent is Intent.CANCEL:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it after it has ended")
     after = step(job.state, Event.RESUME)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
-    job = time_limit.renewed(replace(job, is_told=False, said=None, in_queue_s=now_s))
+    job = time_limit.renewed(replace(job, is_wait_recorded=False, said=None, in_queue_s=now_s))
     return with_story(job, "resume", f"{actor(job, by)} resumed the job; it returns to the queue.")
 
 
-def _cancel(job: Job, by: str, now_s: float) -> Told:
+def _cancel(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.CANCEL or job.state is State.CANCELLED:
         return job, ()
     after = step(job.state, Event.CANCEL)
@@ -82,7 +82,7 @@ def _cancel(job: Job, by: str, now_s: float) -> Told:
     return with_story(with_goal(job, Goal.STOP), "cancel", f"{actor(job, by)} cancelled the job.")
 
 
-def _checkpoint(job: Job, by: str, now_s: float) -> Told:
+def _checkpoint(job: Job, by: str, now_s: float) -> Transition:
     step(job.state, Event.CHECKPOINT)
     if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
         raise NotAllowed(f"{job.id} is releasing its devices; no further checkpoint can be requested")

@@ -36,45 +36,45 @@ def began(job: Job, by: str, text: str, now_s: float, *, keeps_devices: bool = F
     before = job.resize.before if job.resize is not None else len(job.gang)
     if _open(job) is not None or job.started_s is None:
         return job
-    found = Interruption(
+    interruption = Interruption(
         at_s=now_s, step=job.step, before=before, by=by, text=text, held_s=now_s if keeps_devices else None
     )
-    return replace(job, interruptions=(*job.interruptions, found)[-_MAX:])
+    return replace(job, interruptions=(*job.interruptions, interruption)[-_MAX:])
 
 
 def left(job: Job, now_s: float) -> Job:
     """Move the start of the interruption to the time at which the last learner has left."""
-    found = _open(job)
-    if found is None or found.held_s is not None:
+    interruption = _open(job)
+    if interruption is None or interruption.held_s is not None:
         return job
-    return _with(job, replace(found, at_s=now_s, step=max(found.step, job.step)))
+    return _with(job, replace(interruption, at_s=now_s, step=max(interruption.step, job.step)))
 
 
 def held_again(job: Job, now_s: float) -> Job:
     """Record that the job has devices again; it does not train yet."""
-    found = _open(job)
-    return job if found is None else _with(job, replace(found, held_s=now_s))
+    interruption = _open(job)
+    return job if interruption is None else _with(job, replace(interruption, held_s=now_s))
 
 
 def over(job: Job, now_s: float) -> Job:
     """End the interruption: the job trains again."""
-    found = _open(job)
-    if found is None:
+    interruption = _open(job)
+    if interruption is None:
         return job
     learners = len(job.gang)
     resumed = f"Training resumed with {count(learners, 'learner')} from step {job.step:,}"
-    text = f"{found.text} {resumed}, after {duration(now_s - found.at_s)}."
-    held_s = now_s if found.held_s is None else found.held_s
-    return _with(job, replace(found, to_s=now_s, held_s=held_s, after=learners, text=text))
+    text = f"{interruption.text} {resumed}, after {duration(now_s - interruption.at_s)}."
+    held_s = now_s if interruption.held_s is None else interruption.held_s
+    return _with(job, replace(interruption, to_s=now_s, held_s=held_s, after=learners, text=text))
 
 
 def passed(job: Job, before: int, text: str, now_s: float, idle_s: float | None) -> Job:
     """Add a loss that the other learners survived without releasing their devices."""
     at_s = now_s - (idle_s or 0.0)
-    found = Interruption(
+    interruption = Interruption(
         at_s=at_s, step=job.step, before=before, by=LOST, text=text, held_s=at_s, to_s=now_s, after=len(job.gang)
     )
-    return replace(job, interruptions=(*job.interruptions, found)[-_MAX:])
+    return replace(job, interruptions=(*job.interruptions, interruption)[-_MAX:])
 
 
 def replaced(job: Job, change: Resize) -> Job:
@@ -104,8 +104,8 @@ def work_lost(job: Job) -> str:
 
 def since_s(job: Job) -> float | None:
     """Return the start of the present interruption; None if there is none."""
-    found = _open(job)
-    return None if found is None else found.at_s
+    interruption = _open(job)
+    return None if interruption is None else interruption.at_s
 
 
 def _open(job: Job) -> Interruption | None:
@@ -113,5 +113,5 @@ def _open(job: Job) -> Interruption | None:
     return last if last is not None and last.to_s is None else None
 
 
-def _with(job: Job, found: Interruption) -> Job:
-    return replace(job, interruptions=(*job.interruptions[:-1], found))
+def _with(job: Job, interruption: Interruption) -> Job:
+    return replace(job, interruptions=(*job.interruptions[:-1], interruption))

@@ -190,7 +190,7 @@ class Job:
     """Throughput measured at each size, and state of the size search."""
     schedule_done: int = 0
     """Number of schedule entries applied."""
-    is_told: bool = False
+    is_wait_recorded: bool = False
     """True if the wait reason was recorded in its history since it was last queued."""
     said: Said | None = None
     """First start estimate since it was last queued."""

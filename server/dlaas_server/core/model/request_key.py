@@ -1,7 +1,7 @@
 """Request key: everything that a waiting job's start depends on, besides its age and the knowledge of its length.
 
 Jobs with equal keys are interchangeable. Each field of `JobSpec` is listed as relevant or irrelevant, so that a new
-field is not forgotten.
+field cannot be left out.
 """
 
 from __future__ import annotations

@@ -64,4 +64,4 @@ class Loan:
 def is_kind(kind: str, asked: str) -> bool:
     """Return whether a device of this kind matches the request: "a100|h100" matches "NVIDIA A100-SXM4-40GB"."""
     has = kind.casefold()
-    return any(one and one in has for one in map(str.strip, asked.casefold().split("|")))
+    return any(kind and kind in has for kind in map(str.strip, asked.casefold().split("|")))

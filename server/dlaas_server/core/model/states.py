@@ -26,9 +26,9 @@ class Event(StrEnum):
     FINISHED = "finished"
     LEFT = "left"  # halted: checkpoint written, no process left
     STOPPED = "stopped"  # cancelled: no process left
-    LOST = "lost"  # learners broke, tried again on the same seats
-    BROKE = "broke"  # learners broke, not tried again
-    EVICTED = "evicted"  # seats are gone: nobody's fault, so back to the queue
+    LOST = "lost"  # learners crashed; the job restarts on the same seats
+    BROKE = "broke"  # learners crashed; the job fails
+    EVICTED = "evicted"  # the pool took the seats back: the job returns to the queue
 
 
 _RUNNING: Final[dict[Event, State]] = {

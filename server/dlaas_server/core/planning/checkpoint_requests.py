@@ -67,7 +67,7 @@ def _winner(job: Job, first: Job, owners: Iterable[Job], borrowed: Mapping[str, 
     queue = job.spec.queue
     if sum(len(member.seat.devices) for member in job.gang) > borrowed.get(queue, 0):
         return None
-    return next((one for one in owners if one.spec.queue != queue and one.priority >= job.priority), None)
+    return next((owner for owner in owners if owner.spec.queue != queue and owner.priority >= job.priority), None)
 
 
 def _shared(pool: Pool, waiting: Iterable[Job], policy: Policy) -> tuple[list[Job], Mapping[str, int]]:

@@ -33,11 +33,11 @@ from dlaas_server.core.rebalancing.migration import gathered, made_room, may_mov
 from dlaas_server.core.scheduling.pass_result import Preempted
 from jupyter_dlaas.wire.protocol import Elastic, State
 
-__all__ = ["ANEW", "PHASES"]
+__all__ = ["PHASES", "RESTARTS_FROM_BEGINNING"]
 
 BARELY_BEGUN_S: Final = 60.0
-ANEW: Final = (
-    "another size would begin it anew, since it has no checkpoint to go on from. To do so, halt and resume it."
+RESTARTS_FROM_BEGINNING: Final = (
+    "another size would restart it from the beginning, since it has no checkpoint. To do so, halt and resume it."
 )
 
 
@@ -55,7 +55,7 @@ def schedule(state: PlanState) -> None:
         scheduler, queue = scheduler_of(reduced_to(future, kept), now_s, policy, order)
     result = scheduler.decide(now_s)
     if result.stops:
-        more = shrinks_for(future, requests, may_shrink, {one.winner.id for one in result.stops})
+        more = shrinks_for(future, requests, may_shrink, {preempted.winner.id for preempted in result.stops})
         if more != kept:
             another, _ = scheduler_of(reduced_to(future, more), now_s, policy, order)
             milder = another.decide(now_s)
@@ -107,7 +107,7 @@ def resize(state: PlanState) -> None:
 def _resize_to_wish(job: Job, state: PlanState) -> None:
     held = tuple(m.seat for m in job.gang)
     if job.wish != len(held) and _would_discard_work(job, state.now_s):
-        state.shortfalls.append(Wait(job.id, f"Stays at {count(len(held), 'learner')}: {ANEW}"))
+        state.shortfalls.append(Wait(job.id, f"Stays at {count(len(held), 'learner')}: {RESTARTS_FROM_BEGINNING}"))
     elif job.wish < len(held):
         state.changes.append(Resized(job.id, held[: job.wish], job.wish_by))
     elif job.wish > len(held):
@@ -116,7 +116,7 @@ def _resize_to_wish(job: Job, state: PlanState) -> None:
         missing = 0 if state.is_blocked or is_early or is_shared else job.wish - len(held)
         extra = _beside(state.capacity, state.shape_of(job.id), missing, held)
         if extra:
-            last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
+            last = next((resize for resize in reversed(job.resizes) if resize.before != resize.after), None)
             by = "pool" if last is not None and last.by in ("lost", "drain", "pool") else job.wish_by
             state.changes.append(Resized(job.id, held + extra, by))
         has = len(held) + len(extra)

@@ -112,7 +112,7 @@ class PlanState:
         """Return the seats that jobs get by this plan, now or later, in addition to those they hold."""
         jobs = self.pool.jobs
         seats = dict(self.starts)
-        seats |= {one.job: gained for one in self.resizes if (gained := gained_seats(jobs[one.job], one))}
+        seats |= {resize.job: gained for resize in self.resizes if (gained := gained_seats(jobs[resize.job], resize))}
         return seats | {job: reserved for job, (_, reserved) in self.reserved.items()}
 
     def reclaims(self, loans: Sequence[Loan], spot: Mapping[str, Job]) -> dict[str, Reclaim]:
@@ -120,12 +120,12 @@ class PlanState:
         if not (self.pool.lent and self.reserved):
             return {}
         pool = reduced_to(self.future, {job: kept for job, (kept, _) in self.shrinks.items()})
-        preempted = {one.job for one in self.preempts}
+        preempted = {preempt.job for preempt in self.preempts}
         jobs = {name: job for name, job in pool.jobs.items() if name not in preempted}
         jobs |= {name: with_seats(jobs[name], seats) for name, seats in self.starts.items() if name in jobs}
-        for one in self.resizes:
-            if gained := gained_seats(self.pool.jobs[one.job], one):
-                jobs[one.job] = with_seats(jobs[one.job], gained)
+        for resize in self.resizes:
+            if gained := gained_seats(self.pool.jobs[resize.job], resize):
+                jobs[resize.job] = with_seats(jobs[resize.job], gained)
         return reclaims_for(idle_capacity(replace(pool, jobs=jobs)), self.reserved, loans, spot)
 
     def plan(self) -> Plan:

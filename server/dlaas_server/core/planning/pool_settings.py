@@ -15,7 +15,7 @@ from dlaas_server.core.scheduling.scheduler import Policy, Share
 from jupyter_dlaas.wire.protocol import NotAllowed, NotFound, PoolOrder, PoolPlacement, Refused
 
 __all__ = [
-    "QUEUES_MOST",
+    "QUEUES_MAX",
     "Cordon",
     "Settings",
     "check_queue",
@@ -28,7 +28,7 @@ __all__ = [
     "queues_of",
 ]
 
-QUEUES_MOST = 1000
+QUEUES_MAX = 1000
 DEFAULT_QUEUE = "default"
 
 
@@ -80,9 +80,9 @@ class Settings:
         )
 
     def with_queue(self, name: str, share: Share) -> Settings:
-        """Return the settings with this queue added or its share replaced. Raises Refused above QUEUES_MOST."""
-        if name not in self.queues and len(self.queues) >= QUEUES_MOST:
-            raise Refused(f"queue: the pool has the maximum of {QUEUES_MOST} queues; change or remove one of them")
+        """Return the settings with this queue added or its share replaced. Raises Refused above QUEUES_MAX."""
+        if name not in self.queues and len(self.queues) >= QUEUES_MAX:
+            raise Refused(f"queue: the pool has the maximum of {QUEUES_MAX} queues; change or remove one of them")
         return replace(self, queues={**self.queues, name: share})
 
     def without_queue(self, name: str) -> Settings:
@@ -99,7 +99,7 @@ class Settings:
     def without_cordon(self, node: str) -> Settings:
         """Return the settings with this node uncordoned, and its failures cleared."""
         cordons = {name: c for name, c in self.cordons.items() if name != node}
-        suspects = {key: one for key, one in self.suspects.items() if one.node != node}
+        suspects = {key: suspect for key, suspect in self.suspects.items() if suspect.node != node}
         if (len(cordons), len(suspects)) == (len(self.cordons), len(self.suspects)):
             return self
         return replace(self, cordons=cordons, suspects=suspects)
@@ -170,12 +170,14 @@ def check_removable(name: str, configured: Policy, settings: Settings, jobs: Ite
         raise NotAllowed(f"the queue {name} is defined in the pool's config.toml; remove it there")
     if name not in settings.queues:
         raise NotFound(_no_queue(name, policy_in_force(configured, settings)))
-    there = sorted((job for job in jobs if job.spec.queue == name and not job.state.is_final), key=lambda j: j.number)
-    if there:
-        shown = ", ".join(job.id for job in there[:3]) + (", …" if len(there) > 3 else "")
-        has = "has" if len(there) == 1 else "have"
+    unfinished = sorted(
+        (job for job in jobs if job.spec.queue == name and not job.state.is_final), key=lambda j: j.number
+    )
+    if unfinished:
+        shown = ", ".join(job.id for job in unfinished[:3]) + (", …" if len(unfinished) > 3 else "")
+        has = "has" if len(unfinished) == 1 else "have"
         raise NotAllowed(
-            f"the queue {name} is in use: {count(len(there), 'job')} in it {has} not ended ({shown}). "
+            f"the queue {name} is in use: {count(len(unfinished), 'job')} in it {has} not ended ({shown}). "
             "Wait for them, or cancel them"
         )
 

@@ -34,12 +34,11 @@ def scheduler_of(
         scheduler.charge_spot_usage(spot_usage(pool.lent, policy.spot_price))
     jobs = sorted(pool.jobs.values(), key=lambda j: j.number)
     held = [job for job in jobs if job.gang]
-    gone = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
+    unusable = {d.id for node in pool.nodes for d in node.devices if node.cordoned or d.out_of_service}
     for job in sorted(held, key=lambda j: (j.seated_s or 0.0, j.number)):
         seats = tuple(m.seat for m in job.gang)
-        scheduler.add_running(
-            request_of(job, pool, policy, now_s), _of_use(seats, gone) if gone else seats, now_s, job.seated_s
-        )
+        usable = _usable(seats, unusable) if unusable else seats
+        scheduler.add_running(request_of(job, pool, policy, now_s), usable, now_s, job.seated_s)
     queue = [job for job in jobs if job.waits]
     for job in queue:
         if job.not_before_s <= now_s:
@@ -48,10 +47,10 @@ def scheduler_of(
     return scheduler, queue
 
 
-def _of_use(seats: tuple[Seat, ...], gone: Collection[str]) -> tuple[Seat, ...]:
-    """Return the seats without devices that are out of service or on a cordoned node: no other job could get these."""
-    left = (replace(seat, devices=tuple(d for d in seat.devices if d not in gone)) for seat in seats)
-    return tuple(one for one, seat in zip(left, seats, strict=True) if one.devices or not seat.devices)
+def _usable(seats: tuple[Seat, ...], unusable: Collection[str]) -> tuple[Seat, ...]:
+    """Return the seats without devices that no other job could get (out of service, or on a cordoned node)."""
+    reduced = (replace(seat, devices=tuple(d for d in seat.devices if d not in unusable)) for seat in seats)
+    return tuple(new for new, seat in zip(reduced, seats, strict=True) if new.devices or not seat.devices)
 
 
 def request_of(job: Job, pool: Pool, policy: Policy, now_s: float) -> GangRequest:

@@ -100,8 +100,8 @@ def _there(fits: int) -> str:
 
 
 def _holders(pool: Pool) -> str:
-    there = (*pool.jobs.values(), *pool.taken)
-    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in there if j.members]
+    jobs = (*pool.jobs.values(), *pool.taken)
+    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in jobs if j.members]
     largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
     if not largest:
         return ""

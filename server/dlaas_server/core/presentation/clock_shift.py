@@ -18,7 +18,7 @@ def shifted_view(view: JobView, drift_s: float) -> JobView:
         submitted_s=view.submitted_s + drift_s,
         started_s=None if view.started_s is None else view.started_s + drift_s,
         ended_s=None if view.ended_s is None else view.ended_s + drift_s,
-        resizes=tuple(replace(one, at_s=one.at_s + drift_s) for one in view.resizes),
+        resizes=tuple(replace(resize, at_s=resize.at_s + drift_s) for resize in view.resizes),
         progress=None if view.progress is None else shifted_progress(view.progress, drift_s),
     )
 

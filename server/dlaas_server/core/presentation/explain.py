@@ -21,7 +21,7 @@ from jupyter_dlaas.wire.journal import Goal
 
 __all__ = ["why_it_waits"]
 
-NAMED_MOST: Final = 5
+NAMES_MAX: Final = 5
 CANNOT_SAVE: Final = "has no checkpoint, so it is not preempted"
 SAVES: Final = "has to write its first checkpoint before it is preempted"
 NO_BOUND: Final = "so its wait has no upper bound"
@@ -55,23 +55,23 @@ def why_it_waits(
 
 
 def _names_text(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
-    return ", ".join(names[:NAMED_MOST]) + more
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
 
 
 def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
     """Return the holders of devices, earliest end first, and those without a checkpoint, which cannot be preempted."""
     unit = unit_of(job)
-    found: list[tuple[float, int, str]] = []
+    holders: list[tuple[float, int, str]] = []
     for other in pool.jobs.values():
         held = sum(len(m.seat.devices) for m in other.members)
         if other.id == job.id or not held:
             continue
-        its_s = left_s(pool.known.get(other.id))
-        ends = " for an unknown time" if its_s == inf else f" for about {duration(its_s)} more"
+        other_left_s = left_s(pool.known.get(other.id))
+        ends = " for an unknown time" if other_left_s == inf else f" for about {duration(other_left_s)} more"
         if other.goal is not Goal.RUN:
-            its_s, ends = other.notice_s, " and is releasing them"
-        elif its_s < inf and has_overrun(pool.known[other.id]):
+            other_left_s, ends = other.notice_s, " and is releasing them"
+        elif other_left_s < inf and has_overrun(pool.known[other.id]):
             ends += ", assuming that it runs twice as long as expected"
         nodes = ", ".join(sorted({m.seat.node for m in other.members}))
         spot = ", spot" if other.spec.spot else ""
@@ -79,30 +79,30 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
         is_unsaved = is_settled(other) and other.checkpoint_step is None
         if policy.preempts and other.priority < job.priority and is_unsaved and not other.spec.spot:
             text += f"; its priority is lower, but it {CANNOT_SAVE if other.is_plain else SAVES}"
-        found.append((its_s, other.number, text))
-    found.sort()
-    more = len(found) - NAMED_MOST
-    out = [f"{text}." for _, _, text in found[:NAMED_MOST]]
+        holders.append((other_left_s, other.number, text))
+    holders.sort()
+    more = len(holders) - NAMES_MAX
+    out = [f"{text}." for _, _, text in holders[:NAMES_MAX]]
     return out + ([f"{count(more, 'more job')} {'holds' if more == 1 else 'hold'} devices."] if more > 0 else [])
 
 
 def _assumed_reclaims(job: Job, pool: Pool, policy: Policy) -> list[str]:
     """Return the sentence that the start estimate assumes preemption of jobs with unknown end, if it does."""
     shape, least = shape_of(job, policy.placement), job.spec.learners_min
-    stays = [
-        one
-        for one in pool.jobs.values()
-        if one.members and one.goal is Goal.RUN and left_s(pool.known.get(one.id)) == inf
+    endless = [
+        running
+        for running in pool.jobs.values()
+        if running.members and running.goal is Goal.RUN and left_s(pool.known.get(running.id)) == inf
     ]
-    if free_of(pool.nodes, stays).room(shape, least) >= least:
+    if free_of(pool.nodes, endless).room(shape, least) >= least:
         return []
-    names = _names_text([one.id for one in sorted(stays, key=lambda one: one.number)])
+    names = _names_text([running.id for running in sorted(endless, key=lambda running: running.number)])
     return [f"Its start estimate assumes that devices are reclaimed for it from {names}."]
 
 
 def _missing_estimate(job: Job, pool: Pool, ahead: Sequence[str]) -> list[str]:
     """Return the sentence that there is no start estimate because the length of other jobs is unknown."""
-    before = [*ahead, *(one.id for one in pool.jobs.values() if one.members and one.id != job.id)]
+    before = [*ahead, *(other.id for other in pool.jobs.values() if other.members and other.id != job.id)]
     unknown = [name for name in before if _is_unknown(pool.known.get(name))]
     if not unknown:
         return []

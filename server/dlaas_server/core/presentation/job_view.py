@@ -154,7 +154,7 @@ def _has_freed_devices(job: Job) -> bool:
 
 def _is_degraded(job: Job) -> bool:
     """Return whether learners were lost and fewer than wanted have trained since."""
-    last = next((one for one in reversed(job.resizes) if one.before != one.after), None)
+    last = next((resize for resize in reversed(job.resizes) if resize.before != resize.after), None)
     is_lost = last is not None and last.by == "lost"
     return is_lost and job.state is State.PROCESSING and job.resize is None and 0 < len(job.gang) < job.wish
 
@@ -205,9 +205,9 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
             return ""
 
 
-def _by(job: Job, who: str | None) -> str:
+def _by(job: Job, user: str | None) -> str:
     """Return `by you` for the job's owner, who reads it, and the name for other users."""
-    return "" if who is None else f"by {agent(job, who)}"
+    return "" if user is None else f"by {agent(job, user)}"
 
 
 def _reason(job: Job, wait: Wait | None) -> str:

@@ -58,8 +58,8 @@ def locality_wait(capacity: FreeCapacity, shape: Shape, learners: int, waited_s:
         capacity.give(shape, seats)
         return ""
     level = allowed(capacity, shape, learners, waited_s)
-    steps = range(1, len(levels(capacity)))
-    next_s = next((at_s for one in steps if (at_s := relaxes_after_s(one)) > waited_s), None)
+    times = (relaxes_after_s(steps) for steps in range(1, len(levels(capacity))))
+    next_s = next((at_s for at_s in times if at_s > waited_s), None)
     if level not in LEVEL_NAMES or next_s is None:
         return ""
     return f" Waits for seats {LEVEL_NAMES[level]}; takes them further apart after {duration(next_s)}."

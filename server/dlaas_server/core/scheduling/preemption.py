@@ -175,7 +175,7 @@ class Preemption:
         return was_victim and request.rank > before
 
     def reset(self, request: GangRequest, now_s: float) -> None:
-        """Watch a running job anew, after its order learned new ranks."""
+        """Rank a running job again, after its order learned new run lengths."""
         self._victims.drop(request)
         request.version, request.patience_s = request.version + 1, -1.0
         self.watch(request, now_s)

@@ -239,7 +239,7 @@ def width_factor(held: Iterable[bool], share: float = 0.8) -> float:
     Source: Gibbs, Candès, "Adaptive conformal inference under distribution shift", NeurIPS 2021.
     """
     logarithm = 0.0
-    for one in held:
-        logarithm += PACE * ((not one) - (1 - share))
+    for is_held in held:
+        logarithm += PACE * ((not is_held) - (1 - share))
         logarithm = min(max(logarithm, NARROWEST), WIDEST)
     return exp(logarithm)

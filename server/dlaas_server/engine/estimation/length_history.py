@@ -21,7 +21,7 @@ __all__ = ["Lengths", "offered", "with_start", "with_time_left"]
 
 SPREAD: Final = 0.15
 """Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
-LEAST_LEFT: Final = 0.1
+SPREAD_LEFT_MIN: Final = 0.1
 """Fraction of the uncertainty that remains, however little time is left."""
 RESTART_S: Final = 3.0
 """Assumed cost in seconds of stopping and restoring a job, until it was measured."""
@@ -112,9 +112,9 @@ class Lengths:
         found: dict[str, Known] = {}
         fresh: dict[tuple[object, ...], Known] = {}
         for job in jobs:
-            told = progress.get(job.id)
-            if told is not None or job.started_s is not None:
-                found[job.id] = self._known(job, told, now_s)
+            report = progress.get(job.id)
+            if report is not None or job.started_s is not None:
+                found[job.id] = self._known(job, report, now_s)
                 continue
             origin, spec = job.spec.origin, job.spec
             named = (job.owner, spec.name, origin.notebook, origin.cell_id, spec.learners_min, spec.gpus_per_learner)
@@ -138,10 +138,10 @@ class Lengths:
         if progress is not None and steps is not None and progress.steps_per_s:
             length_s = steps / progress.steps_per_s
             left = max(1 - progress.step / max(steps, 1), 0.0)
-            spread = SPREAD * max(left, LEAST_LEFT)
+            spread = SPREAD * max(left, SPREAD_LEFT_MIN)
             return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
         if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
-            spread = SPREAD * max(1 - progress.fraction, LEAST_LEFT)
+            spread = SPREAD * max(1 - progress.fraction, SPREAD_LEFT_MIN)
             return Known(
                 length_s=1 / per_s, usual_s=1 / per_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S
             )

@@ -13,7 +13,7 @@ from copy import copy
 from typing import Final
 
 from dlaas_server.core.forecast.size_offers import offers
-from dlaas_server.core.forecast.start_time import SEEN_MOST, forecast
+from dlaas_server.core.forecast.start_time import SIMULATED_JOBS_MAX, forecast
 from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
@@ -23,11 +23,11 @@ from dlaas_server.core.scheduling.scheduler import Policy
 __all__ = ["StartEstimator"]
 
 log = logging.getLogger("dlaas.engine")
-EVERY_S: Final = 15.0
+REFRESH_S: Final = 15.0
 """Interval of new estimates while only time changes."""
-REST_S: Final = 0.04
+FORECAST_INTERVAL_PER_JOB_S: Final = 0.04
 """Minimum interval of new estimates per job examined: ten times the cost of a forecast."""
-TELL_S: Final = 500e-6
+PLAN_INTERVAL_PER_JOB_S: Final = 500e-6
 """Minimum interval per waiting job between plans of a whole long queue: ten times the cost of such a plan."""
 
 Span = tuple[float, float]
@@ -50,49 +50,52 @@ class StartEstimator:
         self._key: object = None
         self._at_s = 0.0
         """Time at which the newest forecast was begun."""
-        self._told_s = 0.0
+        self._planned_s = 0.0
         """Time at which a long queue was last planned as a whole."""
 
-    def look(
+    def update(
         self,
         waiting: int,
-        seen: Callable[[], Picture],
+        take_picture: Callable[[], Picture],
         policy: Policy,
         order: Order,
         spread: float,
         factor: float,
         now_s: float,
         *,
-        is_crowd: bool = False,
+        is_pruned: bool = False,
     ) -> float | None:
         """Begin another forecast if the old one is outdated. Return the time of the next check.
 
-        `waiting`: number of waiting jobs; `seen` creates the snapshot if needed; `order`: with learned run lengths.
+        `waiting`: number of waiting jobs; `take_picture` creates the snapshot if needed; `order`: with learned run
+        lengths; `is_pruned`: the plan of this turn examined only a part of the queue.
         """
         if not waiting:
             self.expected, self.offers, self.waits, self._key = {}, {}, (), None
             return None
         if self.task is not None:
-            return now_s + EVERY_S
-        foretell_s = self._at_s + min(waiting, SEEN_MOST) * REST_S
-        due_s = min(foretell_s, self._told_s + waiting * TELL_S) if is_crowd else foretell_s
+            return now_s + REFRESH_S
+        forecast_due_s = self._at_s + min(waiting, SIMULATED_JOBS_MAX) * FORECAST_INTERVAL_PER_JOB_S
+        due_s = (
+            min(forecast_due_s, self._planned_s + waiting * PLAN_INTERVAL_PER_JOB_S) if is_pruned else forecast_due_s
+        )
         if self._key is not None and now_s < due_s:
             return due_s
-        picture = seen()
+        picture = take_picture()
         key = _key(picture, policy)
-        if key == self._key and now_s < self._at_s + EVERY_S:
-            return self._at_s + EVERY_S
-        is_due = self._key is None or now_s >= foretell_s
-        self._key, self._told_s, self._at_s = key, now_s, now_s if is_due else self._at_s
-        order = copy(order)  # it learns on meanwhile
-        found_out = self._find_out(
-            picture, policy, order, spread, factor, now_s, is_crowd=is_crowd, is_forecast_due=is_due
+        if key == self._key and now_s < self._at_s + REFRESH_S:
+            return self._at_s + REFRESH_S
+        is_due = self._key is None or now_s >= forecast_due_s
+        self._key, self._planned_s, self._at_s = key, now_s, now_s if is_due else self._at_s
+        order = copy(order)  # the original may learn more run lengths meanwhile
+        estimation = self._estimate(
+            picture, policy, order, spread, factor, now_s, is_pruned=is_pruned, is_forecast_due=is_due
         )
-        self.task = asyncio.create_task(found_out, name="forecast")
+        self.task = asyncio.create_task(estimation, name="forecast")
         self.task.add_done_callback(self._done)
-        return now_s + EVERY_S
+        return now_s + REFRESH_S
 
-    async def _find_out(
+    async def _estimate(
         self,
         picture: Picture,
         policy: Policy,
@@ -101,11 +104,11 @@ class StartEstimator:
         factor: float,
         now_s: float,
         *,
-        is_crowd: bool,
+        is_pruned: bool,
         is_forecast_due: bool,
     ) -> None:
-        self.waits = (await asyncio.to_thread(plan, picture, now_s, policy, order)).waits if is_crowd else ()
-        if is_crowd:
+        self.waits = (await asyncio.to_thread(plan, picture, now_s, policy, order)).waits if is_pruned else ()
+        if is_pruned:
             self.has_news = True
             self._changed()
         if is_forecast_due:

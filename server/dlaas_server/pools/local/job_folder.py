@@ -79,7 +79,7 @@ class JobFolder:
     job: str
     root: Path
 
-    # ---- made and removed ------------------------------------------------------------------------------------
+    # ---- creation and removal --------------------------------------------------------------------------------
 
     def create(self, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create the directory atomically; an existing one is unchanged.
@@ -162,7 +162,7 @@ class JobFolder:
                 raise PoolError(f"{self.root.parent} does not exist; is its disk mounted?")
             raise NotFound(f"the pool has no job {self.job!r}")
 
-    # ---- what was asked, what is wanted ----------------------------------------------------------------------
+    # ---- submitted and wanted --------------------------------------------------------------------------------
 
     def spec(self) -> JobSpec:
         """Return the job's spec."""
@@ -219,12 +219,12 @@ class JobFolder:
         last = self._last_line()
         return last is None or _CLOSED in last
 
-    def has_last_word(self) -> bool:
+    def closes_job(self) -> bool:
         """Return whether the newest line of the journal closes the job."""
         return _CLOSED in (self._last_line() or b"")
 
     def last_log_line(self) -> str:
-        """The last line of the guardian's log; "" where there is none."""
+        """Return the last line of the guardian's log; "" if there is none."""
         try:
             tail = (self.root / "guardian.log").read_bytes()[-4096:]
         except OSError:
@@ -232,7 +232,7 @@ class JobFolder:
         return next((line[:300] for line in reversed(tail.decode(errors="replace").splitlines()) if line.strip()), "")
 
     def journal_size(self) -> int:
-        """Bytes of the journal; 0 where there is none."""
+        """Return the size of the journal in bytes; 0 if there is none."""
         try:
             return (self.root / STREAM_FILES[JOURNAL]).stat().st_size
         except OSError:
@@ -243,14 +243,14 @@ class JobFolder:
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
-                file.seek(max(0, size - 4096))  # the last word is short
+                file.seek(max(0, size - 4096))  # a closing line is short
                 tail = file.read()
         except OSError:
             return None
         lines = tail[: tail.rfind(b"\n") + 1].splitlines()
         return lines[-1] if lines else None
 
-    # ---- what happened ---------------------------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------------------
 
     def facts(self, offset: int) -> tuple[list[Fact], int]:
         """Return the facts after byte `offset`, synced to disk before anything relies on them.
@@ -443,7 +443,7 @@ def _write_over(path: Path, data: bytes) -> None:
     """Replace a file's content in its own space. A reader may see a mixture, which is not valid JSON."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        data = data.ljust(os.fstat(fd).st_size)  # JSON may end in blanks; what is cut off could be needed again
+        data = data.ljust(os.fstat(fd).st_size)  # JSON may end in blanks; freed space could be lost to others
         while data:
             data = data[os.write(fd, data) :]
     finally:

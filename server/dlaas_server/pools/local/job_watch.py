@@ -16,7 +16,7 @@ from typing import Final
 
 from dlaas_server.pools.base import JOURNAL, Changed, Loss
 from dlaas_server.pools.local.job_folder import JobFolder, stream_of
-from dlaas_server.pools.local.liveness import HUNG_LOOKS, LivenessProbe
+from dlaas_server.pools.local.liveness import HUNG_CHECKS, LivenessProbe
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
@@ -25,11 +25,11 @@ from jupyter_dlaas.runtime.zygote.start_guardian import exit_code_of
 
 __all__ = ["JobWatch"]
 
-GATHER_S: Final = 0.01
+BATCH_S: Final = 0.01
 """Time within which changes are reported once: a log of 10,000 lines a second must not wake the loop as often."""
 POLL_S: Final = 0.25
 """Interval of polling if inotify is missing or exhausted."""
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 STOPPED_S: Final = 5.0
 """Time that a guardian may be stopped (SIGSTOP), since its gang may wait for it."""
 log = logging.getLogger(__name__)
@@ -56,14 +56,14 @@ class JobWatch:
         self._folders: dict[str, JobFolder] = {}
         self._by_root: dict[Path, JobFolder] = {}
         self._guardians: dict[str, tuple[int, Identity]] = {}
-        self._resting: asyncio.TimerHandle | None = None
-        self._polling: asyncio.TimerHandle | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self._stopped: dict[str, float] = {}
         """Guardian -> time since which it is stopped."""
         self._liveness = LivenessProbe()
         self._losses: dict[str, Loss] = {}
-        """How guardians were lost that were ended here, or that exited by themselves."""
+        """Losses of guardians that were killed here, or that exited by themselves."""
         self._removed: set[str] = set()
         """Jobs whose directory was missing at the last check."""
         self._queue = _queue_length()
@@ -80,7 +80,7 @@ class JobWatch:
         for _, learner in folder.learners():
             with suppress(FileNotFoundError):
                 self._watch.add(learner)
-        if self._watch.must_poll and self._polling is None:
+        if self._watch.must_poll and self._poll_timer is None:
             self._poll()
 
     def unfollow(self, job: str) -> None:
@@ -97,20 +97,20 @@ class JobWatch:
         return tuple(self._folders)
 
     def _listen(self) -> None:
-        self._resting = None
+        self._batch_timer = None
         if self._watch.fd is not None:
             self._loop.add_reader(self._watch.fd, self._read)
 
     def _poll(self) -> None:
-        self._polling = None
+        self._poll_timer = None
         if self._watch.must_poll:
-            self._polling = self._loop.call_later(POLL_S, self._poll)
+            self._poll_timer = self._loop.call_later(POLL_S, self._poll)
             self._read_now()
 
     def _read(self) -> None:
         assert self._watch.fd is not None
         self._loop.remove_reader(self._watch.fd)
-        self._resting = self._loop.call_later(GATHER_S, self._listen)
+        self._batch_timer = self._loop.call_later(BATCH_S, self._listen)
         self._read_now()
 
     def _read_now(self) -> None:
@@ -121,7 +121,7 @@ class JobWatch:
             if folder is None:
                 continue
             if path.parent == folder.root and path.name.startswith("learner-"):
-                with suppress(OSError):  # a file of that name, or gone again
+                with suppress(OSError):  # a file of that name, or removed meanwhile
                     self._watch.add(path)
                 path = path / LOG  # it may have been written before it was watched
             if path == folder.root / "status.json":
@@ -129,18 +129,18 @@ class JobWatch:
             elif (grown := stream_of(path, folder.root)) is not None:
                 news[(folder.job, grown)] = None
         if is_flooded:
-            self._look_everywhere(news)
+            self._check_all_jobs(news)
         for job, stream in news:
             self._changed(job, stream)
 
     def _is_flooded(self) -> bool:
-        """Return whether the kernel may have dropped events, by the bytes that wait: an event has at least 16."""
+        """Return whether the kernel may have dropped events, judged by its unread bytes: an event has at least 16."""
         if self._watch.fd is None:
             return False
         waiting = struct.unpack("i", fcntl.ioctl(self._watch.fd, termios.FIONREAD, bytes(4)))[0]
         return bool(waiting >= 16 * self._queue)
 
-    def _look_everywhere(self, news: dict[tuple[str, str], None]) -> None:
+    def _check_all_jobs(self, news: dict[tuple[str, str], None]) -> None:
         """Check all jobs, because the kernel dropped events."""
         for folder in self._folders.values():
             for _, learner in folder.learners():
@@ -152,57 +152,57 @@ class JobWatch:
 
     # ---- guardians -------------------------------------------------------------------------------------------
 
-    def hold(self, job: str, who: Identity) -> bool:
+    def hold(self, job: str, guardian: Identity) -> bool:
         """Watch a guardian's process. Return False if exactly this process is not alive."""
-        if job in self._guardians and self._guardians[job][1] == who:
+        if job in self._guardians and self._guardians[job][1] == guardian:
             return True
-        fd = open_process(who)
+        fd = open_process(guardian)
         if fd is None:
             return False
         self._drop(job)
         self._losses.pop(job, None)  # of an earlier guardian
-        self._guardians[job] = (fd, who)
+        self._guardians[job] = (fd, guardian)
         self._loop.add_reader(fd, self._ended, job, fd)
-        if self._looking is None:
-            self._looking = self._loop.call_later(LOOK_S, self._look)
+        if self._check_timer is None:
+            self._check_timer = self._loop.call_later(CHECK_S, self._check_guardians)
         return True
 
-    def _look(self) -> None:
+    def _check_guardians(self) -> None:
         """Kill guardians that stay stopped or hang: the learners outlive them, and new guardians take over."""
-        self._looking = self._loop.call_later(LOOK_S, self._look) if self._guardians else None
-        self._see_removed()
+        self._check_timer = self._loop.call_later(CHECK_S, self._check_guardians) if self._guardians else None
+        self._report_removed()
         now_s, before = self._loop.time(), self._stopped
         self._stopped = {}
-        for job, (_, who) in self._guardians.items():
-            activity = activity_of(who)
+        for job, (_, guardian) in self._guardians.items():
+            activity = activity_of(guardian)
             if activity is not None and activity.is_stopped:
                 since_s = self._stopped[job] = before.get(job, now_s)
                 if now_s - since_s >= STOPPED_S:
-                    self._end(job, who, f"It was stopped (SIGSTOP) for {STOPPED_S:.0f} s and was ended")
-        living = {job: (who, self._folders[job].root) for job, (_, who) in self._guardians.items() if self._has(job)}
-        for job in self._liveness.look(living):
-            self._end(job, living[job][0], f"It did not answer for {HUNG_LOOKS * LOOK_S:.0f} s and was ended")
+                    self._end(job, guardian, f"It was stopped (SIGSTOP) for {STOPPED_S:.0f} s and was ended")
+        living = {job: (held[1], self._folders[job].root) for job, held in self._guardians.items() if self._has(job)}
+        for job in self._liveness.check(living):
+            self._end(job, living[job][0], f"It did not answer for {HUNG_CHECKS * CHECK_S:.0f} s and was ended")
 
     def _has(self, job: str) -> bool:
         return job in self._folders and job not in self._stopped
 
-    def _end(self, job: str, who: Identity, why: str) -> None:
+    def _end(self, job: str, guardian: Identity, why: str) -> None:
         """End exactly this process: by pid and start time."""
-        log.warning("guardian %d of %s: %s", who.pid, job, why)
+        log.warning("guardian %d of %s: %s", guardian.pid, job, why)
         self._losses[job] = Loss(text=why)
-        send(who, signal.SIGKILL)
+        send(guardian, signal.SIGKILL)
 
-    def see_exit(self, job: str, who: Identity) -> None:
+    def see_exit(self, job: str, guardian: Identity) -> None:
         """Note how a guardian exited, if it did so by itself."""
-        code = exit_code_of(who.pid)
+        code = exit_code_of(guardian.pid)
         if code is not None:
             self._losses[job] = Loss(text=f"It ended with exit code {code}", has_exited=True)
 
     def loss_of(self, job: str) -> Loss:
-        """How the last guardian of the job was lost, as far as is known. Told once."""
+        """Return how the last guardian of the job was lost, as far as is known, and drop the record."""
         return self._losses.pop(job, Loss())
 
-    def _see_removed(self) -> None:
+    def _report_removed(self) -> None:
         """Report directories missing for a whole interval; the kernel does so only once nothing in them is open."""
         gone = {job for job, folder in self._folders.items() if not folder.root.is_dir()}
         for job in sorted(gone & self._removed):
@@ -225,11 +225,11 @@ class JobWatch:
     def _find(self, folder: JobFolder) -> bool:
         if folder.job in self._guardians:
             return True
-        who = folder.guardian()
-        if who is not None and self.hold(folder.job, who):
+        guardian = folder.guardian()
+        if guardian is not None and self.hold(folder.job, guardian):
             return True
-        who = find_guardian(folder.root)  # status.json may be lost, or of another guardian
-        return who is not None and self.hold(folder.job, who)
+        guardian = find_guardian(folder.root)  # status.json may be lost, or name another guardian
+        return guardian is not None and self.hold(folder.job, guardian)
 
     def _ended(self, job: str, fd: int) -> None:
         """Handle the end of a guardian's process; another one may have replaced it already."""
@@ -249,15 +249,15 @@ class JobWatch:
             os.close(held[0])
 
     def forget(self, job: str) -> None:
-        """Nothing more about this job."""
+        """Drop everything about this job."""
         self._losses.pop(job, None)
         self.unfollow(job)
         self._drop(job)
 
     def close(self) -> None:
-        """Stop. No descriptor and no timer is left."""
+        """Stop, and release all descriptors and timers."""
         self._liveness.close()
-        for timer in (self._resting, self._polling, self._looking):
+        for timer in (self._batch_timer, self._poll_timer, self._check_timer):
             if timer is not None:
                 timer.cancel()
         for job in list(self._guardians):

@@ -1,4 +1,4 @@
-"""Liveness probe of guardians: one that lives and answers nothing is hung, and its learners wait for it."""
+"""Liveness probe of guardians: a guardian that is alive but does not answer is hung, and its learners wait for it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.runtime.fencing.lock import SOCKET
 from jupyter_dlaas.runtime.system.process import Identity, activity_of
 
-__all__ = ["HUNG_LOOKS", "LivenessProbe"]
+__all__ = ["HUNG_CHECKS", "LivenessProbe"]
 
-PERIOD_LOOKS: Final = 10
-"""Looks between two probes of a guardian."""
-HUNG_LOOKS: Final = 60
-"""Looks without an answer after which a guardian is hung. It may be busy for 30 s while it ends a job's processes."""
+PERIOD_CHECKS: Final = 10
+"""Checks between two probes of a guardian."""
+HUNG_CHECKS: Final = 60
+"""Checks without an answer after which a guardian is hung. It may be busy for 30 s while it ends a job's processes."""
 _UCRED: Final = struct.Struct("3i")
 _PROBE: Final = b'{"t":"probe"}\n'
 """A guardian of any version answers a caller that it does not know, and closes the connection."""
@@ -26,35 +26,35 @@ _PROBE: Final = b'{"t":"probe"}\n'
 
 @dataclass(slots=True)
 class _Guardian:
-    who: Identity
-    next_look: int
+    identity: Identity
+    next_check: int
     unanswered: int = 0
-    """Looks since the probe was sent."""
+    """Checks since the probe was sent."""
     sock: socket.socket | None = None
 
 
 class LivenessProbe:
-    """Probe of several guardians, driven by `look`, about once a second. Never blocks.
+    """Probe of several guardians, driven by `check`, about once a second. Never blocks.
 
-    Time is counted in looks: while the machine sleeps or this process is stopped, there are none.
+    Time is counted in checks: while the machine sleeps or this process is stopped, there are none.
     """
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._checks = 0
         self._guardians: dict[str, _Guardian] = {}
 
-    def look(self, guardians: Mapping[str, tuple[Identity, Path]]) -> list[str]:
+    def check(self, guardians: Mapping[str, tuple[Identity, Path]]) -> list[str]:
         """Probe guardians, given with the directory of their jobs. Return the jobs whose guardians are hung."""
-        self._looks += 1
+        self._checks += 1
         for job in self._guardians.keys() - guardians.keys():
             self._forget(job)
         hung = []
-        for job, (who, root) in guardians.items():
-            one = self._guardians.get(job)
-            if one is None or one.who != who:
+        for job, (identity, root) in guardians.items():
+            guardian = self._guardians.get(job)
+            if guardian is None or guardian.identity != identity:
                 self._forget(job)
-                self._guardians[job] = _Guardian(who, self._looks + PERIOD_LOOKS)
-            elif self._is_hung(one, root):
+                self._guardians[job] = _Guardian(identity, self._checks + PERIOD_CHECKS)
+            elif self._is_hung(guardian, root):
                 hung.append(job)
         return hung
 
@@ -64,35 +64,35 @@ class LivenessProbe:
             self._forget(job)
 
     def _forget(self, job: str) -> None:
-        one = self._guardians.pop(job, None)
-        if one is not None and one.sock is not None:
-            one.sock.close()
+        guardian = self._guardians.pop(job, None)
+        if guardian is not None and guardian.sock is not None:
+            guardian.sock.close()
 
-    def _is_hung(self, one: _Guardian, root: Path) -> bool:
-        if self._looks < one.next_look:
+    def _is_hung(self, guardian: _Guardian, root: Path) -> bool:
+        if self._checks < guardian.next_check:
             return False
-        if one.sock is None and not _begin(one, root):
-            return self._answered(one)
-        if one.sock is not None and _has_answered(one.sock):
-            return self._answered(one)
-        activity = activity_of(one.who)
-        if activity is None or not activity.is_out_of_reach:  # one that waits for a disk cannot be ended anyway
-            one.unanswered += 1
-        return one.unanswered > HUNG_LOOKS
+        if guardian.sock is None and not _begin(guardian, root):
+            return self._answered(guardian)
+        if guardian.sock is not None and _has_answered(guardian.sock):
+            return self._answered(guardian)
+        activity = activity_of(guardian.identity)
+        if activity is None or not activity.is_out_of_reach:  # a process that waits for a disk cannot be killed anyway
+            guardian.unanswered += 1
+        return guardian.unanswered > HUNG_CHECKS
 
-    def _answered(self, one: _Guardian) -> bool:
-        if one.sock is not None:
-            one.sock.close()
-        one.sock, one.unanswered, one.next_look = None, 0, self._looks + PERIOD_LOOKS
+    def _answered(self, guardian: _Guardian) -> bool:
+        if guardian.sock is not None:
+            guardian.sock.close()
+        guardian.sock, guardian.unanswered, guardian.next_check = None, 0, self._checks + PERIOD_CHECKS
         return False
 
 
-def _begin(one: _Guardian, root: Path) -> bool:
-    """Send a probe. Return False if this guardian does not listen now: it starts, closes the job, or was replaced."""
+def _begin(guardian: _Guardian, root: Path) -> bool:
+    """Send a probe. Return False if this guardian does not listen now: it is starting, ending, or was replaced."""
     try:
         sock = connect(socket.SOCK_STREAM, root / SOCKET, timeout_s=0.0)
     except BlockingIOError:
-        return True  # so many others wait for an answer that no more may
+        return True  # its queue of connections is full: other probes wait for an answer
     except OSError:
         return False
     try:
@@ -100,10 +100,10 @@ def _begin(one: _Guardian, root: Path) -> bool:
         sock.send(_PROBE)
     except OSError:
         pid = 0
-    if pid != one.who.pid:
+    if pid != guardian.identity.pid:
         sock.close()
         return False
-    one.sock = sock
+    guardian.sock = sock
     return True
 
 

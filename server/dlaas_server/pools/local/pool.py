@@ -53,9 +53,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POOL_VARIABLE: Final = "JUPYTER_DLAAS_POOL_DIR"
-PROBE_EVERY_S: Final = 10.0
-LEAVE_LOOKS: Final = 200
-LEAVE_LOOK_S: Final = 0.01
+PROBE_INTERVAL_S: Final = 10.0
+EXIT_CHECKS: Final = 200
+EXIT_CHECK_S: Final = 0.01
 LEVEL_0: Final = "level 0: jobs run as you, each in its own session; CUDA_VISIBLE_DEVICES is not enforced"
 SMALL_BYTES: Final = 1 << 18
 """Largest read without a thread: the page cache serves it in microseconds."""
@@ -94,7 +94,7 @@ class LocalPool:
         uses_zygote: bool | None = None,
         at_uptime: Callable[[float], float] | None = None,
     ) -> None:
-        directory = directory.resolve()  # jobs are known by their directory: it must not depend on how one got there
+        directory = directory.resolve()  # a job is identified by its directory, so the path must be unique
         self.path = directory
         self.config = load_config(directory) if config is None else config
         self.name = self.config.pool.name
@@ -112,7 +112,7 @@ class LocalPool:
         self._nodes_changed: Callable[[], None] = lambda: None
         self._watch: JobWatch | None = None
         self._probing: asyncio.Task[None] | None = None
-        # One thread for all starts: they take milliseconds, and the runtime's list of children is not for several.
+        # One thread for all starts: they take milliseconds, and the runtime's list of children is not thread-safe.
         self._starting = ThreadPoolExecutor(1, thread_name_prefix="guardians")
         self._specs: dict[str, JobSpec] = {}
         self._warming: set[asyncio.Task[None]] = set()
@@ -120,11 +120,11 @@ class LocalPool:
         self._locks: dict[str, asyncio.Lock] = {}
         self._masks: dict[str, Mask] = {}
         self._silent: dict[str, int] = {}
-        """Job -> size of its journal when its guardian was started: one that has not grown holds nothing of it yet."""
+        """Job -> size of its journal when its guardian was started; if it has not grown, it wrote nothing."""
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         """Job -> devices of the last document and of the previous one, whose learners may still be stopping."""
 
-    # ---- begin and end ---------------------------------------------------------------------------------------
+    # ---- open and close --------------------------------------------------------------------------------------
 
     async def open(self, changed: Changed, nodes_changed: Callable[[], None]) -> None:
         """Find the devices, and the jobs and guardians of an earlier engine."""
@@ -141,7 +141,7 @@ class LocalPool:
         self.unit = self._probe.unit
         self._watch = JobWatch(changed, self._guardian_gone)
         for folder in await asyncio.to_thread(self._find_jobs):
-            self._hold_again(folder)
+            self._rediscover(folder)
         self._nodes = await asyncio.to_thread(self._probe.nodes, self._lent_devices())
         if self.unit == "GPU":
             self._probing = asyncio.create_task(self._probe_again(), name="device probe")
@@ -173,7 +173,7 @@ class LocalPool:
                 found.append(folder)
         return found
 
-    def _hold_again(self, folder: JobFolder) -> None:
+    def _rediscover(self, folder: JobFolder) -> None:
         assert self._watch is not None
         self._watch.follow(folder)
         self._watch.is_guarded(folder)
@@ -204,7 +204,7 @@ class LocalPool:
     async def _probe_again(self) -> None:
         assert self._probe is not None
         while True:
-            await asyncio.sleep(PROBE_EVERY_S)
+            await asyncio.sleep(PROBE_INTERVAL_S)
             nodes = await asyncio.to_thread(self._probe.nodes, self._lent_devices())
             if nodes != self._nodes:
                 self._nodes = nodes
@@ -238,8 +238,8 @@ class LocalPool:
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create the job's directory; an existing one is unchanged."""
-        told = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can ask for results of earlier jobs
-        await asyncio.to_thread(self._folder(job).create, owner, spec, told)
+        variables = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can load results of earlier jobs
+        await asyncio.to_thread(self._folder(job).create, owner, spec, variables)
 
     async def put(self, job: str, path: str, data: bytes) -> None:
         """Store one file of the job atomically."""
@@ -253,7 +253,7 @@ class LocalPool:
         """Remove the job's files. Raises PoolError while its guardian is alive."""
         folder = self._folder(job)
         async with self._lock(job):
-            await self._guardian_left(folder)
+            await self._await_leaving_guardian(folder)
             if self._watching().is_guarded(folder):
                 raise PoolError(f"job {job} cannot be removed: its guardian still runs")
             self._watching().forget(job)
@@ -305,39 +305,39 @@ class LocalPool:
             if job not in self._specs:
                 self._specs[job] = folder.spec()
             spec = self._specs[job]
-            there = folder.wanted()
-            if there is not None and there.revision > wanted.revision:
+            stored = folder.wanted()
+            if stored is not None and stored.revision > wanted.revision:
                 return
             wanted = replace(wanted, members=tuple(self._seat(m, spec) for m in wanted.members))
-            if there != wanted:
+            if stored != wanted:
                 folder.write_wanted(wanted)
             self._lend(job, wanted)
             with in_words(f"job {job} cannot be watched"):
                 watch.follow(folder)
-            await self._guardian_left(folder)
+            await self._await_leaving_guardian(folder)
             if watch.is_guarded(folder):
                 send_datagram(folder.root / "guardian.wake", b"wanted")
             else:
-                await self._start_one(folder, spec)
+                await self._start_guardian(folder, spec)
 
-    async def _guardian_left(self, folder: JobFolder) -> None:
-        """Let a guardian go that has had its last word: it reads nothing any more, and is ended if it stays."""
-        for look in range(2 * LEAVE_LOOKS):
-            if not self._watching().is_guarded(folder) or not folder.has_last_word():
+    async def _await_leaving_guardian(self, folder: JobFolder) -> None:
+        """Wait for the end of a guardian that closed the job: it reads nothing more. Kill it if it stays."""
+        for check in range(2 * EXIT_CHECKS):
+            if not self._watching().is_guarded(folder) or not folder.closes_job():
                 return
             if self._silent.get(folder.job) == folder.journal_size():
-                return  # the last word is of the one before
+                return  # the previous guardian closed the job
             leaving = self._watching().guardian_of(folder.job)
-            if look == LEAVE_LOOKS and leaving is not None:
+            if check == EXIT_CHECKS and leaving is not None:
                 log.warning("guardian %d of %s closed the job and did not exit: ended", leaving.pid, folder.job)
                 send(leaving, signal.SIGKILL)
-            await asyncio.sleep(LEAVE_LOOK_S)
+            await asyncio.sleep(EXIT_CHECK_S)
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
         """Start a zygote for this Python interpreter, unless there is one."""
         if self._zygote_dir is None:
             return False
-        made = partial(
+        start = partial(
             warm,
             interpreter=interpreter or sys.executable,
             package_dir=self._package_dir,
@@ -346,7 +346,7 @@ class LocalPool:
             framework=framework,
         )
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._starting, made)
+            return await asyncio.get_running_loop().run_in_executor(self._starting, start)
         except (OSError, StartError) as error:
             raise PoolError(f"{interpreter or sys.executable} cannot be prewarmed: {error}") from error
 
@@ -355,9 +355,9 @@ class LocalPool:
         try:
             await self.warm(spec.interpreter, environment, spec.framework)
         except PoolError as error:
-            log.warning("%s", error)  # an optimisation only: jobs start plainly
+            log.warning("%s", error)  # only an optimisation: jobs start without a zygote
 
-    async def _start_one(self, folder: JobFolder, spec: JobSpec) -> None:
+    async def _start_guardian(self, folder: JobFolder, spec: JobSpec) -> None:
         environment, interpreter = folder.environment(), spec.interpreter or sys.executable
 
         def caretaker(*, is_unusable: bool) -> Started | None:
@@ -393,13 +393,13 @@ class LocalPool:
         except (OSError, StartError) as error:
             raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
         log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)
-        who = Identity(started.pid, started.start, started.boot)
+        guardian = Identity(started.pid, started.start, started.boot)
         warming = asyncio.create_task(self._warm_after(spec, environment), name=f"warm for {folder.job}")
         self._warming.add(warming)
         warming.add_done_callback(self._warming.discard)
-        if self._watch is not None and not self._watch.hold(folder.job, who):
-            # So short was its life that nothing will tell of its end: tell it here.
-            self._watch.see_exit(folder.job, who)
+        if self._watch is not None and not self._watch.hold(folder.job, guardian):
+            # It ended before it could be watched, so no watch reports its end.
+            self._watch.see_exit(folder.job, guardian)
             asyncio.get_running_loop().call_soon(self._guardian_gone, folder.job)
 
     def _guardian_gone(self, job: str) -> None:
@@ -407,7 +407,7 @@ class LocalPool:
         self._starting.submit(reap)  # else each plainly started guardian would leave a zombie
         self._changed(job, JOURNAL)
         if self._watch is None or job in self._watch.guarded() or self._lock(job).locked():
-            return  # another one is there, or about to be
+            return  # another guardian is there, or is being started
         folder = self._folder(job)
         if folder.is_closed():
             for stream in folder.stream_files():
@@ -423,12 +423,12 @@ class LocalPool:
         return self._watching().is_guarded(folder)
 
     def loss_of(self, job: str) -> Loss:
-        """How the job's last guardian was lost; of one that exited, with the last line of its log."""
+        """Return how the job's last guardian was lost; if it exited by itself, with the last line of its log."""
         loss = self._watching().loss_of(job)
         if not loss.has_exited:
             return loss
-        said = self._mask(job).text(self._folder(job).last_log_line())
-        return replace(loss, text=f"{loss.text}: {said}") if said else loss
+        line = self._mask(job).text(self._folder(job).last_log_line())
+        return replace(loss, text=f"{loss.text}: {line}") if line else loss
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Return whether it is proven that no process of the job is left. `kill`: first kill what is left."""
@@ -447,7 +447,7 @@ class LocalPool:
                 self._lent.pop(job, None)
         return is_over
 
-    # ---- what happened ---------------------------------------------------------------------------------------
+    # ---- data of jobs ----------------------------------------------------------------------------------------
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
         """Return the facts after `offset`, which are synced to the disk."""
@@ -455,7 +455,7 @@ class LocalPool:
         try:
             facts, end = await asyncio.to_thread(folder.facts, offset)
         except NotFound:
-            self._check_place()  # of another pool's directory nothing follows for our jobs
+            self._check_place()  # the directory of another pool proves nothing about our jobs
             raise
         if self._at_uptime is not None:
             facts = on_clock(facts, self._at_uptime, is_of_this_boot=folder.is_of_this_boot())

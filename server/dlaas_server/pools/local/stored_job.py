@@ -71,7 +71,7 @@ def _file(path: Path, name: str, blobs: Path) -> dict[str, Json]:
         try:
             return {"path": name, "text": path.read_bytes().decode()}
         except UnicodeDecodeError:
-            pass  # bytes, then
+            pass  # not text: kept as bytes
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     kept = blobs / sha256
