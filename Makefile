@@ -18,8 +18,8 @@ DEMO_PLACES = export JUPYTER_CONFIG_DIR="$(CURDIR)/.make/jupyter/config" JUPYTER
 # Run three test files in parallel, each in one process: many tests wait for other processes.
 PYTEST = python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # uv downloads and unpacks in parallel. It does not read pip's configuration; pass on pip's package index.
-UV = index="$$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)"; \
-	UV_DEFAULT_INDEX="$${PIP_INDEX_URL:-$$index}" .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint requirements.lock
+UV = index="$${PIP_INDEX_URL:-$$(.venv/bin/python -m pip config get global.index-url 2>/dev/null || true)}"; \
+	$${index:+env UV_DEFAULT_INDEX="$$index"} .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint requirements.lock
 FRONT_END = $(shell find labextension -name node_modules -prune -o -name lib -prune -o -name .yarn -prune -o \
 	-type f ! -name '*.spec.ts*' ! -name '*.tsbuildinfo' ! -name '.eslintcache' ! -name '.stylelintcache' -print 2>/dev/null)
 
