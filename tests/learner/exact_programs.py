@@ -51,9 +51,9 @@ EXACT = dedent(
                 steps += 1
                 parts = [] if run.internals.is_joining else [part for part, _ in batch.own.values()]
                 mine = [number for x, y, i in parts for number in i.tolist()]
-                row = [run.internals.boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+                row = [run.internals.boundaries.membership_epoch, run.step, epoch, run.world_size]
                 with open(out / f"live-{me}", "a") as file:
-                    print(*row, file=file)
+                    print(*row, ",".join(map(str, mine)), file=file)
                 loss = run.train_step(loss_of, batch, update)
                 losses.append((index, loss.item()))
                 time.sleep(0.0 if (out / "hurry").exists() else 0.1)

@@ -37,9 +37,9 @@ LIVE = dedent(
         for epoch in run.epochs(EPOCHS):
             for x, y, i in run.batches((data, labels, torch.arange(SAMPLES)), BATCH):
                 mine = i.tolist() if run.internals.gang.weight and not run.internals.is_joining else []
-                row = [run.internals.boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+                row = [run.internals.boundaries.membership_epoch, run.step, epoch, run.world_size]
                 with open(out / f"live-{me}", "a") as file:
-                    print(*row, file=file)
+                    print(*row, ",".join(map(str, mine)), file=file)
                 opt.zero_grad()
                 loss = nn.functional.cross_entropy(model(x), y)
                 loss.backward()
@@ -106,7 +106,7 @@ DEATHS = dedent(
             number = 19 if words[1] == "stop" else 9
             for who in words[1 + (number == 19):]:
                 os.kill(status["pid"] if who == "guardian" else status["learners"][who]["pid"], number)
-    on_message, enter = halting.Boundaries._on_message, regrouping.Regrouping._enter
+    on_message, enter = halting.Boundaries._on_message, regrouping.LearnerMembership._enter
     def hear(self, message):
         phase = message.KIND
         die(phase if phase != "switch" else "recover" if message.boundary is None else "commit")
@@ -116,7 +116,7 @@ DEATHS = dedent(
         content = enter(self, *arguments)
         die("entered")
         return content
-    halting.Boundaries._on_message, regrouping.Regrouping._enter = hear, go
+    halting.Boundaries._on_message, regrouping.LearnerMembership._enter = hear, go
     """
 ).lstrip()
 """Somebody is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds "PHASE MEMBER…" or "PHASE

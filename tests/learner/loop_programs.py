@@ -38,7 +38,7 @@ class Bad(Points):
 def step(i):
     inner = run.internals
     mine = i.tolist() if inner.gang is None or (inner.gang.weight and not inner.is_joining) else []
-    row = [inner.boundaries.round, run.step, epoch, run.world_size, ",".join(map(str, mine))]
+    row = [inner.boundaries.membership_epoch, run.step, epoch, run.world_size, ",".join(map(str, mine))]
     with open(out / f"live-{me}", "a") as file:
         print(*row, file=file)
     time.sleep(0.0 if (out / "hurry").exists() else 0.1)

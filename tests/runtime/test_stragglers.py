@@ -13,7 +13,7 @@ def heard(
     one: Stragglers, times_s: dict[int, float], now_s: float, steps: int = STEPS, step_s: float = 0.5
 ) -> Slow | None:
     for member, seconds in times_s.items():
-        one.hear(member, seconds, step_s, steps, now_s)
+        one.receive(member, seconds, step_s, steps, now_s)
     return one.slow(times_s, now_s)
 
 
@@ -60,9 +60,9 @@ def test_a_slowness_that_passes_is_forgotten() -> None:
 def test_who_has_not_told_enough_or_lately_keeps_judgement_back() -> None:
     one = Stragglers()
     for second in range(30):
-        one.hear(2, 0.1, 0.5, STEPS - 1, second)
-        one.hear(0, 0.1, 0.5, STEPS, second)
-        one.hear(1, 0.5, 0.5, STEPS, second)
+        one.receive(2, 0.1, 0.5, STEPS - 1, second)
+        one.receive(0, 0.1, 0.5, STEPS, second)
+        one.receive(1, 0.5, 0.5, STEPS, second)
         assert one.slow((0, 1, 2), second) is None
     assert heard(one, {0: 0.1, 1: 0.5}, 30.0) is None, "its time begins when all are known"
     found = heard(one, {0: 0.1, 1: 0.5}, 30.0 + PATIENCE_S)
@@ -87,7 +87,7 @@ def profiles(
     found = []
     for second in seconds:
         for member, wait_s in waits_s.items():
-            one.hear(member, 0.1, step_s, STEPS, second, wait_s=wait_s, skew=0.25)
+            one.receive(member, 0.1, step_s, STEPS, second, wait_s=wait_s, skew=0.25)
         profile = one.profile(waits_s, second)
         found += [(second, profile)] if profile is not None else []
     return found
@@ -112,6 +112,6 @@ def test_of_one_learner_or_before_all_have_told_nothing_is_known_of_talking() ->
     assert profiles(Stragglers(), {0: 0.0}, range(60)) == []
     one = Stragglers()
     for second in range(60):
-        one.hear(0, 0.1, 0.5, STEPS, second, wait_s=0.1)
-        one.hear(1, 0.1, 0.5, STEPS - 1, second, wait_s=0.1)
+        one.receive(0, 0.1, 0.5, STEPS, second, wait_s=0.1)
+        one.receive(1, 0.1, 0.5, STEPS - 1, second, wait_s=0.1)
         assert one.profile((0, 1), second) is None

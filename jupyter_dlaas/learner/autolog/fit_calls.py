@@ -170,7 +170,7 @@ class KeptCall(Call):
         self.batch = 1
         """The number of samples per step over all learners, if known."""
         every_s = context.spec.checkpoint_every_s
-        run.boundaries.on_told = self._is_told
+        run.boundaries.on_request = self._on_request
         self._calm_for_s = 0.0 if context.world_size > 1 else min(_CALM_S, every_s or math.inf)
         """The interval in seconds for work that costs more than reading the clock (cold calls take some µs).
 
@@ -235,7 +235,7 @@ class KeptCall(Call):
                 self.show_s = now + _SHOW_S
                 self.at(epoch, index)
 
-    def _is_told(self) -> None:
+    def _on_request(self) -> None:
         self.calm_s = 0.0
 
     def reach(self) -> None:

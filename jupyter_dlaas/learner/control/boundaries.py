@@ -64,12 +64,12 @@ class Boundaries:
         self._stop_at: int | None = None
         self._switch: SwitchGroup | None = None
         self._let_go = 0
-        """The last round for which a leaving learner has permission to leave."""
+        """The last membership epoch for which a leaving learner has permission to leave."""
         self._control = control
         self._is_asking = False
         """True while the learner waits for a decision of the guardian."""
-        self.round = 0
-        """The round of the current group: the first one, or the last one switched to."""
+        self.membership_epoch = 0
+        """The membership epoch of the current group: the first one, or the last one switched to."""
         self.asked = self.kept = 0
         """The numbers of the last checkpoint request received and of the last one handled."""
         self.is_stopping = False
@@ -77,8 +77,8 @@ class Boundaries:
         self.on_build: Callable[[BuildGroup], None] | None = None
         """Called with the order to build a group."""
         self.on_urgent: Callable[[int], None] | None = None
-        """Called when all groups before this round are lost, to release a thread that waits in one."""
-        self.on_told: Callable[[], None] | None = None
+        """Called when all groups before this epoch are lost, to release a thread that waits in one."""
+        self.on_request: Callable[[], None] | None = None
         """Called in the control thread on a request that the next boundary must handle."""
         self.is_between = False
         """True between two trainings of a framework, with nothing to save: the program may be stopped anywhere."""
@@ -132,11 +132,11 @@ class Boundaries:
                 self._wait()
             found, self._switch, self._limit = self._switch, None, None
             if found is not None:
-                self.round = found.membership_epoch
+                self.membership_epoch = found.membership_epoch
         return found
 
     def may_leave(self, number: int) -> bool:
-        """Wait until the others have entered the group of this round; return False if this learner is needed again."""
+        """Wait until the others have entered the group of this epoch; return False if this learner is needed again."""
         with self._changed:
             self._is_asking = True
             self._changed.wait_for(lambda: self._let_go >= number or self._switch or self._stop_at is not None, _PART_S)
@@ -152,8 +152,8 @@ class Boundaries:
         """Mark the program as between trainings, with its state saved, so that no boundary is needed to stop it."""
         self.is_between = True
         with self._changed:
-            is_told = self._stop_at is not None
-        if is_told:
+            is_stop_requested = self._stop_at is not None
+        if is_stop_requested:
             os.kill(os.getpid(), signal.SIGTERM)
 
     # -- in the control thread
@@ -180,7 +180,7 @@ class Boundaries:
             if self.on_build is not None:
                 self.on_build(message)
         elif isinstance(message, SwitchGroup):
-            if message.membership_epoch <= self.round:
+            if message.membership_epoch <= self.membership_epoch:
                 return  # repeated after a guardian restart
             if message.boundary is None and self.on_urgent is not None:
                 self.on_urgent(message.membership_epoch)  # first, so that it cannot affect the group entered next
@@ -209,8 +209,8 @@ class Boundaries:
 
     def call_up(self) -> None:
         """Notify the training loop of a request that the next boundary must handle."""
-        if self.on_told is not None:
-            self.on_told()
+        if self.on_request is not None:
+            self.on_request()
 
     def _stop(self, at: int) -> None:
         with self._changed:

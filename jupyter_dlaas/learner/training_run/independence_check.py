@@ -83,14 +83,14 @@ def look(context: Context, why: str) -> None:
         return
     _looked.append(why)
     if not (_talks() or _knows(context.job_dir)):
-        _tell(context, why)
+        _report(context, why)
 
 
 def look_at_parts(context: Context) -> None:
     """Report that a framework shards the model, and that its checkpoints only fit the same number of learners."""
     if context.rank == 0 and _may_have_others(context):
         size = context.world_size
-        _tell(
+        _report(
             context,
             "Several learners of this training each hold a part of the model, and cannot go on from what another "
             f"number of them kept: it stays at {size}. For another size submit it anew with --gpus N.",
@@ -98,7 +98,7 @@ def look_at_parts(context: Context) -> None:
         )
 
 
-def _tell(context: Context, why: str, stays: int | None = None) -> None:
+def _report(context: Context, why: str, stays: int | None = None) -> None:
     context.control.update_state(independence=Independence(why, stays))
     print(f"[{why}]", file=sys.stderr, flush=True)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jupyter_dlaas.learner.elastic.data_parallel import Gang
     from jupyter_dlaas.learner.training_run.state import RunState
 
-__all__ = ["Regrouping"]
+__all__ = ["LearnerMembership"]
 
 _HEAVY: Final = ("objects", "gradients")
 """Keys of the content that may hold hundreds of MB."""
@@ -36,19 +36,19 @@ _AGAIN_MOST_S: Final = 5.0
 """The retry delay for a group that cannot be built: it doubles from the first value up to this maximum."""
 
 
-class Regrouping:
-    """One learner's membership across all process groups of its gang. Shares the run's private state."""
+class LearnerMembership:
+    """One learner's membership across all process groups of its gang. Works on the state of the run."""
 
     def __init__(self, run: RunState, context: Context, gang: Gang) -> None:
         self._run, self._context, self._gang = run, context, gang
         self._changed = threading.Condition()
         self._built: dict[int, Any] = {}
         self._lost_before = 0
-        """Groups of rounds before this one are lost."""
-        self._round = -1 if run.is_joining else 0
-        """The round of the current group."""
+        """Groups of membership epochs before this one are lost."""
+        self._membership_epoch = -1 if run.is_joining else 0
+        """The membership epoch of the current group; -1: in no group yet."""
         self._newest = self._missed = -1
-        """The newest round whose group was built; the newest whose group could not be built or entered."""
+        """The newest membership epochs whose groups were built, and could not be built or entered."""
         self._failures = 0
         """The number of consecutive failed builds."""
         self._is_parting = False
@@ -57,14 +57,16 @@ class Regrouping:
         """The steps trained in each completed generation, by this learner or by the one whose state it received."""
         run.boundaries.on_build = self._build
         run.boundaries.on_urgent = self._give_up
-        context.control.update_state(may_change=True, membership_epoch=self._round, generation=context.generation)
+        context.control.update_state(
+            may_change=True, membership_epoch=self._membership_epoch, generation=context.generation
+        )
 
     # -- at a boundary
 
     def ask(self, step: int) -> Verdict:
         """Return whether to continue, stop or change membership. A learner without its group waits for the next one."""
         if self._gang.is_stranded:
-            self._context.control.update_state(stranded_epoch=self._round)
+            self._context.control.update_state(stranded_epoch=self._membership_epoch)
         return self._run.boundaries.ask(step, is_stranded=self._gang.is_stranded)
 
     def change(self, position: Position, arrived_s: float) -> Position | None:
@@ -82,7 +84,7 @@ class Regrouping:
             self._is_parting = True
             if not run.boundaries.may_leave(switch.membership_epoch):
                 return None
-            raise Leave("told")
+            raise Leave("requested")
         try:
             content = self._enter(switch, position)
         except RuntimeError:
@@ -91,7 +93,7 @@ class Regrouping:
                 self._missed = max(self._missed, switch.membership_epoch)
                 context.control.update_state(missed_epoch=self._missed)
             return None
-        self._round = switch.membership_epoch
+        self._membership_epoch = switch.membership_epoch
         was_main, self._is_parting = run.rank == 0 and not self._is_parting, False
         run.rank, run.world_size = switch.members.index(context.member), len(switch.members)
         context.rank, context.world_size = run.rank, run.world_size
@@ -128,7 +130,7 @@ class Regrouping:
         while True:
             found = self.change(nowhere, time.monotonic())
             if found is nowhere:
-                raise Leave("told")
+                raise Leave("requested")
             if found is not None:
                 return found
 
@@ -211,7 +213,7 @@ class Regrouping:
     def _build(self, order: BuildGroup) -> None:
         """Start to build a group in the background. Called in the control thread."""
         number, members = order.membership_epoch, order.members
-        if number <= self._run.boundaries.round or self._context.member not in members:
+        if number <= self._run.boundaries.membership_epoch or self._context.member not in members:
             return
         arguments = ((order.host, order.port), number, members.index(self._context.member), len(members))
         threading.Thread(target=self._build_beside, args=arguments, name=f"dlaas-group-{number}", daemon=True).start()
@@ -234,11 +236,11 @@ class Regrouping:
                 self._missed = max(self._missed, number)
             else:
                 self._failures, self._newest = 0, max(self._newest, number)
-            # A slow build of an old round must not overwrite the reported state of a newer one.
+            # A slow build of an old epoch must not overwrite the reported state of a newer one.
             self._context.control.update_state(built_epoch=self._newest, missed_epoch=self._missed)
 
     def _give_up(self, number: int) -> None:
-        """Mark all groups before this round as lost, and wake whoever waits in them. Called in the control thread."""
+        """Mark all groups before this epoch as lost, and wake threads waiting in one. Called in the control thread."""
         with self._changed:
             self._lost_before = number
             self._changed.notify_all()

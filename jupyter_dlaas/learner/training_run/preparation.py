@@ -46,7 +46,7 @@ def prepare(run: RunState, named: Sequence[tuple[str, Any]], scheduler: Any, sca
             if run.loss_is_sum:
                 sum_loss.add_up(gang)
             elif not run.rank:
-                sum_loss.look(lambda: _samples(run), lambda kind: _tell_of_sum(run, kind))
+                sum_loss.look(lambda: _samples(run), lambda kind: _report_sum(run, kind))
             gate.check, gate.mean, gate.may_lose = gang.check_gradients, _Mean(run), lambda: training_loop.may_lose(run)
             _Others(run).watch()
             if run.context is not None:
@@ -76,7 +76,7 @@ def _samples(run: RunState) -> tuple[int, int] | None:
     return run.share, round(run.share / gang.weight)
 
 
-def _tell_of_sum(run: RunState, kind: sum_loss.Kind) -> None:
+def _report_sum(run: RunState, kind: sum_loss.Kind) -> None:
     size = run.world_size
     if kind is sum_loss.Kind.SUM:
         said = (
@@ -114,7 +114,7 @@ class _Others:
 
     def __init__(self, run: RunState) -> None:
         self._run = run
-        self._is_told = False
+        self._is_reported = False
 
     def watch(self) -> None:
         register = getattr(torch_optimizer, "register_optimizer_step_pre_hook", None)
@@ -126,16 +126,16 @@ class _Others:
         if gang.is_alone or gate.knows(optimizer):
             return
         trained = [one for group in optimizer.param_groups for one in group["params"]]
-        if not self._is_told and not gang.shares(trained):
-            self._is_told = True
-            self._tell(type(optimizer).__name__)
+        if not self._is_reported and not gang.shares(trained):
+            self._is_reported = True
+            self._report(type(optimizer).__name__)
         if not gate.has_failed:
             gang.check_gradients(optimizer)
         if gate.is_torn:
             for one in trained:
                 one.grad = None  # an optimiser skips parameters without a gradient
 
-    def _tell(self, kind: str) -> None:
+    def _report(self, kind: str) -> None:
         context = self._run.context
         if context is None or self._run.rank or independence_check.has_roles(context):
             return

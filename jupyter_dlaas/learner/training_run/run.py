@@ -245,7 +245,7 @@ class Run:
             checkpoint_state.put_back_objects(state)
         is_gang = torch is not None and (self.world_size > 1 or training_loop.may_change(state))
         if is_gang:
-            training_loop.meet(state)
+            training_loop.form_gang(state)
         if torch is not None and (is_gang or state.exact is not None):
             preparing = importlib.import_module("jupyter_dlaas.learner.training_run.preparation")
             preparing.prepare(state, state.objects[-len(given) :], scheduler, scaler, ddp or {})
@@ -391,7 +391,7 @@ class Run:
             raise DlaasError(f'run.log(reduce={reduce!r}): there is only reduce="mean"')
         found = {name: number_of(name, value) for name, value in metrics.items()}
         if reduce == "mean" and self.world_size > 1:
-            training_loop.meet(state)
+            training_loop.form_gang(state)
             means: Sequence[float] = state.gang.mean(list(found.values()), float(state.share))
             found = dict(zip(found, means, strict=True))
         self.names_logged.update(found)

@@ -65,7 +65,7 @@ class RunState:
     restores_late: bool = False
     """True if the checkpoint is restored when the program's loop begins, not before."""
     saw_stop: bool = False
-    """True once the program was told by `run.should_stop` to stop."""
+    """True once `run.should_stop` was true when the program read it."""
     is_leaving: bool = False
 
     # -- checkpoints

@@ -65,7 +65,7 @@ class RepeatedStep:
         user_state.back_to(run.user_values, self._state)
         progress_bars.back_to(self._bars)
         if self._why:
-            self._tell(f"what the loop changes beside the prepared objects ({self._why})")
+            self._report(f"what the loop changes beside the prepared objects ({self._why})")
         elif changed:
             self._tell_of(changed)
 
@@ -91,13 +91,13 @@ class RepeatedStep:
         return compare
 
     def _tell_unwatched(self, error: Exception) -> None:
-        self._tell(f"what the loop changes before its backward pass ({type(error).__name__}: {error})")
+        self._report(f"what the loop changes before its backward pass ({type(error).__name__}: {error})")
 
     def _tell_of(self, paths: list[str]) -> None:
         if paths:
-            self._tell(", ".join(f"`{path}`" for path in paths[:_LISTED]))
+            self._report(", ".join(f"`{path}`" for path in paths[:_LISTED]))
 
-    def _tell(self, said: str) -> None:
+    def _report(self, said: str) -> None:
         if not self._run.rank:
             report(
                 REPEATED,

@@ -26,9 +26,9 @@ __all__ = [
     "begin",
     "boundary",
     "count",
+    "form_gang",
     "may_change",
     "may_lose",
-    "meet",
     "reach",
     "report_bad_sample",
     "restore_early",
@@ -48,7 +48,7 @@ def begin(run: RunState) -> None:
     if not independence_check.has_own_loop(context):
         run.base = user_state.base(context.script)
     if run.world_size > 1 and "torch" in sys.modules and run.objects:
-        meet(run)
+        form_gang(run)
     if run.is_joining:
         return
     if run.resume is None:
@@ -80,9 +80,9 @@ def boundary(run: RunState, position: Position, add: checkpoint_policy.Add | Non
     run.is_looping = True
     arrived_s = time.monotonic()
     found: Position | None
-    live = run.membership
-    while (verdict := live.ask(position.step) if live else run.boundaries.ask()) is Verdict.SWITCH:
-        found = live.change(position, arrived_s)
+    membership = run.membership
+    while (verdict := membership.ask(position.step) if membership else run.boundaries.ask()) is Verdict.SWITCH:
+        found = membership.change(position, arrived_s)
         if found is not None and found is not position:
             return found
     if verdict is Verdict.STOP:
@@ -93,7 +93,7 @@ def boundary(run: RunState, position: Position, add: checkpoint_policy.Add | Non
             checkpoint_policy.save(run, position, add)
         checkpoint_files.settle()
         run.is_leaving = True
-        raise Leave("told")
+        raise Leave("requested")
     run.passed_s = arrived_s
     if run.resume is None and checkpoint_policy.is_due(run):
         for hook in run.checkpoint_hooks:
@@ -159,7 +159,7 @@ def may_lose(run: RunState) -> bool:
     return run.gang is not None and run.gang.may_change and run.world_size > 1
 
 
-def meet(run: RunState) -> None:
+def form_gang(run: RunState) -> None:
     """Enter the gang's first process group, once."""
     if run.gang is not None:
         return
@@ -169,8 +169,8 @@ def meet(run: RunState) -> None:
     if run.context is not None:
         run.context.control.beats.collectives_started = gang.talks
     if is_elastic and run.context is not None:
-        regrouping = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
-        run.membership = regrouping.Regrouping(run, run.context, gang)
+        module = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
+        run.membership = module.LearnerMembership(run, run.context, gang)
         if run.is_joining:
             gang.enter(None, run.rank, 1)
         elif run.world_size > 1:

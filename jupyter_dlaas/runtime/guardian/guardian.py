@@ -32,7 +32,7 @@ from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner, find_living
 from jupyter_dlaas.runtime.guardian.log_follower import Following
-from jupyter_dlaas.runtime.guardian.membership_shell import Live
+from jupyter_dlaas.runtime.guardian.membership_shell import MembershipCoordinator
 from jupyter_dlaas.runtime.guardian.rendezvous import Rendezvous
 from jupyter_dlaas.runtime.guardian.resource_limits import Limits
 from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, GracefulShutdown, sweep
@@ -72,8 +72,8 @@ class Guardian:
         kinds = {"may_change": self._may_change, "is_torch": self._is_torch}
         self._spawner = Spawner(self._job, job_dir, self._base, origin, **kinds)
         self._limits = Limits(self._job, self._spec)
-        self._tell = JournalWriter(job_dir, mask_of(self._base), self._limits.explained)
-        self._earlier = self._tell.earlier
+        self._journal = JournalWriter(job_dir, mask_of(self._base), self._limits.explained)
+        self._earlier = self._journal.earlier
         self._me = own(os.getpid())
         self._wanted: Wanted | None = None
         self._learners: dict[int, Learner] = {}
@@ -87,9 +87,9 @@ class Guardian:
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir, mask_of(self._base))
         self._store = Rendezvous(self._spawner)
-        self._live = self._new_live()
+        self._membership = self._new_membership()
         self._shutdown = GracefulShutdown()
-        self._hangs = Hangs(self._tell, limit_s(self._base), set_s=self._spec.hang_after_s)
+        self._hangs = Hangs(self._journal, limit_s(self._base), set_s=self._spec.hang_after_s)
         self._hellos_by = 0.0
         self._statuses: dict[int, int] = {}
         self._is_closed = False
@@ -110,7 +110,7 @@ class Guardian:
         if wanted is None or (closed is not None and wanted.revision <= closed):
             return  # closed already, and the wanted document is not newer
         self._adopt()
-        self._tell.seen(wanted.revision)
+        self._journal.seen(wanted.revision)
         self._go_on()
         while not self._is_closed:
             self._turn()
@@ -144,7 +144,7 @@ class Guardian:
         self._see_ends()
         self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
         self._limits.look(self._alive(), time.monotonic())
-        self._tell.journal.flush()
+        self._journal.journal.flush()
         self._look_after()
         if not self._is_closed:
             self._go_on()
@@ -159,7 +159,7 @@ class Guardian:
             _log("another guardian holds the job's lock; exiting")
             self._is_closed = True
             return
-        self._tell.journal.renew()
+        self._journal.journal.renew()
         self._woken()
 
     def _due(self, now: float) -> float | None:
@@ -168,7 +168,7 @@ class Guardian:
         times.append(self._presence.due(now))
         if now < self._hellos_by:
             times.append(self._hellos_by)
-        if not self._tell.journal.flush():
+        if not self._journal.journal.flush():
             times.append(now + 1.0)
         return min(times, default=None)
 
@@ -184,7 +184,7 @@ class Guardian:
             while True:
                 self._presence.wake.recv(4096)
         if self._read_wanted() and self._wanted is not None:
-            self._tell.seen(self._wanted.revision)
+            self._journal.seen(self._wanted.revision)
 
     def _read_wanted(self) -> bool:
         body = read_json(self.job_dir / "wanted.json")
@@ -195,7 +195,7 @@ class Guardian:
         except Invalid as error:
             _log(f"wanted.json is damaged: {error}")
             return False
-        self._tell.journal.number_from(wanted.facts_read)
+        self._journal.journal.number_from(wanted.facts_read)
         if self._wanted is not None and wanted.revision <= self._wanted.revision:
             return False
         self._wanted = wanted
@@ -204,14 +204,14 @@ class Guardian:
     def _keep(self) -> None:
         """Request a checkpoint from the first rank until one exists that was begun after the last request."""
         wanted = self._wanted
-        if wanted is None or wanted.checkpoints <= self._tell.kept:
+        if wanted is None or wanted.checkpoints <= self._journal.kept:
             return
         order = ("checkpoint", wanted.checkpoints)
         for one in self._alive():
-            is_main = one.rank == 0 if self._live.first is None else one.member == self._live.first
+            is_main = one.rank == 0 if self._membership.first is None else one.member == self._membership.first
             # A learner that has not called run() yet does not handle the request.
-            if is_main and one.uses_run and one.line is not None and order not in one.heard:
-                one.heard.add(order)
+            if is_main and one.uses_run and one.line is not None and order not in one.orders_sent:
+                one.orders_sent.add(order)
                 one.line.send(wire.to_line(wire.CheckpointRequest(number=wanted.checkpoints)))
 
     def _alive(self) -> list[Learner]:
@@ -226,8 +226,8 @@ class Guardian:
             # A learner that waits at a boundary for an earlier guardian's commit cannot continue: then all leave.
             is_leaving=self._shutdown.is_leaving or any(one.is_limited for one in alive),
             is_complete=not alive and self._is_complete(),
-            may_change=self._wanted is not None and self._live.may_become(self._wanted),
-            is_changing=self._live.is_committed and not self._live.is_over,
+            may_change=self._wanted is not None and self._membership.may_become(self._wanted),
+            is_changing=self._membership.is_committed and not self._membership.is_over,
         )
 
     def _is_complete(self) -> bool:
@@ -249,7 +249,7 @@ class Guardian:
             act = decide(self._wanted, seen)
             if seen.is_broken and not seen.alive:
                 self._store.end()
-                self._tell.lost(self._generation, diagnosis.choose(self._failed))
+                self._journal.lost(self._generation, diagnosis.choose(self._failed))
                 self._failed = []
                 continue
             if act is not Act.CHANGE:
@@ -273,8 +273,8 @@ class Guardian:
 
     # -- membership changes --------------------------------------------------------------------------------------------
 
-    def _new_live(self) -> Live:
-        return Live(self._learners, self._tell, self._join, self._store.where)
+    def _new_membership(self) -> MembershipCoordinator:
+        return MembershipCoordinator(self._learners, self._journal, self._join, self._store.where)
 
     def _join(self, wanted: Wanted, member: int) -> None:
         """Start a learner that joins the gang while it trains."""
@@ -287,13 +287,13 @@ class Guardian:
         """Advance the change of the gang to the wanted generation. Return True once it is complete."""
         wanted = self._wanted
         assert wanted is not None
-        self._generation = self._live.change(wanted, self._generation)
-        return self._generation == wanted.generation and not self._live.is_committed
+        self._generation = self._membership.change(wanted, self._generation)
+        return self._generation == wanted.generation and not self._membership.is_committed
 
     def _mend(self) -> None:
         """Let the survivors of a loss continue at once without the lost learners."""
-        if self._live.is_on and not self._shutdown.is_leaving and not self._failed:
-            self._live.mend(self._generation)
+        if self._membership.is_elastic and not self._shutdown.is_leaving and not self._failed:
+            self._membership.mend(self._generation)
 
     # -- adoption and start --------------------------------------------------------------------------------------------
 
@@ -308,26 +308,26 @@ class Guardian:
         waiting, joining = members_in(status.get("starting")), members_in(status.get("joining"))
         deadline = time.monotonic() + (1.0 if waiting or joining else 0.0)
         # The journal may be lost: the job is new only if no learner has a directory.
-        is_new = not self._tell.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
+        is_new = not self._journal.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
         living = {} if is_new else find_living(str(self.job_dir), earlier.up, earlier.ever)
         while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
             time.sleep(0.01)
             living = find_living(str(self.job_dir), earlier.up, earlier.ever)
-        self._tell.guardian_up(self._me, bool(living or earlier.up))
+        self._journal.guardian_up(self._me, bool(living or earlier.up))
         ends = status.get("store")
         if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
-            self._store.who = Identity(ends["pid"], ends["start"], str(status.get("boot")))
+            self._store.process = Identity(ends["pid"], ends["start"], str(status.get("boot")))
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
         if any(member in earlier.order or earlier.has_begun(member) for member in living):
             self._generation = earlier.together  # later generations were only starting to join
             if self._may_change and all(is_retried(failure) for _, failure in self._failed):
                 self._unsure, self._failed = self._failed, []  # connected survivors may continue
-        for member, (who, fd) in living.items():
-            self._take(member, who, fd, earlier)
+        for member, (process, fd) in living.items():
+            self._take(member, process, fd, earlier)
         for member, fact in earlier.up.items():
             if member not in living and fact.pid is not None and fact.start is not None:
-                who = Identity(fact.pid, fact.start, fact.boot or "")
-                gone = Learner(member, fact.generation or 0, fact.rank or 0, who, is_ready=member in earlier.ready)
+                process = Identity(fact.pid, fact.start, fact.boot or "")
+                gone = Learner(member, fact.generation or 0, fact.rank or 0, process, is_ready=member in earlier.ready)
                 self._learners[member] = gone
                 gone.is_asked = was_let_go(read_result(self.job_dir, member), member, self._wanted)
                 self._sweep(gone)
@@ -338,7 +338,7 @@ class Guardian:
             rank = earlier.ranks.get(member, 0)
             gone = Learner(member, earlier.generation, rank, Identity(0, 0, ""))
             self._learners[member] = gone
-        self._tell.checkpoints()
+        self._journal.checkpoints()
         self._write_status()
         self._finish_start()
 
@@ -350,7 +350,7 @@ class Guardian:
             return
         self._generation = max(self._generation, wanted.generation)
         gone = Learner(member, wanted.generation, ranks[0], Identity(0, 0, boot_id()))
-        self._tell.up(gone)
+        self._journal.up(gone)
         self._learners[member] = gone
         self._see_down(gone)
 
@@ -359,18 +359,18 @@ class Guardian:
         wanted = self._wanted
         if wanted is None or wanted.generation != self._generation or not self._alive() or self._failed:
             return
-        environment = environment_of(self._alive()[0].who.pid)
+        environment = environment_of(self._alive()[0].process.pid)
         port = environment.get("MASTER_PORT", "0")
-        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store.who is not None else None
+        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store.process is not None else None
         for rank, one in enumerate(wanted.members):
             if one.member not in self._learners and one.member not in self._earlier.ever:
                 self._start_one(wanted.members, rank, where)
         self._write_status()
 
-    def _take(self, member: int, who: Identity, fd: int, earlier: JournalState) -> None:
+    def _take(self, member: int, process: Identity, fd: int, earlier: JournalState) -> None:
         fact = earlier.up.get(member)
         if fact is None:
-            environment = environment_of(who.pid)
+            environment = environment_of(process.pid)
             generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
             if environment.get("DLAAS_JOINS") != "1":
                 self._generation = max(self._generation, generation)
@@ -378,14 +378,14 @@ class Guardian:
             generation, rank = earlier.together, earlier.order.index(member)
         else:
             generation, rank = fact.generation or 0, fact.rank or 0
-        one = Learner(member, generation, rank, who, fd, is_ready=member in earlier.ready, is_adopted=True)
+        one = Learner(member, generation, rank, process, fd, is_ready=member in earlier.ready, is_adopted=True)
         one.oom_kills = diagnosis.oom_kills()
-        joins = environment_of(who.pid).get("DLAAS_JOINS") == "1"
+        joins = environment_of(process.pid).get("DLAAS_JOINS") == "1"
         one.membership_epoch = -1 if joins else 0  # until the learner reports it
         if fact is None:
-            self._tell.up(one)
+            self._journal.up(one)
         self._learners[member] = one
-        self._sessions.add(who)
+        self._sessions.add(process)
         self._logs.begin(member)
 
     def _start(self) -> None:
@@ -396,7 +396,7 @@ class Guardian:
         self._shutdown = GracefulShutdown()
         self._store.end()
         self._learners = {}
-        self._live = self._new_live()
+        self._membership = self._new_membership()
         where = self._store.start() if self._is_torch and len(wanted.members) > 1 else None
         self._write_status(starting=[m.member for m in wanted.members])
         for rank in range(len(wanted.members)):
@@ -414,18 +414,18 @@ class Guardian:
             _log(f"learner {wanted.member} could not be started: {error}")
             lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
             lost.failure = diagnosis.not_started(error, is_permanent=isinstance(error, launch.ProgramUnusable))
-            self._tell.up(lost)
+            self._journal.up(lost)
             self._learners[wanted.member] = lost
             self._see_down(lost)
             return
         fd = os.pidfd_open(pid)  # a child keeps its pid until this process reaps it
-        who = own(pid)
-        one = Learner(wanted.member, generation, rank, who, fd, oom_kills=diagnosis.oom_kills())
+        process = own(pid)
+        one = Learner(wanted.member, generation, rank, process, fd, oom_kills=diagnosis.oom_kills())
         one.membership_epoch = -1 if joins else 0
         self._limits.begin(one, wanted.devices)
         self._learners[wanted.member] = one
-        self._sessions.add(who)
-        self._tell.up(one)
+        self._sessions.add(process)
+        self._journal.up(one)
         self._logs.begin(wanted.member)
 
     # -- shutdown ------------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ class Guardian:
         """Bring the learners to a step boundary, a checkpoint and exit. Called repeatedly until they are gone."""
         assert self._wanted is not None
         if not self._is_expecting():  # only connected learners can report what to save or change
-            self._shutdown.leave(self._live.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
+            self._shutdown.leave(self._membership.call_off(self._alive()), self._wanted.grace_s, time.monotonic())
 
     def _is_expecting(self) -> bool:
         """Return whether adopted learners are still expected to connect."""
@@ -461,7 +461,7 @@ class Guardian:
     def _introduce(self, line: Lines, messages: list[wire.LearnerMessage]) -> None:
         """Assign a new connection to a learner by the peer pid that the kernel reports, not by what the peer claims."""
         pid = line.peer_pid()
-        one = next((one for one in self._alive() if one.who.pid == pid), None)
+        one = next((one for one in self._alive() if one.process.pid == pid), None)
         if one is None and any(isinstance(message, wire.JobZygoteReady) for message in messages):
             self._spawner.adopt(line.detach())
             return
@@ -471,43 +471,43 @@ class Guardian:
             return
         if one.line is not None:
             one.line.close()
-        one.line, one.promise, one.proposed, one.is_told, one.heard = line, None, 0, False, set()
+        one.line, one.promise, one.proposed, one.is_stop_sent, one.orders_sent = line, None, 0, False, set()
         self._take_in(one, messages)
 
     def _take_in(self, one: Learner, messages: list[wire.LearnerMessage]) -> None:
         for message in messages:
-            if self._hangs.hear(one, message, time.monotonic()):
+            if self._hangs.receive(one, message, time.monotonic()):
                 continue
             one.listen(message)
             if isinstance(message, wire.CheckpointWritten):
-                self._tell.checkpoints()
+                self._journal.checkpoints()
             elif isinstance(message, wire.Throughput):
-                self._tell.pace(one.generation, message)
+                self._journal.pace(one.generation, message)
             elif isinstance(message, wire.LearnerState):
-                self._tell.of_program(message)
+                self._journal.of_program(message)
             if not one.is_ready:
                 one.is_ready = True
-                self._tell.ready(one)
+                self._journal.ready(one)
             if isinstance(message, wire.LearnerState) and message.is_storing:
                 self._see_together()  # in a short training, the begin and end messages arrive together
-                self._tell.storing(one.generation)
+                self._journal.storing(one.generation)
         self._see_together()
 
     def _see_together(self) -> None:
-        self._live.begin(is_new=not any(one.is_adopted for one in self._learners.values()))
+        self._membership.begin(is_new=not any(one.is_adopted for one in self._learners.values()))
         gang = [one for one in self._learners.values() if one.generation == self._generation]
-        if self._tell.has_begun(self._generation) or not gang:
+        if self._journal.has_begun(self._generation) or not gang:
             return
         if all(one.trains_from is not None for one in gang):
             first = min(gang, key=lambda one: one.rank)
             began_s = max((one.began_s for one in gang if one.began_s is not None), default=None)
-            self._tell.together(self._generation, first.trains_from, began_s, live=self._live.is_on)
+            self._journal.together(self._generation, first.trains_from, began_s, live=self._membership.is_elastic)
         elif (
             not self._expects_run
             and all(one.is_ready and not one.uses_run for one in gang)
-            and self._tell.checkpoint_step() is None  # otherwise a framework's loop resumes from it and reports when
+            and self._journal.checkpoint_step() is None  # otherwise a framework's loop resumes from it and reports when
         ):
-            self._tell.together(self._generation, None)
+            self._journal.together(self._generation, None)
 
     def _see_ends(self) -> None:
         for one in list(self._learners.values()):
@@ -517,7 +517,7 @@ class Guardian:
             if not has_ended(one.pidfd):
                 continue
             self._statuses |= reap()
-            one.status = self._statuses.pop(one.who.pid, None)
+            one.status = self._statuses.pop(one.process.pid, None)
             if one.line is not None:  # its last messages may arrive together with its end
                 self._take_in(one, wire.learner_messages(one.line.read(), _log))
             one.close()
@@ -525,25 +525,25 @@ class Guardian:
             self._limits.end(one)
             self._see_down(one)
             self._write_status()
-        mine = {one.who.pid for one in self._alive()}
+        mine = {one.process.pid for one in self._alive()}
         self._statuses = {pid: s for pid, s in self._statuses.items() if pid in mine}
 
     def _sweep(self, one: Learner) -> None:
         """Kill processes that a learner left behind (data workers, own programs), so that its devices are free."""
-        is_clean, ended = sweep(str(self.job_dir), (one.who,), 2.0, member=one.member)
+        is_clean, ended = sweep(str(self.job_dir), (one.process,), 2.0, member=one.member)
         self._statuses |= ended
-        (self._sessions.discard if is_clean else self._sessions.add)(one.who)
+        (self._sessions.discard if is_clean else self._sessions.add)(one.process)
 
     def _close(self, act: Act) -> None:
         """Record the outcome, kill all remaining processes and close the journal."""
         if act is Act.COMPLETE:
             gang = (one for one in self._learners.values() if one.generation == self._generation)
             first = next((one for one in gang if one.rank == 0), None)
-            self._tell.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
+            self._journal.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
         elif act is Act.HALTED:
-            self._tell.halted()
+            self._journal.halted()
         self._store.end()
-        is_heir = self._tell.guardians > 0  # inherited processes have no guardian parent
+        is_heir = self._journal.guardians > 0  # inherited processes have no guardian parent
         if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
             # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
             # later.
@@ -551,19 +551,19 @@ class Guardian:
         self._limits.close()
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()
-        self._tell.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
-        while not self._tell.journal.flush():
+        self._journal.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
+        while not self._journal.journal.flush():
             time.sleep(1.0)
         self._is_closed = True
 
     def _see_down(self, one: Learner) -> None:
         self._logs.end(one.member)
-        failure = self._tell.down(one)
+        failure = self._journal.down(one)
         result = read_result(self.job_dir, one.member)
         one.is_done = result is not None and result.outcome == "ok"
         if failure is None or one.generation < self._generation:
             return
-        if self._may_change and self._is_expecting() and not self._live.is_on:
+        if self._may_change and self._is_expecting() and not self._membership.is_elastic:
             self._unsure.append((one.member, failure))
         else:
             self._count(one.member, failure)
@@ -574,15 +574,15 @@ class Guardian:
         A failure of a learner that has not joined yet never breaks the gang on its own account.
         """
         is_joiner = member in self._learners and self._learners[member].membership_epoch < 0
-        if (not is_retried(failure) and not is_joiner) or not self._live.lost(failure):
+        if (not is_retried(failure) and not is_joiner) or not self._membership.lost(failure):
             self._failed.append((member, failure))
 
     # -- status file ---------------------------------------------------------------------------------------------------
 
     def _write_status(self, **under_way: list[int]) -> None:
         """Write the status file. `starting` and `joining` list members whose processes may appear at any moment."""
-        learners = {one.member: one.who for one in self._alive()}
-        self._presence.write_status(self._me, learners, self._store.who, **under_way)
+        learners = {one.member: one.process for one in self._alive()}
+        self._presence.write_status(self._me, learners, self._store.process, **under_way)
 
 
 def _log(text: str) -> None:

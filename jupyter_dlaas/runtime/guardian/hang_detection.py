@@ -60,9 +60,9 @@ class Pulse:
     """True if it waits for an order of the guardian."""
     membership_epoch: int = 0
     """Membership epoch of its process group."""
-    talks: int = 0
-    """Number of collectives it has started in this epoch."""
-    talked_s: float = 0.0
+    collectives: int = 0
+    """Number of collectives that it has started in this epoch."""
+    collective_s: float = 0.0
     """Time at which this number last changed."""
     at: str = ""
     """Place in the user's program."""
@@ -76,7 +76,7 @@ class Pulse:
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=31))
     """Seconds per step of recent steps."""
 
-    def hear(self, beat: Heartbeat, now: float) -> None:
+    def receive(self, beat: Heartbeat, now: float) -> None:
         """Record a heartbeat."""
         if beat.step is not None and beat.step != self.step:
             if self.step is not None and beat.step > self.step:
@@ -86,8 +86,8 @@ class Pulse:
             self.moved_s = now
         self.heard_s, self.stopped_s = now, None
         self.is_held = beat.awaits_guardian
-        if beat.collectives_started != self.talks:
-            self.talks, self.talked_s = beat.collectives_started, now
+        if beat.collectives_started != self.collectives:
+            self.collectives, self.collective_s = beat.collectives_started, now
         self.at, self.where = beat.place, beat.where
 
     def look(self, activity: Activity | None, now: float) -> None:
@@ -192,14 +192,14 @@ def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
     to lag behind.
     """
     return any(
-        other.is_held or one.is_silent(now) or (_is_ahead(other, one) and other.talked_s <= one.heard_s)
+        other.is_held or one.is_silent(now) or (_is_ahead(other, one) and other.collective_s <= one.heard_s)
         for other in waiting
     )
 
 
 def _is_ahead(one: Pulse, other: Pulse) -> bool:
     """Return whether a learner has started more collectives than another one of the same group."""
-    return one.membership_epoch == other.membership_epoch and one.talks > other.talks
+    return one.membership_epoch == other.membership_epoch and one.collectives > other.collectives
 
 
 def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
@@ -209,12 +209,12 @@ def waits(pulses: Mapping[int, Pulse], now: float) -> set[int]:
     """
     least: dict[int, int] = {}
     for one in pulses.values():
-        talks = -1 if one.is_silent(now) else one.talks
-        least[one.membership_epoch] = min(talks, least.get(one.membership_epoch, talks))
+        collectives = -1 if one.is_silent(now) else one.collectives
+        least[one.membership_epoch] = min(collectives, least.get(one.membership_epoch, collectives))
     return {
         member
         for member, one in pulses.items()
-        if one.is_held or (not one.is_silent(now) and one.talks > least[one.membership_epoch])
+        if one.is_held or (not one.is_silent(now) and one.collectives > least[one.membership_epoch])
     }
 
 
@@ -251,9 +251,9 @@ _MUTUAL: Final = Failure(
 class Hangs:
     """Imperative shell around `judge`: checks the learners every half second while any of them is watched."""
 
-    def __init__(self, tell: JournalWriter, least_s: float, *, set_s: float | None = None) -> None:
+    def __init__(self, journal: JournalWriter, least_s: float, *, set_s: float | None = None) -> None:
         """Set the limit: `least_s` is the default in seconds, `set_s` the value that the job's owner chose."""
-        self._journal, self._least_s, self._is_set = tell, least_s if set_s is None else set_s, set_s is not None
+        self._journal, self._least_s, self._is_set = journal, least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}
         self._kill_at: dict[int, float] = {}
         self._look_s = 0.0
@@ -261,10 +261,10 @@ class Hangs:
         self._stragglers = Stragglers()
         self._slow: int | None = None
 
-    def hear(self, one: Learner, message: LearnerMessage, now: float) -> bool:
+    def receive(self, one: Learner, message: LearnerMessage, now: float) -> bool:
         """Handle a message about a learner's progress. Return whether it was one."""
         if isinstance(message, StepTimes):
-            self._stragglers.hear(
+            self._stragglers.receive(
                 one.member,
                 message.compute_s,
                 message.step_s,
@@ -276,7 +276,7 @@ class Hangs:
             return True
         if not isinstance(message, Heartbeat):
             return False
-        self._pulse(one, now).hear(message, now)
+        self._pulse(one, now).receive(message, now)
         return True
 
     def due(self, now: float) -> float | None:
@@ -300,9 +300,9 @@ class Hangs:
         self._pulses = {member: self._pulse(one, now) for member, one in members.items()}
         for member, pulse in self._pulses.items():
             if pulse.is_silent(now):
-                pulse.look(activity_of(members[member].who), now)
+                pulse.look(activity_of(members[member].process), now)
             if pulse.membership_epoch != members[member].membership_epoch:
-                pulse.membership_epoch, pulse.talks, pulse.moved_s = members[member].membership_epoch, 0, now
+                pulse.membership_epoch, pulse.collectives, pulse.moved_s = members[member].membership_epoch, 0, now
             if members[member].is_waiting:
                 pulse.moved_s = now  # it has rehearsed and joins on the guardian's order
         for member in waits(self._pulses, now):
@@ -315,10 +315,10 @@ class Hangs:
             if member not in members:
                 del self._kill_at[member]
             elif now >= at_s:
-                send(members[member].who, signal.SIGKILL)
-        self._tell_awaited(verdict)
+                send(members[member].process, signal.SIGKILL)
+        self._report_awaited(verdict)
         training = {one.member: one.trains_as for one in alive if one.trains_from is not None}
-        self._tell_slow(list(training), now)
+        self._report_slow(list(training), now)
         profile = self._stragglers.profile(training, now)
         if profile is not None:
             self._journal.profile(max(training.values()), profile)
@@ -336,16 +336,16 @@ class Hangs:
         if pulse.step is not None and not is_stopped:
             for other in self._pulses.values():
                 other.suspect_to = max(pulse.step, other.step or 0)
-        send(one.who, signal.SIGKILL if is_stopped else signal.SIGABRT)
+        send(one.process, signal.SIGKILL if is_stopped else signal.SIGABRT)
         self._kill_at[one.member] = now + _DYING_S
 
-    def _tell_awaited(self, verdict: Verdict) -> None:
+    def _report_awaited(self, verdict: Verdict) -> None:
         member, at = verdict.awaited if verdict.awaited is not None else (None, "")
         if member != self._awaited:
             self._awaited = member
             self._journal.awaited(member, at)
 
-    def _tell_slow(self, members: Sequence[int], now: float) -> None:
+    def _report_slow(self, members: Sequence[int], now: float) -> None:
         found = self._stragglers.slow(members, now)
         if (found.member if found is not None else None) != self._slow:
             self._slow = found.member if found is not None else None

@@ -103,9 +103,9 @@ class JournalWriter:
                 member=one.member,
                 rank=one.rank,
                 generation=one.generation,
-                pid=one.who.pid,
-                start=one.who.start,
-                boot=one.who.boot,
+                pid=one.process.pid,
+                start=one.process.start,
+                boot=one.process.boot,
             )
         )
 

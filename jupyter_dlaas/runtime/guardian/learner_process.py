@@ -29,7 +29,7 @@ class Learner:
     member: int
     generation: int
     rank: int
-    who: Identity
+    process: Identity
     pidfd: int | None = None
     """Pidfd of the process; None once it is gone."""
     line: Lines | None = None
@@ -47,7 +47,7 @@ class Learner:
     """True if it agreed to wait at its next step boundary."""
     proposed: int = 0
     """Number of the last proposal that was sent over `line`."""
-    is_told: bool = False
+    is_stop_sent: bool = False
     """True if the boundary to stop at was sent over `line`."""
     promise: StopAgreement | None = None
     trains_as: int = -1
@@ -66,7 +66,7 @@ class Learner:
     agreed: ChangeAgreement | None = None
     idle_s: float | None = None
     trained: tuple[GenerationSteps, ...] = ()
-    heard: set[object] = field(default_factory=set)
+    orders_sent: set[object] = field(default_factory=set)
     """Orders that were sent over `line`."""
     failure: Failure | None = None
     """Failure for which this guardian ended it, or that it reported because its disk was full."""
@@ -133,12 +133,12 @@ def find_living(job_dir: str, up: Mapping[int, LearnerUp], ever: frozenset[int])
         for member, fact in up.items()
         if fact.pid is not None and fact.start is not None
     }
-    for who, number in marked(job_dir):
+    for process, number in marked(job_dir):
         if number is not None and number not in ever:
-            candidates.setdefault(number, who)
+            candidates.setdefault(number, process)
     living: dict[int, tuple[Identity, int]] = {}
-    for member, who in sorted(candidates.items()):
-        fd = open_process(who, job_dir)
+    for member, process in sorted(candidates.items()):
+        fd = open_process(process, job_dir)
         if fd is not None:
-            living[member] = (who, fd)
+            living[member] = (process, fd)
     return living

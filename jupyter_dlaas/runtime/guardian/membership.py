@@ -116,8 +116,8 @@ def found(peers: Mapping[int, Peer], members: Sequence[int], *, above: int) -> M
     """
     newest = max((max(peer.membership_epoch, peer.built) for peer in peers.values()), default=0)
     newest = max(newest, above)
-    there = tuple(m for m in members if m in peers and peers[m].is_alive)
-    ready = tuple(m for m in there if peers[m].membership_epoch >= 0 or peers[m].is_waiting)
+    present = tuple(m for m in members if m in peers and peers[m].is_alive)
+    ready = tuple(m for m in present if peers[m].membership_epoch >= 0 or peers[m].is_waiting)
     state = Membership(membership_epoch=newest, members=ready)
     epochs = {peers[m].membership_epoch for m in ready}
     if len(epochs) <= 1 and -1 not in epochs and not any(peers[m].is_limited for m in ready):
@@ -148,10 +148,10 @@ def goal(state: Membership, peers: Mapping[int, Peer], target: Sequence[int]) ->
 
     For each dead member of the target, one leaving member stays: none leaves in favour of a learner that never comes.
     """
-    there = tuple(m for m in target if m not in peers or peers[m].is_alive)
+    present = tuple(m for m in target if m not in peers or peers[m].is_alive)
     leavers = [m for m in state.members if m not in target and peers[m].is_alive]
-    kept = {*there, *leavers[: len(target) - len(there)]}
-    return tuple(m for m in state.members if m in kept) + tuple(m for m in there if m not in state.members)
+    kept = {*present, *leavers[: len(target) - len(present)]}
+    return tuple(m for m in state.members if m in kept) + tuple(m for m in present if m not in state.members)
 
 
 def advance(state: Membership, peers: Mapping[int, Peer], target: Sequence[int]) -> Membership:
@@ -162,10 +162,10 @@ def advance(state: Membership, peers: Mapping[int, Peer], target: Sequence[int])
     change = state.change
     alive = tuple(m for m in state.members if peers[m].is_alive)
     if change is not None and change.is_committed:
-        there = tuple(m for m in change.members if peers[m].is_alive)
+        present = tuple(m for m in change.members if peers[m].is_alive)
         # Leaving members take part until the boundary.
-        if there != change.members or any(_is_lost(peers[m], change) for m in {*there, *alive}):
-            return _now(state, there, peers)
+        if present != change.members or any(_is_lost(peers[m], change) for m in {*present, *alive}):
+            return _now(state, present, peers)
         if all(peers[m].membership_epoch == change.membership_epoch for m in change.members):
             return replace(state, members=change.members, change=None)
         return state
@@ -227,11 +227,11 @@ def orders(state: Membership) -> dict[int, tuple[Order, ...]]:
         return {}
     build = Build(change.membership_epoch, change.members)
     switch = Switch(change.membership_epoch, change.members, change.at)
-    told: dict[int, tuple[Order, ...]] = dict.fromkeys(change.members, (build,))
+    due: dict[int, tuple[Order, ...]] = dict.fromkeys(change.members, (build,))
     if change.is_built and not change.is_committed:
         for m in state.members:
-            told[m] = (*told.get(m, ()), Propose(change.membership_epoch))
+            due[m] = (*due.get(m, ()), Propose(change.membership_epoch))
     if change.is_committed:
         for m in (*change.members, *state.members):
-            told[m] = (build, switch) if m in change.members else (switch,)
-    return told
+            due[m] = (build, switch) if m in change.members else (switch,)
+    return due

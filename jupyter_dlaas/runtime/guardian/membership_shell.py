@@ -15,7 +15,7 @@ from jupyter_dlaas.wire.journal import Goal, Wanted
 from jupyter_dlaas.wire.learner_messages import BuildGroup, ProposeChange, Release, SwitchGroup, to_line
 from jupyter_dlaas.wire.protocol import Failure
 
-__all__ = ["Live"]
+__all__ = ["MembershipCoordinator"]
 
 Where = Callable[[], tuple[str, int]]
 """Function that returns host and port of the rendezvous store and starts the store if necessary."""
@@ -27,14 +27,14 @@ _EPOCHS_PER_GUARDIAN: Final = 1_000_000
 """Upper bound of the membership epochs that one guardian assigns."""
 
 
-class Live:
-    """Gang that can change while it trains, from the moment at which all of its learners train."""
+class MembershipCoordinator:
+    """Membership changes of a gang while it trains, possible once all of its learners train."""
 
-    def __init__(self, learners: Mapping[int, Learner], tell: JournalWriter, join: Join, where: Where) -> None:
-        self._learners, self._journal, self._join, self._where = learners, tell, join, where
+    def __init__(self, learners: Mapping[int, Learner], journal: JournalWriter, join: Join, where: Where) -> None:
+        self._learners, self._journal, self._join, self._where = learners, journal, join, where
         self._state: Membership | None = None
         self._failure: Failure | None = None
-        self._met: tuple[int, tuple[str, int]] = (-1, ("", 0))
+        self._store: tuple[int, tuple[str, int]] = (-1, ("", 0))
         """Membership epoch and its rendezvous store.
 
         All members of an epoch get the same store, even if it is gone before the last one receives the order.
@@ -43,7 +43,7 @@ class Live:
         """Generation that results from the change under way."""
 
     @property
-    def is_on(self) -> bool:
+    def is_elastic(self) -> bool:
         """True if this gang can change while it trains."""
         return self._state is not None and bool(self._state.members)
 
@@ -77,8 +77,8 @@ class Live:
         if self._state is not None:
             return
         alive = sorted((one for one in self._learners.values() if one.is_alive), key=lambda one: one.rank)
-        there = [one for one in alive if one.membership_epoch >= 0]
-        if not there or any(not one.may_change or one.trains_from is None for one in there):
+        present = [one for one in alive if one.membership_epoch >= 0]
+        if not present or any(not one.may_change or one.trains_from is None for one in present):
             return
         if any(one.line is None for one in alive):
             return  # an adopted learner connects within moments
@@ -105,8 +105,8 @@ class Live:
             if member not in self._learners:
                 self._join(wanted, member)
         generation = self._turn(target, generation, wanted.generation)
-        there = membership.goal(self._state, self._peers(), target)
-        if generation < wanted.generation and self._state.members == there and self._state.change is None:
+        present = membership.goal(self._state, self._peers(), target)
+        if generation < wanted.generation and self._state.members == present and self._state.change is None:
             self._through(wanted.generation, None)  # no learner joined, so training did not pause
             generation = wanted.generation
         return generation
@@ -132,19 +132,19 @@ class Live:
             self._next = then if set(change.members) == set(membership.goal(self._state, peers, target)) else now
         for member in membership.strays(self._state, peers, target):
             self._end(self._learners[member])
-        self._tell()
+        self._send_orders()
         for member in membership.released(self._state, self._peers()):
             one = self._learners[member]
-            if one.line is not None and "go" not in one.heard:
-                one.heard.add("go")
+            if one.line is not None and "go" not in one.orders_sent:
+                one.orders_sent.add("go")
                 one.line.send(to_line(Release(membership_epoch=self._state.membership_epoch)))
         return now
 
     def _idle_s(self) -> float | None:
         """Return the longest time in seconds for which a current member stood still in the last change."""
         assert self._state is not None
-        there = [self._learners[member] for member in self._state.members]
-        return max((one.idle_s for one in there if one.idle_s is not None), default=None)
+        present = [self._learners[member] for member in self._state.members]
+        return max((one.idle_s for one in present if one.idle_s is not None), default=None)
 
     def _through(self, generation: int, idle_s: float | None) -> None:
         assert self._state is not None
@@ -161,13 +161,13 @@ class Live:
         step = max(self._learners[member].trains_from or 0 for member in members)
         self._journal.regrouped(generation, members, step, idle_s, failure)
 
-    def _tell(self) -> None:
+    def _send_orders(self) -> None:
         assert self._state is not None
-        for member, told in membership.orders(self._state).items():
+        for member, orders in membership.orders(self._state).items():
             one = self._learners[member]
-            for order in told:
-                if one.line is not None and order not in one.heard:
-                    one.heard.add(order)
+            for order in orders:
+                if one.line is not None and order not in one.orders_sent:
+                    one.orders_sent.add(order)
                     one.line.send(to_line(self._message(order)))
             if self._state.change is not None and self._state.change.is_committed:
                 one.is_asked = member not in self._state.change.members
@@ -177,9 +177,9 @@ class Live:
         if isinstance(order, Propose):
             return ProposeChange(membership_epoch=epoch)
         if isinstance(order, Build):
-            if self._met[0] != epoch:
-                self._met = (epoch, self._where() if len(order.members) > 1 else ("", 0))
-            host, port = self._met[1]
+            if self._store[0] != epoch:
+                self._store = (epoch, self._where() if len(order.members) > 1 else ("", 0))
+            host, port = self._store[1]
             return BuildGroup(membership_epoch=epoch, members=order.members, host=host, port=port)
         return SwitchGroup(membership_epoch=epoch, members=order.members, boundary=order.at, generation=self._next)
 
@@ -195,7 +195,7 @@ class Live:
     @staticmethod
     def _end(one: Learner) -> None:
         one.is_asked = True
-        send(one.who, signal.SIGKILL)
+        send(one.process, signal.SIGKILL)
 
     def _peers(self) -> dict[int, Peer]:
         return {one.member: _peer(one) for one in self._learners.values()}

@@ -16,12 +16,12 @@ class Rendezvous:
 
     def __init__(self, spawner: Spawner) -> None:
         self._spawner = spawner
-        self.who: Identity | None = None
+        self.process: Identity | None = None
         self._port: int | None = None
 
     def where(self) -> tuple[str, int]:
         """Return host and port of the store. Start it if none is alive."""
-        if self.who is None or self._port is None or not is_alive(self.who):
+        if self.process is None or self._port is None or not is_alive(self.process):
             self.start()
         assert self._port is not None
         return "127.0.0.1", self._port
@@ -32,10 +32,10 @@ class Rendezvous:
         with rendezvous_store.listen() as listening:
             self._port = listening.getsockname()[1]
             pid = self._spawner.store(listening)
-        self.who = identity(pid)
+        self.process = identity(pid)
         return self.where()
 
     def end(self) -> None:
-        if self.who is not None:
-            send(self.who, signal.SIGKILL)
-            self.who = None
+        if self.process is not None:
+            send(self.process, signal.SIGKILL)
+            self.process = None

@@ -58,10 +58,10 @@ class Limits:
         if self._parent is not None and self._group(one, self._parent):
             return
         if self._memory:
-            self._watched[one.member] = _Watched({one.who}, 0.0)
+            self._watched[one.member] = _Watched({one.process}, 0.0)
         if self._cpus:
             with suppress(OSError, AttributeError):  # the process is gone, or the system has no affinity
-                os.sched_setaffinity(one.who.pid, _cores(self._cpus, devices, sorted(os.sched_getaffinity(0))))
+                os.sched_setaffinity(one.process.pid, _cores(self._cpus, devices, sorted(os.sched_getaffinity(0))))
 
     def _group(self, one: Learner, parent: Path) -> bool:
         """Put a learner into its own cgroup. Return False if that fails."""
@@ -75,7 +75,7 @@ class Limits:
                 (group / "memory.oom.group").write_text("1")
             if self._cpus:
                 (group / "cpu.max").write_text(f"{max(1000, round(self._cpus * PERIOD_US))} {PERIOD_US}")
-            (group / "cgroup.procs").write_text(str(one.who.pid))
+            (group / "cgroup.procs").write_text(str(one.process.pid))
         except OSError:
             with suppress(OSError):
                 group.rmdir()
@@ -96,21 +96,21 @@ class Limits:
             if watched is None or now < watched.due_s:
                 continue
             if now >= watched.family_s:
-                watched.family, watched.family_s = family(one.who), now + FAMILY_S
+                watched.family, watched.family_s = family(one.process), now + FAMILY_S
             began_s = time.monotonic()
             used = memory_used(watched.family, self._memory)
             pause_s = LOOK_S if used > self._memory / 2 else IDLE_LOOK_S
             watched.due_s = now + max(pause_s, (time.monotonic() - began_s) / LOOK_COST)
             if used > self._memory and one.failure is None:
                 one.failure = self._failure(f"used {size_in_words(used)} of memory")
-                send(one.who, 9)  # the processes it started are swept afterwards
+                send(one.process, 9)  # the processes it started are swept afterwards
 
     def _adopt(self, one: Learner) -> None:
         group = None if self._parent is None else self._parent / f"dlaas-{self._job}-{one.member}"
         if group is not None and group.is_dir():
             self._groups[one.member] = group
         else:
-            self._watched[one.member] = _Watched({one.who}, 0.0)
+            self._watched[one.member] = _Watched({one.process}, 0.0)
 
     def end(self, one: Learner) -> None:
         """Record the failure if the kernel ended the learner for its limit, and remove its cgroup."""
@@ -163,7 +163,7 @@ def memory_used(processes: Iterable[Identity], limit: int) -> int:
     Pages shared by several processes count once. This exact sum costs more, so it is only computed if the plain sum
     exceeds the limit.
     """
-    pids = [who.pid for who in processes]
+    pids = [process.pid for process in processes]
     used = sum(_kib(pid, "status", ("RssAnon:", "RssShmem:")) for pid in pids) << 10
     if used > limit:
         used = sum(_kib(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in pids) << 10

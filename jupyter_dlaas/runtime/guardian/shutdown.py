@@ -67,8 +67,8 @@ class GracefulShutdown:
             committed = [one.committed_boundary for one in promises.values() if one.committed_boundary is not None]
             self._stop_at = max(committed) if committed else agree(one.boundaries_passed for one in promises.values())
         for one in alive:
-            if one.line is not None and one.member in promises and not one.is_told:
-                one.is_told = True
+            if one.line is not None and one.member in promises and not one.is_stop_sent:
+                one.is_stop_sent = True
                 one.line.send(to_line(StopAt(proposal=self._proposal, boundary=self._stop_at)))
 
     def end(self, alive: Sequence[Learner], words_s: float, grace_s: float, now: float) -> None:
@@ -105,6 +105,6 @@ def _pass(steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) 
         _, number = steps.pop(0)
         for one in alive:
             one.is_asked = True
-            send(one.who, number)
+            send(one.process, number)
             if number == signal.SIGTERM:
-                send(one.who, signal.SIGCONT)  # a stopped process receives no SIGTERM
+                send(one.process, signal.SIGCONT)  # a stopped process receives no SIGTERM

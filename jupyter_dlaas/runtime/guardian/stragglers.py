@@ -48,7 +48,7 @@ class Profile:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Report:
     seconds: float
     wait_s: float
     step_s: float
@@ -60,7 +60,7 @@ class Stragglers:
     """Reports of all members, and the member that is suspected to be a straggler."""
 
     def __init__(self) -> None:
-        self._told: dict[int, _Told] = {}
+        self._reports: dict[int, _Report] = {}
         self._suspect: tuple[int, float] | None = None
         """Slow member, and the time since which it is slow."""
         self._together: tuple[frozenset[int], float] | None = None
@@ -68,7 +68,7 @@ class Stragglers:
         self._profile: Profile | None = None
         self._profiled_s = 0.0
 
-    def hear(
+    def receive(
         self,
         member: int,
         seconds: float,
@@ -84,9 +84,9 @@ class Stragglers:
         All are means over `steps` steps of its gang.
         """
         if steps >= STEPS and seconds > 0:
-            self._told[member] = _Told(seconds, wait_s, step_s, skew, now_s)
+            self._reports[member] = _Report(seconds, wait_s, step_s, skew, now_s)
         else:
-            self._told.pop(member, None)
+            self._reports.pop(member, None)
 
     def slow(self, members: Collection[int], now_s: float) -> Slow | None:
         """Return the straggler once it was slow for `PATIENCE_S`. All of `members` must have reported recently."""
@@ -101,36 +101,36 @@ class Stragglers:
 
     def profile(self, members: Collection[int], now_s: float) -> Profile | None:
         """Return the communication profile of a gang that has trained for a while; None if there is nothing new."""
-        told = self._lately(members, now_s)
-        if not told:
+        reports = self._lately(members, now_s)
+        if not reports:
             self._together = None
             return None
-        if self._together is None or self._together[0] != told.keys():
-            self._together, self._profile = (frozenset(told), now_s), None  # another gang may be placed differently
+        if self._together is None or self._together[0] != reports.keys():
+            self._together, self._profile = (frozenset(reports), now_s), None  # another gang may be placed differently
         before = self._profile
         if now_s < (self._together[1] + PATIENCE_S if before is None else self._profiled_s + AGAIN_S):
             return None
-        step_s = median(one.step_s for one in told.values())
-        share = min(min(one.wait_s for one in told.values()) / step_s, 1.0) if step_s > 0 else 0.0
-        found = Profile(round(share, 3), next(iter(told.values())).skew)
+        step_s = median(one.step_s for one in reports.values())
+        share = min(min(one.wait_s for one in reports.values()) / step_s, 1.0) if step_s > 0 else 0.0
+        found = Profile(round(share, 3), next(iter(reports.values())).skew)
         if before is not None and abs(found.communication - before.communication) < MOVED:
             return None
         self._profile, self._profiled_s = found, now_s
         return found
 
-    def _lately(self, members: Collection[int], now_s: float) -> dict[int, _Told]:
+    def _lately(self, members: Collection[int], now_s: float) -> dict[int, _Report]:
         """Return the recent reports of `members`, or nothing if one is missing or there are fewer than two members."""
-        told = {m: one for m in members if (one := self._told.get(m)) is not None and now_s - one.at_s <= FRESH_S}
-        return told if len(told) >= max(2, len(members)) else {}
+        reports = {m: one for m in members if (one := self._reports.get(m)) is not None and now_s - one.at_s <= FRESH_S}
+        return reports if len(reports) >= max(2, len(members)) else {}
 
     def _slowest(self, members: Collection[int], now_s: float) -> tuple[int, float] | None:
         """Return the member that is slow now, and its speed as a share of the median speed."""
-        told = self._lately(members, now_s)
-        if not told:
+        reports = self._lately(members, now_s)
+        if not reports:
             return None
-        speeds = {m: 1 / one.seconds for m, one in told.items()}
+        speeds = {m: 1 / one.seconds for m, one in reports.items()}
         usual = median(speeds.values())
         member = min(speeds, key=lambda m: (speeds[m], m))
-        saved_s = told[member].seconds - 1 / usual
+        saved_s = reports[member].seconds - 1 / usual
         share = speeds[member] / usual
-        return None if share >= SLOW or saved_s < WORTH * told[member].step_s else (member, share)
+        return None if share >= SLOW or saved_s < WORTH * reports[member].step_s else (member, share)
