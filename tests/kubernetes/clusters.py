@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from tests.kubernetes.api import Api, Json
-from tests.kubernetes.binaries import Binaries, kubernetes_version
+from tests.kubernetes.binaries import Binaries, built_binaries, kubernetes_version
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.nodes.node import ProcessNode
 
@@ -130,7 +131,7 @@ class ForeignCluster:
         self.kubeconfig = kubeconfig
         self.image = os.environ.get("DLAAS_TEST_IMAGE", OwnCluster.image)
         self.loop = Loop()
-        settings = config.new_client_from_config(str(kubeconfig)).configuration
+        settings = config.new_client_from_config(str(kubeconfig)).configuration  # type: ignore[no-untyped-call]
         self.api = self.loop.run(self._connect(settings))
 
     async def _connect(self, settings: Any) -> Api:
@@ -152,4 +153,19 @@ def _is_schedulable(node: Json | None) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-IsMet = Callable[[Json | None], bool]
+def main() -> None:
+    """Start a cluster with two nodes and keep it until the end of standard input."""
+    binaries = built_binaries()
+    if binaries is None:
+        sys.exit("The test cluster is not built: run make cluster.")
+    cluster = OwnCluster(binaries)
+    for name in ("node-1", "node-2"):
+        cluster.add_node(name, resources={"nvidia.com/gpu": "2"})
+    print(f"KUBECONFIG={cluster.kubeconfig} {Path(sys.prefix) / 'bin' / 'kubectl'} get nodes")
+    print("The cluster ends with Ctrl-D.", flush=True)
+    sys.stdin.read()
+    cluster.close()
+
+
+if __name__ == "__main__":
+    main()

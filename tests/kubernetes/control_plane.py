@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -145,7 +145,7 @@ class ControlPlane:
         """Return the ends of the programs' logs."""
         return "\n".join(_last_lines(self.log_of(name)) for name in names or self._ready)
 
-    def _component(self, name: str, flags: Sequence[str]) -> list[str]:
+    def _component(self, name: str, flags: Iterable[str]) -> list[str]:
         return [str(self._binaries.controlplane), name, *flags]
 
     def _etcd_flags(self) -> Iterator[str]:

@@ -5,6 +5,7 @@ Used as `python forward.py NAMESPACE POD PORT TEXT`. A process of its own: the c
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from kubernetes import client, config
@@ -12,10 +13,10 @@ from kubernetes.stream import portforward
 
 if __name__ == "__main__":
     namespace, pod, port, text = sys.argv[1:]
-    config.load_kube_config()
+    config.load_kube_config()  # type: ignore[no-untyped-call]
     api = client.CoreV1Api()
     forward = portforward(api.connect_get_namespaced_pod_portforward, pod, namespace, ports=port)
-    with forward.socket(int(port)) as connection:
+    with contextlib.closing(forward.socket(int(port))) as connection:
         connection.sendall(text.encode())
         connection.settimeout(30)
         answer = b""

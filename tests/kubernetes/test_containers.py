@@ -51,7 +51,7 @@ def test_a_container_has_namespaces_and_files_of_its_own(tmp_path: Path) -> None
     volume = tmp_path / "volume"
     volume.mkdir()
     volume.chmod(0o777)
-    mounts = [
+    mounts: list[dict[str, Any]] = [
         {"kind": "bind", "source": str(volume), "target": "/data"},
         {"kind": "bind", "source": str(volume), "target": "/etc/dlaas", "read_only": True},
     ]

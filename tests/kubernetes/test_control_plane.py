@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,16 +16,16 @@ from tests.kubernetes.conftest import Namespace
 
 pytestmark = pytest.mark.cluster
 PROGRAM = """
-import sys, time
+import sys
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import OwnCluster
 cluster = OwnCluster(built_binaries())
 print(cluster.control_plane.folder, flush=True)
-time.sleep(3600)
+sys.stdin.read()
 """
 
 
-def test_the_start_is_measured(own_cluster: OwnCluster, record_property: pytest.RecordProperty) -> None:
+def test_the_start_is_measured(own_cluster: OwnCluster, record_property: Callable[[str, object], None]) -> None:
     taken_s = own_cluster.control_plane.started_in_s
     assert taken_s is not None
     record_property("told", f"test cluster: control plane ready after {taken_s:.1f} s")
@@ -35,12 +37,13 @@ def test_kubectl_has_the_version_of_the_cluster(namespace: Namespace) -> None:
 
 def test_a_killed_test_process_leaves_no_cluster(own_cluster: OwnCluster) -> None:
     root = Path(__file__).parents[2]
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    folder = process.stdout.readline().strip()
-    descriptors = [os.pidfd_open(pid) for pid in processes_of(folder)]
-    process.kill()
-    process.wait()
+    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        folder = process.stdout.readline().strip()
+        assert folder
+        descriptors = [os.pidfd_open(pid) for pid in processes_of(folder)]
+        process.kill()
 
     assert len(descriptors) == 5  # the launcher and four programs
     for descriptor in descriptors:
@@ -62,8 +65,6 @@ def processes_of(folder: str) -> list[int]:
 
 
 def wait_until_ended(descriptor: int) -> None:
-    import select
-
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     assert poll.poll(30_000), "a program of the cluster still runs"

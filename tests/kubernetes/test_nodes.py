@@ -101,7 +101,9 @@ def test_a_failed_node_turns_unknown_and_loses_its_pods(
     running_pod(namespace, node, tolerations=AT_ONCE)
     own_cluster.loop.run(node.fail())
     lost = own_cluster.api.wait_for("nodes", None, node.name, lambda n: n is not None and not is_ready(n))
-    assert node_conditions(own_cluster.loop.run(lost) or {})["Ready"] == "Unknown"
+    found = own_cluster.loop.run(lost)
+    assert found is not None
+    assert node_conditions(found)["Ready"] == "Unknown"
 
     pod = namespace.wait("pods", "a", lambda pod: "deletionTimestamp" in pod["metadata"])
     assert pod["status"]["phase"] == "Running"  # nobody can say that it ended

@@ -33,6 +33,8 @@ LOGGER: Final = logging.getLogger(__name__)
 RETRY_S: Final = 0.2
 BACKOFF_MAX_S: Final = 8.0
 MESSAGE_MAX: Final = 4096
+CLOSE_S: Final = 5.0
+"""Time for the containers' processes to end after they were killed."""
 FALLBACK_MAX: Final = 2048
 TERMINATION_LOG: Final = "/dev/termination-log"
 
@@ -81,6 +83,9 @@ class PodWorker:
     def update(self, pod: Json) -> None:
         """Take over a new version of the pod; begin its deletion if it was requested."""
         self.pod = pod
+        if self._sent is not None and not _is_reported(self._sent, pod):
+            self._sent = None  # another component wrote into it, such as the node lifecycle controller
+            self._dirty.set()
         if "deletionTimestamp" in pod["metadata"] and self._deletion is None:
             grace_s = pod["metadata"].get("deletionGracePeriodSeconds", 0)
             self._deletion = asyncio.create_task(self._delete(grace_s))
@@ -120,12 +125,13 @@ class PodWorker:
     async def close(self) -> None:
         """Stop reporting and delete the pod's files."""
         self._is_gone = True
+        self._stopping.set()
+        self.destroy()
+        await asyncio.wait([self._task], timeout=CLOSE_S)
         tasks = [task for task in (self._task, self._publisher, self._deadline, self._deletion) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for container in self._running.values():
-            container.destroy()
         if self._ip is not None:
             self._node.addresses.release(self._ip)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -197,6 +203,7 @@ class PodWorker:
         delay_s = RETRY_S
         for volume in self.pod["spec"].get("volumes") or []:
             folder = self._folder / "volumes" / volume["name"]
+            prepared: Json | None = None
             while True:
                 try:
                     prepared = await prepare_volume(self._node.api, self.pod, volume, folder, self._ip or "")
@@ -461,3 +468,9 @@ class PodWorker:
                 LOGGER.info("status of %s: %s", self.name, error)
             await asyncio.sleep(RETRY_S)
         return None
+
+
+def _is_reported(status: Json, pod: Json) -> bool:
+    """Return whether the pod's object has the conditions of a status that was sent."""
+    stored = {condition["type"]: condition["status"] for condition in pod["status"].get("conditions", [])}
+    return all(stored.get(condition["type"]) == condition["status"] for condition in status["conditions"])

@@ -89,7 +89,7 @@ class KubeletServer:
         worker = self._find_pod(request.match_info["namespace"], request.match_info["pod"])
         if worker is None or worker.address is None:
             return web.Response(status=404, text=f'pod "{request.match_info["pod"]}" does not exist')
-        ports = [int(port) for value in request.query.getall("ports", []) for port in value.split(",")]
+        ports = [int(port) for value in request.query.getall("port", []) for port in value.split(",")]
         websocket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
         await websocket.prepare(request)
         tunnels = [Tunnel(websocket, number, port) for number, port in enumerate(ports)]
