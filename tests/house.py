@@ -47,6 +47,7 @@ PLAIN_LANGUAGE = (
     "server/dlaas_server/jupyter_extension",
     "server/dlaas_server/pools",
     "server/dlaas_server/rest",
+    "server/dlaas_server/sim",
     "server/dlaas_server/store",
 )
 """Packages and modules whose language is checked. Add each one when it is clean."""
