@@ -49,6 +49,7 @@ PLAIN_LANGUAGE = (
     "server/dlaas_server/rest",
     "server/dlaas_server/sim",
     "server/dlaas_server/store",
+    "tests/engine",
     "tests/whole",
 )
 """Packages and modules whose language is checked. Add each one when it is clean."""
