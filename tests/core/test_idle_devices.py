@@ -60,7 +60,7 @@ def test_gang_starts_on_two_nodes_instead_of_waiting() -> None:
     assert [sorted(seat.node for seat in start.seats) for start in found.starts] == [["n2", "n3"]]
 
 
-def test_shrinking_job_does_not_delay_jobs_that_fit_on_idle_devices() -> None:
+def test_shrinking_job_does_not_delay_jobs_fitting_idle_devices() -> None:
     runs = replace(training(job(1, (1, 2), elastic=Elastic.AUTO), *seats("n1", 2)), is_live=True)
 
     found = plan(pool([node("n1", 2), node("n2", 1)], runs, job(2), job(3)), 60.0)
@@ -79,7 +79,7 @@ def test_devices_that_are_left_first_are_promised_first() -> None:
     ]
 
 
-def test_reason_names_the_job_that_an_idle_device_is_kept_for() -> None:
+def test_reason_names_the_job_an_idle_device_is_for() -> None:
     leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
 
     found = plan(pool([node(devices=2)], leaves, job(2, (2, 2)), job(3)), 60.0, Policy(order="fifo-skip"))
@@ -288,7 +288,7 @@ def starts_if_offered(live: PoolRun, decided: Plan) -> None:
         assert name in {start.job for start in again.starts}, (name, learners, decided, again)
 
 
-def test_job_that_could_start_with_fewer_learners_starts_in_the_next_turn() -> None:
+def test_job_offered_fewer_learners_starts_in_the_next_turn() -> None:
     def tried(chance: Random) -> None:
         PoolRun(chance, Policy(), starts_if_offered, [1, 2, 4]).run(40)
 

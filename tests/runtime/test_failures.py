@@ -269,7 +269,7 @@ def test_traceback_adds_to_the_message(source: str, code: str) -> None:
         raise AssertionError("nothing was raised")
 
 
-def test_line_that_only_announces_the_cause_is_shown_with_the_next() -> None:
+def test_line_announcing_the_cause_is_shown_with_the_next() -> None:
     def what(message: str) -> str:
         return diagnosis.from_exception(["ValueError", "Exception"], message, where=None, traceback="").what
 
