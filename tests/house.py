@@ -50,6 +50,7 @@ PLAIN_LANGUAGE = (
     "server/dlaas_server/rest",
     "server/dlaas_server/sim",
     "server/dlaas_server/store",
+    "tests/core",
     "tests/engine",
     "tests/whole",
 )

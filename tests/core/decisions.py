@@ -28,8 +28,8 @@ from dlaas_server.sim.trace.formats import read_trace
 from dlaas_server.sim.trace.trace import NodeSpec
 from tests.core.builders import carried_out
 from tests.core.streams import Drive, drive, stream
-from tests.core.test_crowd import long_queue
 from tests.core.test_idle_devices import PoolRun
+from tests.core.test_pruning import long_queue
 
 QUEUES = {"a": Share(guaranteed=3), "b": Share(weight=2.0)}
 RESTART_S = 60

@@ -23,7 +23,7 @@ from dlaas_server.core.model.states import Event
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Cause, Note, State
 from tests.core.builders import deploying, job, seats, with_fact
-from tests.core.test_fold import asked, running
+from tests.core.test_journal_events import asked, running
 
 ENDS: dict[str, tuple[Callable[[], Job], State]] = {
     "halted": (lambda: asked(running(), Event.HALT), State.HALTED),

@@ -18,7 +18,7 @@ from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import job, node, pool, seats, training
-from tests.core.test_crowd import SHARES, decided, long_queue
+from tests.core.test_pruning import SHARES, decided, long_queue
 from tests.selection import each_nth
 
 NOW_S = 1e6
