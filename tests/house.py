@@ -19,6 +19,7 @@ LINES_MAX = 600
 FILES_MAX = 18
 """Number of modules in one package."""
 COUNTED = {".py", ".ts", ".tsx", ".css", ".md", ".toml", ".mjs"}
+TEST_NAME_WORDS_MAX = 10
 FOLDERS_REFUSED = {"utils", "util", "helpers", "misc", "common"}
 REFUSED = {
     r"pypi\.org|pythonhosted\.org|--index-url|--extra-index-url|--find-links": "an index of packages",
@@ -47,7 +48,11 @@ PLAIN_LANGUAGE = (
     "server/dlaas_server/jupyter_extension",
     "server/dlaas_server/pools",
     "server/dlaas_server/rest",
+    "server/dlaas_server/sim",
     "server/dlaas_server/store",
+    "tests/core",
+    "tests/engine",
+    "tests/whole",
 )
 """Packages and modules whose language is checked. Add each one when it is clean."""
 PRIVATE_WORDS = {
@@ -130,9 +135,26 @@ def unplain(root: Path) -> Iterator[str]:
     yield from subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.splitlines()
 
 
+def long_names(text: str) -> Iterator[str]:
+    """Yield the names of tests that are too long to search for."""
+    for name in re.findall(r"^ *(?:async )?def test_(\w+)", text, re.M):
+        if len(name.split("_")) > TEST_NAME_WORDS_MAX:
+            yield f"test_{name}"
+
+
+def long_test_names(root: Path) -> Iterator[str]:
+    """Name the tests with too many words in their names."""
+    for path in files(root):
+        name = path.relative_to(root)
+        if path.suffix == ".py" and name.parts[0] == "tests":
+            for test in long_names(path.read_text(encoding="utf-8")):
+                yield f"{name}: {test} has more than {TEST_NAME_WORDS_MAX} words"
+
+
 def complaints(root: Path) -> Iterator[str]:
     yield from crowded(root)
     yield from unplain(root)
+    yield from long_test_names(root)
     for path in files(root):
         name = path.relative_to(root)
         for folder in FOLDERS_REFUSED.intersection(name.parts[:-1]):

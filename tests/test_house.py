@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.house import language_faults
+from tests.house import language_faults, long_names
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,10 @@ def test_private_language_is_found(text: str, fault: str) -> None:
 )
 def test_plain_language_is_accepted(text: str) -> None:
     assert not [*language_faults(text)]
+
+
+def test_names_of_tests_with_more_than_ten_words_are_found() -> None:
+    ten = "def test_a_b_c_d_e_f_g_h_i_j() -> None: ..."
+    eleven = "async def test_a_b_c_d_e_f_g_h_i_j_k() -> None: ..."
+
+    assert list(long_names(f"{ten}\n    {eleven}\n")) == ["test_a_b_c_d_e_f_g_h_i_j_k"]

@@ -146,7 +146,7 @@ def test_the_wheel_carries_nothing_else(distributions: Distributions) -> None:
     assert doubles == []  # test doubles lie with the tests
 
 
-def test_the_sdist_carries_the_front_end_as_source_and_built_but_no_tools(distributions: Distributions) -> None:
+def test_sdist_has_front_end_source_and_build_without_tools(distributions: Distributions) -> None:
     with tarfile.open(distributions.sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
 
@@ -182,7 +182,7 @@ def test_an_editable_install_enables_the_extension(copied_tree: Path, borrowing:
 
 
 @exhaustive
-def test_an_editable_install_without_node_says_what_to_install(copied_tree: Path, borrowing: Environment) -> None:
+def test_editable_install_without_node_names_the_requirement(copied_tree: Path, borrowing: Environment) -> None:
     installed = install_editable(borrowing, copied_tree)
 
     assert installed.returncode != 0
@@ -203,14 +203,14 @@ def loaded_by(statement: str, *options: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
-def test_import_jupyter_dlaas_loads_neither_frameworks_nor_widgets_nor_the_server() -> None:
+def test_import_loads_no_frameworks_widgets_or_server() -> None:
     loaded = loaded_by("import jupyter_dlaas")
 
     assert not loaded & {"torch", "numpy", "IPython", "ipywidgets", "tornado", "jupyter_server", "dlaas_server"}
 
 
 @pytest.mark.parametrize("part", ["learner", *LEAN])
-def test_what_runs_inside_other_peoples_containers_is_standard_library_only(part: str) -> None:
+def test_code_in_foreign_containers_is_standard_library_only(part: str) -> None:
     name = f"jupyter_dlaas.{part.replace('/', '.')}"
     modules = [name, *(f"{name}.{path.stem}" for path in sorted((PACKAGE / part).glob("[a-z]*.py")) if part in LEAN)]
     assert len(modules) > 1 or part == "learner"

@@ -31,7 +31,7 @@ def run_skipping(reason: str, folder: Path, ci: str, *options: str) -> subproces
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
-def test_a_skip_names_what_is_missing_and_passes_outside_ci(tmp_path: Path) -> None:
+def test_skip_names_the_missing_part_and_passes_outside_ci(tmp_path: Path) -> None:
     done = run_skipping("chromium is missing", tmp_path, ci="")
 
     assert "1 skipped: chromium is missing" in done.stdout
@@ -45,14 +45,14 @@ def test_a_skip_for_a_missing_part_fails_ci(tmp_path: Path) -> None:
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
 
 
-def test_what_workers_skipped_is_named_and_fails_ci_too(tmp_path: Path) -> None:
+def test_skips_of_workers_are_named_and_fail_ci(tmp_path: Path) -> None:
     done = run_skipping("chromium is missing", tmp_path, "true", "--numprocesses=2", "--dist=loadfile")
 
     assert "1 skipped: chromium is missing" in done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
 
 
-def test_what_a_test_tells_is_printed_at_the_end_though_it_passed(tmp_path: Path) -> None:
+def test_reports_of_passed_tests_are_printed_at_the_end(tmp_path: Path) -> None:
     told = "def test_three(record_property): record_property('told', 'nine of ten')\n"
     (tmp_path / "test_telling.py").write_text(told)
     done = run_skipping("needs a GPU", tmp_path, "true", "--numprocesses=2", "--dist=loadfile")
@@ -61,7 +61,7 @@ def test_what_a_test_tells_is_printed_at_the_end_though_it_passed(tmp_path: Path
     assert done.returncode == pytest.ExitCode.OK
 
 
-def test_a_skip_for_want_of_a_gpu_is_named_and_passes_ci(tmp_path: Path) -> None:
+def test_skip_without_a_gpu_is_named_and_passes_ci(tmp_path: Path) -> None:
     done = run_skipping("needs a GPU", tmp_path, ci="true")
 
     assert "1 skipped: needs a GPU" in done.stdout

@@ -167,7 +167,9 @@ def told(job: Job) -> list[Any]:
         "xgboost-1",
     ],
 )
-def test_who_trains_apart_is_told_once_also_before_it_grows(job: Build, source: str, says: str, learners: int) -> None:
+def test_independent_training_is_reported_once_even_before_growth(
+    job: Build, source: str, says: str, learners: int
+) -> None:
     one = job(source, learners_max=2)
     one.run(learners)
     (fact,) = told(one)
@@ -190,14 +192,14 @@ SHARING = {
 
 
 @pytest.mark.parametrize(("name", "learners"), covering((name, learners) for learners in (2, 1) for name in SHARING))
-def test_nothing_is_told_where_what_is_learned_is_shared(job: Build, name: str, learners: int) -> None:
+def test_shared_training_is_not_reported(job: Build, name: str, learners: int) -> None:
     one = job(SHARING[name], learners_max=2, files={"together.py": TOGETHER}, framework="torch")
     one.run(learners)
 
     assert told(one) == []
 
 
-def test_nothing_is_told_of_steps_that_an_installed_package_takes(job: Build, tmp_path: Path) -> None:
+def test_steps_of_installed_packages_are_not_reported(job: Build, tmp_path: Path) -> None:
     (tmp_path / "installed.py").write_text("def back(model, batch):\n    model(batch).square().mean().backward()\n")
     there = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import installed"
     one = job(own_steps(there, "installed.back(model, batch)"), learners_max=2, framework="torch")
@@ -207,7 +209,7 @@ def test_nothing_is_told_of_steps_that_an_installed_package_takes(job: Build, tm
 
 
 @pytest.mark.parametrize("source", each_nth([LOOKED_AT, FSDP2], 2), ids=["under no_grad", "FSDP2"])
-def test_nothing_is_told_of_parts_of_one_model_nor_where_nothing_is_learned(job: Build, source: str) -> None:
+def test_model_parts_and_evaluation_are_not_reported(job: Build, source: str) -> None:
     one = job(source, learners_max=2, framework="torch")
     one.run(learners=2)
 
@@ -215,14 +217,14 @@ def test_nothing_is_told_of_parts_of_one_model_nor_where_nothing_is_learned(job:
 
 
 @pytest.mark.parametrize("spec", [{"learners_max": 1}, {"learners_max": 2, "elastic": "off"}], ids=["one", "off"])
-def test_a_job_that_has_one_learner_for_ever_is_told_nothing(job: Build, spec: dict[str, object]) -> None:
+def test_fixed_single_learner_job_gets_no_report(job: Build, spec: dict[str, object]) -> None:
     one = job(PLAIN, **spec)
     one.run()
 
     assert told(one) == []
 
 
-def test_it_is_told_once_though_guardian_and_learners_are_others(job: Build) -> None:
+def test_independence_is_reported_once_across_guardians_and_learners(job: Build) -> None:
     one = job(
         PLAIN.replace("seen.extend(batch)", "run.output_dir.joinpath('go').exists() or __import__('time').sleep(.2)"),
         learners_max=2,

@@ -58,7 +58,7 @@ def test_scikit_learn_shows_epochs_stages_and_partial_fits(job: Build) -> None:
     assert found["stages"] == list(range(7)), "the user's own monitor is asked, and ends it"
 
 
-def test_steps_of_two_estimators_in_turn_are_written_in_the_order_in_which_they_were_made(job: Build) -> None:
+def test_alternating_estimators_keep_the_order_of_steps(job: Build) -> None:
     one = with_and_without(job, TWO_IN_TURN)
     found = result(one)
 
@@ -77,7 +77,7 @@ def test_fastai_shows_epochs_and_leaves_lr_find_alone(job: Build) -> None:
     assert (progress(one)["epoch"], progress(one)["epochs"]) == (2, 2)
 
 
-def test_what_breaks_on_an_odd_version_is_told_once_and_costs_the_curves_only(job: Build) -> None:
+def test_unsupported_version_costs_only_the_curves(job: Build) -> None:
     one = job(
         """
         from xgboost.training import train

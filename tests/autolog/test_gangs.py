@@ -25,9 +25,7 @@ pytestmark = pytest.mark.timeout(900)
     each_nth([(GANG_LIGHTNING, "lightning"), (GANG_TRANSFORMERS, "transformers")], 2),
     ids=["lightning", "transformers"],
 )
-def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_does(
-    job: Build, source: str, framework: str
-) -> None:
+def test_changing_gang_trains_as_one_learner_does(job: Build, source: str, framework: str) -> None:
     untouched = job(source, outputs=("weights",), autolog=False, framework=framework)
     untouched.run()
     assert end_of(untouched) == "completed"
@@ -58,9 +56,7 @@ def test_a_gang_that_grows_shrinks_and_loses_a_learner_trains_as_one_learner_doe
 
 @exhaustive
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
-def test_keras_on_several_learners_trains_what_one_trains_and_says_that_it_gains_nothing(
-    job: Build, backend: str
-) -> None:
+def test_keras_on_several_learners_reports_no_gain(job: Build, backend: str) -> None:
     environment = keras_environment(backend)
     untouched = job(KERAS, outputs=("result",), autolog=False, environment=environment)
     untouched.run()
@@ -101,7 +97,7 @@ PARTED = "from lightning.pytorch.strategies import DDPStrategy\nclass DeepSpeedS
 PARTED += GANG_LIGHTNING.replace('strategy="ddp"', "strategy=DeepSpeedStrategy()")
 
 
-def test_a_model_in_parts_stays_at_its_size_and_refuses_another_with_a_sentence(job: Build) -> None:
+def test_sharded_model_refuses_another_size_with_a_reason(job: Build) -> None:
     one = job(PARTED, framework="lightning", learners_max=2, checkpoint_every_s=0.0001)
     one.output("pause").write_text("0-25")
     one.run(learners=1)
@@ -120,7 +116,7 @@ def test_a_model_in_parts_stays_at_its_size_and_refuses_another_with_a_sentence(
     assert max(fact.step or 0 for fact in one.facts(FactKind.COMMITTED)) == 60, "nothing was lost"
 
 
-def test_a_model_in_parts_trains_at_the_size_that_it_began_with(job: Build) -> None:
+def test_sharded_model_trains_at_its_initial_size(job: Build) -> None:
     one = job(PARTED, framework="lightning", learners_max=2)
     one.run(learners=2)
     assert end_of(one) == "completed"
@@ -137,7 +133,7 @@ def test_shares_are_of_one_size_and_hold_the_whole_batch(batch: list[int], learn
     assert sum(map(len, parts)) < len(batch) + learners
 
 
-def test_a_shared_sampler_has_as_many_batches_and_all_else_of_the_one_it_shares() -> None:
+def test_shared_sampler_keeps_length_and_attributes() -> None:
     class Batches(list[list[int]]):
         sampler = "the order"
 

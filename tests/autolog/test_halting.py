@@ -100,7 +100,7 @@ def left_at(job: Job) -> int:
     return (job.wait(FactKind.LOST).step or 0) - first_training + 1
 
 
-def test_keras_goes_on_at_the_next_batch(job: Build) -> None:
+def test_keras_continues_at_the_next_batch(job: Build) -> None:
     environment = keras_environment("torch")
     untouched = job(KERAS, outputs=("result",), autolog=False, environment=environment)
     untouched.run()
@@ -117,7 +117,7 @@ def test_keras_goes_on_at_the_next_batch(job: Build) -> None:
 
 
 @exhaustive
-def test_tf_keras_goes_on_in_the_order_of_its_own_data_pipeline(job: Build) -> None:
+def test_tf_keras_continues_in_the_order_of_its_pipeline(job: Build) -> None:
     environment = keras_environment("tensorflow")
     untouched = job(TF_KERAS, outputs=("result",), autolog=False, environment=environment)
     untouched.run()
@@ -133,7 +133,7 @@ def test_tf_keras_goes_on_in_the_order_of_its_own_data_pipeline(job: Build) -> N
 
 @exhaustive
 @pytest.mark.parametrize("source", [LIGHTNING, KERAS, TRANSFORMERS], ids=["lightning", "keras", "transformers"])
-def test_a_checkpoint_that_the_program_asks_for_is_written_at_the_next_step(job: Build, source: str) -> None:
+def test_requested_checkpoint_is_written_at_the_next_step(job: Build, source: str) -> None:
     asks = "if (call, step) == (1, 7):\n        __import__('jupyter_dlaas').run().checkpoint()"
     asking = source.replace("def trained(call, step):\n", f"def trained(call, step):\n    {asks}\n")
     one = job(asking, outputs=("result",), checkpoint_every_s=0, environment=keras_environment("torch"))
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_the_program_asks_for_is_written_at_the_next_step(job:
 
 
 @exhaustive
-def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) -> None:
+def test_repeated_short_trainings_count_once(job: Build) -> None:
     environment = keras_environment("jax")
     one = job(SHORT, outputs=("result",), environment=environment)
     one.output("pause").write_text("3-5")
@@ -183,7 +183,7 @@ def test_short_trainings_are_made_again_on_the_way_and_count_once(job: Build) ->
     assert sorted(counted) == [(step // 4, step) for step in range(40)], "each of the four steps of ten epochs, once"
 
 
-def test_lightning_goes_on_at_the_next_batch(job: Build) -> None:
+def test_lightning_continues_at_the_next_batch(job: Build) -> None:
     untouched = job(LIGHTNING, outputs=("result",), autolog=False)
     untouched.run()
     one = job(LIGHTNING, outputs=("result",), checkpoint_every_s=0.0001)

@@ -182,14 +182,14 @@ def one_cell(report: Report, cell: int) -> Any:
     return next(one for one in report.cells if one.cell == cell)
 
 
-def test_a_python_2_print_is_told_with_its_line_and_way_out() -> None:
+def test_python_2_print_is_reported_with_line_and_advice() -> None:
     report = check(notebook("x = 1", "y = 2\nprint 'loss', y\nmodel.fit(x)"), "a.ipynb")
     (said,) = one_cell(report, 2).errors
     assert said.text.startswith("cell [2], line 2: Missing parentheses in call to 'print'")
     assert not report.is_fine
 
 
-def test_a_cell_that_python_cannot_read_and_that_does_not_train_is_a_note() -> None:
+def test_unparsable_cell_without_training_is_a_note() -> None:
     report = check(notebook("print 'a'", "pip install torch", "x = 1", TRAINING.replace("model", "x")), "a.ipynb")
     assert [(note.cell, note.code) for note in report.notes] == [(1, "unreadable_cell")]
     assert report.is_fine

@@ -26,9 +26,7 @@ def test_names_of_a_file_beside_the_notebook_are_bound(tmp_path: Path, capsys: p
     assert "only" not in said(capsys)
 
 
-def test_names_of_a_file_that_is_not_there_are_perhaps_bound(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_of_a_missing_file_may_be_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run([notebook(tmp_path, "%run parts.py", TRAIN)], None, as_json=False)
 
     assert "which only cell [1], line 1 (%run parts.py) can define" in said(capsys)

@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((Path(__file__).parent / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
-def test_the_last_cell_trains_and_takes_along_what_a_person_would_take(notebook: Path) -> None:
+def test_last_cell_trains_and_captures_the_expected_code(notebook: Path) -> None:
     content = notebook.read_bytes()
     wanted = json.loads(content)["metadata"]["dlaas"]
 

@@ -129,7 +129,7 @@ class Trainer:
         (TRAINER + "t = Trainer(net)", "t.fit()"),
     ],
 )
-def test_a_library_s_object_trains_where_it_is_told_to_and_not_where_it_is_made(made: str, trains: str) -> None:
+def test_library_object_trains_at_its_call_not_its_creation(made: str, trains: str) -> None:
     names = "net = loss = opt = a = b = n = config = loader = guide = key = data = docs = losses = build = env = L = 1"
 
     assert training_cells(f"import keras\nimport tensorflow as tf\n{names}", made, trains) == [3]
@@ -163,7 +163,7 @@ def test_a_mode_an_evaluation_or_a_program_is_no_training(source: str) -> None:
     ("head", "is_named"),
     [("-o gan", True), ("-o loss,gan", True), ("--outputs=gan", True), ("", False), ("-o loss", False)],
 )
-def test_a_keras_model_that_cannot_come_back_is_named_by_check(head: str, *, is_named: bool) -> None:
+def test_check_reports_an_unloadable_keras_model(head: str, *, is_named: bool) -> None:
     above = (
         "import keras\nclass GAN(keras.Model):\n    def __init__(self, critic):\n        super().__init__()\n"
         "gan = GAN(keras.Sequential([]))"

@@ -28,9 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, said.out, said.err
 
 
-def test_a_notebook_without_gaps_says_what_to_type_and_ends_with_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_complete_notebook_prints_the_magic_and_exits_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "my net.ipynb", GOOD)
 
     wanted = (
@@ -43,9 +41,7 @@ def test_a_notebook_without_gaps_says_what_to_type_and_ends_with_0(
     assert run(capsys, path) == (0, wanted, "")
 
 
-def test_an_unbound_name_is_told_with_cell_and_line_and_ends_with_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unbound_name_is_reported_with_line_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, write(tmp_path / "a.ipynb", BAD))
 
     assert code == 1
@@ -78,7 +74,7 @@ def test_json_has_each_notebook_with_its_training_cells(tmp_path: Path, capsys: 
     assert second["cells"][0]["unbound"] == ["data", "weights"]
 
 
-def test_a_folder_is_walked_without_its_checkpoints_and_broken_files_end_nothing(
+def test_folder_walk_skips_checkpoints_and_survives_broken_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "deep" / "a.ipynb", GOOD)
@@ -94,9 +90,7 @@ def test_a_folder_is_walked_without_its_checkpoints_and_broken_files_end_nothing
     assert "cannot be read: No such file or directory" in out
 
 
-def test_one_cell_can_be_asked_for_though_it_does_not_look_like_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_cell_can_be_checked_explicitly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, write(tmp_path / "a.ipynb", ["a = 1", "print(a)", "model.fit(a)"]), "--cell", "2")
 
     assert code == 0
@@ -118,7 +112,7 @@ def test_wrong_usage_ends_with_2(
     assert said.startswith("dlaas: ")
 
 
-def test_a_notebook_is_neither_run_nor_imported_and_simple_magics_need_no_ipython(tmp_path: Path) -> None:
+def test_check_runs_nothing_and_needs_no_ipython(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     (tmp_path / "mine.py").write_text(f"open({str(marker)!r}, 'w')\n")
     touch = f"%matplotlib inline\n!touch {marker}\nimport mine, torch\nopen({str(marker)!r}, 'w')"
@@ -142,7 +136,7 @@ def test_a_notebook_is_neither_run_nor_imported_and_simple_magics_need_no_ipytho
     assert not marker.exists()
 
 
-def test_what_an_earlier_job_brings_back_is_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_earlier_jobs_are_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = ["x = 1", "%%train a --gpus 2 -o model,history\nmodel = x\nhistory = [x]", "model.fit(x)"]
 
     code, out, _ = run(capsys, write(tmp_path / "a.ipynb", sources))
@@ -151,9 +145,7 @@ def test_what_an_earlier_job_brings_back_is_bound(tmp_path: Path, capsys: pytest
     assert "type         %%train a --gpus 2 -o model,history" in out
 
 
-def test_a_name_that_only_an_answer_binds_is_offered_as_a_push(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_name_bound_by_input_is_offered_as_a_push(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, write(tmp_path / "a.ipynb", ["n = int(input())", "model = 1", "model.fit(n)"]))
 
     assert code == 0
@@ -171,7 +163,7 @@ def test_a_name_that_only_an_answer_binds_is_offered_as_a_push(
         "print(evaluate(model))",
     ],
 )
-def test_what_only_sounds_like_training_is_none(last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_names_are_not_training(last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = (
         "def step(m):\n    m.loss().backward()\ndef fit_all(m):\n    step(m)\n"
         "def evaluate(m):\n    return m(1)\nmodel = x = y = 1"

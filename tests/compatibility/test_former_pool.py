@@ -126,7 +126,7 @@ def test_a_former_pool_opens_and_its_jobs_go_on(archive: Path, site: Build) -> N
 
 @exhaustive
 @pytest.mark.parametrize("name", ["torch", "exact", "lightning", "keras"])
-def test_a_halted_training_of_a_former_release_goes_on(archive: Path, name: str, site: Build) -> None:
+def test_halted_training_of_a_former_release_continues(archive: Path, name: str, site: Build) -> None:
     here = site()
     kept = taken_up(archive, here)
     here.client.uncordon(NODE)

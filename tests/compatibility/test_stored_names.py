@@ -90,7 +90,7 @@ def test_each_public_name_leads_to_an_object() -> None:
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
-def test_each_private_name_in_a_former_pool_is_in_the_table(archive: Path, tmp_path: Path) -> None:
+def test_every_private_name_in_a_former_pool_is_listed(archive: Path, tmp_path: Path) -> None:
     kept = unpack(archive, tmp_path)
     found = private_names(tmp_path)
 
@@ -136,7 +136,7 @@ def test_former_pushed_objects_load(archive: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
-def test_a_program_goes_on_from_its_former_checkpoint(
+def test_program_continues_from_its_former_checkpoint(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = unpack(archive, tmp_path)
@@ -191,7 +191,7 @@ def test_pushed_objects_of_a_newer_format_are_refused(tmp_path: Path) -> None:
         load_pushed(path, ["rows"])
 
 
-def test_the_end_of_a_training_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_training_end_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     checkpoint_files.take_end(tmp_path, 0, {"end": 1})()
     [path] = (tmp_path / "checkpoints").iterdir()
     whole = path.read_bytes()

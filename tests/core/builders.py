@@ -1,4 +1,4 @@
-"""Small things to make pools and jobs with."""
+"""Builders of pools and jobs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def fact(target: Job, kind: FactKind, **fields: object) -> Any:
     return FACT_TYPES[kind](**{"n": target.facts_read, "at_s": 100.0, **fields})
 
 
-def told(target: Job, kind: FactKind, **fields: object) -> Job:
+def with_fact(target: Job, kind: FactKind, **fields: object) -> Job:
     return apply_fact(target, fact(target, kind, **fields))[0]
 
 
@@ -83,9 +83,9 @@ def deploying(target: Job, *seats: Seat) -> Job:
 def training(target: Job, *seats: Seat, step: int = 0) -> Job:
     up = deploying(target, *seats)
     for member in up.gang:
-        up = told(up, FactKind.LEARNER_UP, member=member.member)
-        up = told(up, FactKind.LEARNER_READY, member=member.member)
-    return told(up, FactKind.GENERATION, generation=up.generation, step=step)
+        up = with_fact(up, FactKind.LEARNER_UP, member=member.member)
+        up = with_fact(up, FactKind.LEARNER_READY, member=member.member)
+    return with_fact(up, FactKind.GENERATION, generation=up.generation, step=step)
 
 
 def seats(name: str, count: int) -> tuple[Seat, ...]:
@@ -93,11 +93,11 @@ def seats(name: str, count: int) -> tuple[Seat, ...]:
 
 
 def carried_out(picture: Pool, now_s: float, policy: Policy = DEFAULT) -> Pool:
-    """The picture after its plan was carried out, and all that trains trains, and who leaves has left."""
+    """Return the pool after its plan was carried out: started jobs train, and leaving ones have left."""
     found, after = plan(picture, now_s, policy), dict(picture.jobs)
     for stop in found.preempts:
         leaving = preempted(after[stop.job], stop.reason, now_s, stop.notice_s)[0]
-        after[stop.job] = told(told(leaving, FactKind.HALTED, step=1, has_checkpoint=True), FactKind.CLOSED)
+        after[stop.job] = with_fact(with_fact(leaving, FactKind.HALTED, step=1, has_checkpoint=True), FactKind.CLOSED)
     for start in found.starts:
         after[start.job] = _trains(started(after[start.job], start.seats, now_s)[0])
     for resize in found.resizes:
@@ -106,5 +106,5 @@ def carried_out(picture: Pool, now_s: float, policy: Policy = DEFAULT) -> Pool:
 
 
 def _trains(one: Job) -> Job:
-    one = told(one, FactKind.GENERATION, generation=one.generation, step=1)
+    one = with_fact(one, FactKind.GENERATION, generation=one.generation, step=1)
     return replace(one, members=one.gang, checkpoint_step=1)

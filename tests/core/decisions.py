@@ -28,8 +28,8 @@ from dlaas_server.sim.trace.formats import read_trace
 from dlaas_server.sim.trace.trace import NodeSpec
 from tests.core.builders import carried_out
 from tests.core.streams import Drive, drive, stream
-from tests.core.test_crowd import crowded
-from tests.core.test_idle_devices import Live
+from tests.core.test_idle_devices import PoolRun
+from tests.core.test_pruning import long_queue
 
 QUEUES = {"a": Share(guaranteed=3), "b": Share(weight=2.0)}
 RESTART_S = 60
@@ -92,7 +92,7 @@ def of_live_pool(seed: int, order: str) -> tuple[object, object]:
     policy = Policy(order=order, placement=placement, shares=QUEUES, age_s=chance.choice([50.0, 3600.0]))
     share_of_spot = chance.choice([0.0, 0.3])
 
-    class WithSpot(Live):
+    class WithSpot(PoolRun):
         def arrive(self, number: int) -> None:
             super().arrive(number)
             name = f"job-{number}"
@@ -106,7 +106,7 @@ def of_live_pool(seed: int, order: str) -> tuple[object, object]:
 def of_long_queue(seed: int, order: str) -> tuple[object, object]:
     """Plan a pool with a long queue, prune the queue, and carry the plan out."""
     policy = Policy(order=order, preempts=seed % 3 > 0, shares=QUEUES)
-    picture, now_s = crowded(seed, policy)
+    picture, now_s = long_queue(seed, policy)
     close = pruned(picture, now_s, policy)
     after = carried_out(picture, now_s, policy)
     found, then = parts(plan(picture, now_s, policy)), parts(plan(after, now_s + 600.0, policy))

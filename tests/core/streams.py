@@ -1,4 +1,4 @@
-"""Random streams of jobs, and a scheduler that is told event by event what becomes of them.
+"""Random streams of jobs, and a scheduler that receives their events one by one.
 
 STREAM_SEEDS=200 tries more of them than 1, STREAM_SEED=7 that one alone.
 """
@@ -98,7 +98,7 @@ def stream(
 
 @dataclass
 class Drive:
-    """Tells a scheduler what happens, until all have ended; `look` sees what it decides."""
+    """Driver that passes events to a scheduler until all jobs have ended; `look` receives its decisions."""
 
     on: Scheduler | SpotScheduler
     coming: list[Coming]
@@ -119,7 +119,7 @@ class Drive:
         heapq.heapify(todo)
         wake_s: float | None = None
         while len(self.ended) < len(self.coming):
-            assert todo or wake_s is not None, "somebody waits for ever"
+            assert todo or wake_s is not None, "a job waits for ever"
             now_s = min([*([todo[0][0]] if todo else []), *([wake_s] if wake_s is not None else [])])
             while todo and todo[0][0] <= now_s:
                 _, number, starts = heapq.heappop(todo)
@@ -156,7 +156,7 @@ class Drive:
         yield from self.on.queue_order()
 
     def picture(self, now_s: float) -> Pool:
-        """The pool as the engine would know it."""
+        """Return the pool as the engine would know it."""
         jobs = {request.id: _job(request, self.requeued.get(request.number, 0.0)) for request in self.jobs()}
         known = {
             request.id: Known(
@@ -207,7 +207,7 @@ def drive(
     look: Callable[[Drive, float], Callable[[PassResult], None]],
     extra: list[float] | None = None,
 ) -> Drive:
-    """A scheduler with this policy on a small pool is driven through the stream."""
+    """Drive a scheduler with this policy on a small pool through the stream."""
     nodes = [node(f"n{i}", size) for i, size in enumerate(SIZES)]
     kind = SpotScheduler if any(one.request.is_spot for one in coming) else Scheduler
     return Drive(kind(free_of(nodes, ()), policy), coming, nodes, look, extra or []).run()

@@ -1,4 +1,4 @@
-"""By when a job starts at the latest where others go first: of a higher priority, or of a queue with a guarantee."""
+"""Bounds on the wait of jobs behind higher priorities or guarantees of queues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def without_end(
 
 
 def waited_s(policy: Policy, learners: int, queue: str, others: list[Coming]) -> float:
-    """How long a gang of so many learners waits among these."""
+    """Return the wait of a gang with this number of learners among these jobs."""
     gang = a_gang(learners, 100.0, queue)
     return driven(policy, [gang, *others]).first[gang.request.number] - gang.request.submitted_s
 
@@ -73,7 +73,7 @@ def bound_s(policy: Policy) -> float:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("preempts", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_left_room_by_higher_priorities_starts_within_its_bound(order: str, preempts: bool, seed: int) -> None:
+def test_job_with_room_below_higher_priorities_starts_within_its_bound(order: str, preempts: bool, seed: int) -> None:
     chance = Random(seed)
     higher = chance.randint(1, POOL - 2)
     learners = chance.randint(2, POOL - higher)
@@ -86,7 +86,7 @@ def test_who_is_left_room_by_higher_priorities_starts_within_its_bound(order: st
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("preempts", [True, False])
 @pytest.mark.parametrize("busy", [POOL // 2, POOL])
-def test_who_is_left_no_room_by_higher_priorities_is_not_forgotten(order: str, preempts: bool, busy: int) -> None:
+def test_starvation_guard_helps_a_job_blocked_by_higher_priorities(order: str, preempts: bool, busy: int) -> None:
     """A gang of the whole pool, which is half or quite full of others with a higher priority all the time."""
     others = without_end(Random(0), busy, priority=1, until_s=2 * STARVING_S)
     policy = Policy(order=order, age_s=AGE_S, preempts=preempts)
@@ -96,7 +96,7 @@ def test_who_is_left_no_room_by_higher_priorities_is_not_forgotten(order: str, p
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("learners", [1, POOL // 2 + 1])
-def test_the_forgotten_go_one_at_a_time_the_oldest_first_and_are_left_in_peace(order: str, learners: int) -> None:
+def test_starving_jobs_run_one_at_a_time_oldest_first_unpreempted(order: str, learners: int) -> None:
     """Priorities would mean nothing, else, in a pool that has had too much to do for days."""
     gangs = [a_gang(learners, 100.0 + number) for number in range(3)]
     others = without_end(Random(1), POOL + 2, priority=1, until_s=2 * STARVING_S)
@@ -121,7 +121,7 @@ def test_a_borrower_that_guarantees_leave_room_starts_within_its_bound(seed: int
     assert waited_s(policy, chance.randint(2, POOL - guaranteed), "default", others) <= bound_s(policy)
 
 
-def test_a_borrower_of_what_is_guaranteed_and_wanted_has_no_bound() -> None:
+def test_borrower_of_guaranteed_devices_in_demand_has_no_bound() -> None:
     policy = Policy(order="fair", age_s=AGE_S, shares={"owners": Share(guaranteed=POOL // 2)})
     others = without_end(Random(0), POOL // 2, queue="owners")
 

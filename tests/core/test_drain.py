@@ -1,4 +1,4 @@
-"""Emptying a node: whatever the pool looks like, no work is lost and no device is given twice."""
+"""Drain of a node: in any pool, no work is lost and no device is allocated twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drained(*names: str, of: Pool) -> Pool:
 
 
 def safe(one: Job, *where: Seat, is_live: bool = False) -> Job:
-    """A job that trains there and has a checkpoint."""
+    """Return a job that trains there and has a checkpoint."""
     return replace(training(one, *where), checkpoint_step=5, step=7, is_live=is_live)
 
 
@@ -87,11 +87,11 @@ def test_no_work_is_lost(before: Pool) -> None:
         if leave.way is not Way.STAY:
             assert one.is_live or one.checkpoint_step is not None
         if leave.seats and one.is_live:
-            assert {m.seat for m in one.gang} & set(leave.seats), "somebody who has the state stays"
+            assert {m.seat for m in one.gang} & set(leave.seats), "a learner that has the state stays"
 
 
 @given(pools())
-def test_everybody_on_the_node_is_told_of_and_nobody_else(before: Pool) -> None:
+def test_drain_covers_exactly_the_jobs_on_the_node(before: Pool) -> None:
     gone = {n.name for n in before.nodes if n.drains}
     there = {j.id for j in before.jobs.values() if any(m.seat.node in gone for m in j.gang)}
 
@@ -99,7 +99,7 @@ def test_everybody_on_the_node_is_told_of_and_nobody_else(before: Pool) -> None:
 
 
 @given(pools())
-def test_what_was_carried_out_is_not_asked_for_again(before: Pool) -> None:
+def test_completed_drain_requests_nothing_more(before: Pool) -> None:
     leaves = drain(before)
     again = drain(carried_out(before, leaves))
 
@@ -132,7 +132,7 @@ def test_shrinking_comes_before_moving_and_moving_before_preempting() -> None:
     )
 
 
-def test_an_elastic_job_moves_with_fewer_learners_where_there_is_room_for_those() -> None:
+def test_elastic_job_moves_with_fewer_learners_if_only_these_fit() -> None:
     whole = safe(job(1, (1, 3)), *seats("n1", 3))
     [leave] = drain(drained("n1", of=pool([node("n1", 3), node("n2", 2)], whole)))
 

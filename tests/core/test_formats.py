@@ -1,4 +1,4 @@
-"""The table of numbers, units and times that the server, the terminal and the page write alike."""
+"""Golden table of numbers, units and times, written alike by server, terminal and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole plans in random streams in which jobs leave slowly: what is idle is used, and what is said is so."""
+"""Plans in random streams in which jobs leave slowly: idle devices are used, and reasons are true."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.policy import Policy, Share
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic, State
-from tests.core.builders import job, node, pool, seats, told, training
+from tests.core.builders import job, node, pool, seats, training, with_fact
 from tests.core.streams import SEEDS
 
 FAILED_ONCE = (56, 68, 549)
@@ -40,7 +40,7 @@ def in_plan_streams(times: int, tried: Callable[[Random], None], *failed_once: i
 
 
 def halting(target: Job) -> Job:
-    """It was asked to leave, and has not left yet."""
+    """Request a halt of the job, which has not left yet."""
     return apply_request(target, Event.HALT, by="ana", now_s=55.0)[0]
 
 
@@ -52,7 +52,7 @@ def test_free_device_is_used_while_another_job_leaves() -> None:
     assert [(start.job, start.seats) for start in found.starts] == [("job-2", (Seat("n1", ("n1/1",)),))]
 
 
-def test_gang_starts_on_two_nodes_rather_than_wait_for_a_job_to_leave() -> None:
+def test_gang_starts_on_two_nodes_instead_of_waiting() -> None:
     leaves = halting(training(job(1, (2, 2)), *seats("n1", 2)))
 
     found = plan(pool([node("n1", 2), node("n2", 1), node("n3", 1)], leaves, job(2, (2, 2))), 60.0)
@@ -60,7 +60,7 @@ def test_gang_starts_on_two_nodes_rather_than_wait_for_a_job_to_leave() -> None:
     assert [sorted(seat.node for seat in start.seats) for start in found.starts] == [["n2", "n3"]]
 
 
-def test_shrinking_job_does_not_delay_jobs_that_fit_on_idle_devices() -> None:
+def test_shrinking_job_does_not_delay_jobs_fitting_idle_devices() -> None:
     runs = replace(training(job(1, (1, 2), elastic=Elastic.AUTO), *seats("n1", 2)), is_live=True)
 
     found = plan(pool([node("n1", 2), node("n2", 1)], runs, job(2), job(3)), 60.0)
@@ -79,7 +79,7 @@ def test_devices_that_are_left_first_are_promised_first() -> None:
     ]
 
 
-def test_reason_names_the_job_that_an_idle_device_is_kept_for() -> None:
+def test_reason_names_the_job_an_idle_device_is_for() -> None:
     leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
 
     found = plan(pool([node(devices=2)], leaves, job(2, (2, 2)), job(3)), 60.0, Policy(order="fifo-skip"))
@@ -91,12 +91,12 @@ def test_reason_names_the_job_that_an_idle_device_is_kept_for() -> None:
 
 
 @dataclass
-class Live:
+class PoolRun:
     """A pool whose plans are carried out, slowly; `look` sees each plan, and the pool after it."""
 
     chance: Random
     policy: Policy
-    look: Callable[[Live, Plan], None]
+    look: Callable[[PoolRun, Plan], None]
     nodes: list[int]
     jobs: dict[str, Job] = field(default_factory=dict)
     leaves_s: dict[str, float] = field(default_factory=dict)
@@ -105,14 +105,14 @@ class Live:
     now_s: float = 1000.0
 
     def picture(self) -> Pool:
-        """The pool as the engine would know it."""
+        """Return the pool as the engine would know it."""
         known = {name: Known(length_s=self.length(name), restart_s=1.0) for name in self.jobs}
         picture = pool([node(f"n{i}", devices) for i, devices in enumerate(self.nodes)], *self.jobs.values())
         return replace(picture, known=known)
 
     @staticmethod
     def length(name: str) -> float | None:
-        """Some lengths are known."""
+        """Return the length of a job; a third are unknown."""
         number = int(name.removeprefix("job-"))
         return None if number % 3 == 0 else 10.0 * (1 + number * 7919 % 97)
 
@@ -147,8 +147,8 @@ class Live:
         for name, one in list(self.jobs.items()):
             if one.members and one.goal is not Goal.RUN and self.leaves_s.setdefault(name, self.later()) <= self.now_s:
                 del self.leaves_s[name]
-                gone = told(one, FactKind.HALTED, step=1, has_checkpoint=True)
-                self.jobs[name] = told(gone, FactKind.CLOSED)
+                gone = with_fact(one, FactKind.HALTED, step=1, has_checkpoint=True)
+                self.jobs[name] = with_fact(gone, FactKind.CLOSED)
             elif one.resize is not None and self.leaves_s.setdefault(name, self.later()) <= self.now_s:
                 del self.leaves_s[name]
                 self.jobs[name] = self.trains(one)
@@ -169,11 +169,11 @@ class Live:
 
     @staticmethod
     def trains(one: Job) -> Job:
-        one = told(one, FactKind.GENERATION, generation=one.generation, step=1, live=True)
+        one = with_fact(one, FactKind.GENERATION, generation=one.generation, step=1, live=True)
         return replace(one, members=one.gang, checkpoint_step=1, is_live=True, resize=None)
 
     def carry_out(self, decided: Plan) -> None:
-        """What was decided is under way."""
+        """Begin to carry out the decisions."""
         for stop in decided.preempts:
             self.jobs[stop.job] = preempted(self.jobs[stop.job], stop.reason, self.now_s)[0]
         for start in decided.starts:
@@ -182,7 +182,7 @@ class Live:
             self.jobs[one.job] = resized(self.jobs[one.job], one.seats, one.by, self.now_s, one.why)[0]
 
 
-def nothing_is_idle_without_reason(live: Live, decided: Plan) -> None:
+def nothing_is_idle_without_reason(live: PoolRun, decided: Plan) -> None:
     idle = free_of(live.picture().nodes, live.jobs.values())
     line = {wait.job: wait for wait in decided.waits if wait.place}
     for name, wait in line.items():
@@ -195,19 +195,19 @@ def nothing_is_idle_without_reason(live: Live, decided: Plan) -> None:
             assert live.policy.placement is Layout.TOPOLOGY
             continue
         assert "kept for" in wait.reason, (name, wait, decided)
-        keeper = wait.reason.split("kept for ")[1].split(",")[0].split(":")[0]
-        assert keeper in line or keeper in {stop.job for stop in decided.preempts}, (name, wait, decided)
-        assert keeper != name, (name, wait, decided)
+        holder = wait.reason.split("kept for ")[1].split(",")[0].split(":")[0]
+        assert holder in line or holder in {stop.job for stop in decided.preempts}, (name, wait, decided)
+        assert holder != name, (name, wait, decided)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_no_feasible_job_waits_beside_idle_devices_without_a_stated_reason(order: str) -> None:
+def test_no_feasible_job_waits_beside_idle_devices_without_reason(order: str) -> None:
     def tried(chance: Random) -> None:
         nodes = [chance.choice([1, 2, 4]) for _ in range(3)]
         placement = chance.choice([Layout.PACK, Layout.PACK, Layout.SPREAD, Layout.TOPOLOGY])
         shares = {"a": Share(guaranteed=2)} if order == "fair" else {}
         policy = Policy(order=order, placement=placement, shares=shares, age_s=chance.choice([50.0, 3600.0]))
-        Live(chance, policy, nothing_is_idle_without_reason, nodes).run(25)
+        PoolRun(chance, policy, nothing_is_idle_without_reason, nodes).run(25)
 
     in_plan_streams(1, tried, *FAILED_BY_ORDER.get(order, ()))
 
@@ -216,7 +216,7 @@ def test_room_is_made_once_for_an_urgent_job() -> None:
     """While victims leave for it, no others are preempted, unless jobs ahead of it came, started or preempt, too."""
     ahead_then: dict[str, set[str]] = {}
 
-    def look(live: Live, decided: Plan) -> None:
+    def look(live: PoolRun, decided: Plan) -> None:
         for name in [n for n in ahead_then if n not in live.jobs or not live.jobs[n].waits]:
             del ahead_then[name]
         if decided.starts:
@@ -230,13 +230,13 @@ def test_room_is_made_once_for_an_urgent_job() -> None:
 
     def tried(chance: Random) -> None:
         ahead_then.clear()
-        Live(chance, Policy(), look, [chance.choice([1, 2, 4]) for _ in range(3)]).run(40)
+        PoolRun(chance, Policy(), look, [chance.choice([1, 2, 4]) for _ in range(3)]).run(40)
 
     in_plan_streams(3, tried, 519, 770)
 
 
 def test_urgent_job_starts_on_what_becomes_free_first() -> None:
-    """One job leaves for it slowly, another ends meanwhile: it starts there, and nobody else is stopped."""
+    """One job leaves for it slowly, another ends meanwhile: it starts there, and no other job is stopped."""
     urgent = replace(job(3), priority=5)
     slow, other = (replace(training(job(n), Seat("n1", (f"n1/{n}",))), checkpoint_step=1) for n in (0, 1))
     picture = pool([node(devices=2)], slow, other, urgent)
@@ -251,8 +251,8 @@ def test_urgent_job_starts_on_what_becomes_free_first() -> None:
     assert ([start.job for start in found.starts], found.preempts) == (["job-3"], ())
 
 
-def says_the_same_of_holders_and_start(live: Live, decided: Plan) -> None:
-    """An expected start fits what `why` says of holders; what is offered to start now does; no end, no number."""
+def has_consistent_estimates(live: PoolRun, decided: Plan) -> None:
+    """Check that start estimates agree with the holders that `why` names, and that offered sizes start."""
     picture = live.picture()
     spans = forecast(picture, live.now_s, live.policy, 0.5, draws=4)
     for name in [wait.job for wait in decided.waits if wait.place]:
@@ -274,12 +274,12 @@ def _sentence(text: str, name: str) -> str:
 
 def test_holders_and_expected_start_never_contradict_each_other() -> None:
     def tried(chance: Random) -> None:
-        Live(chance, Policy(), says_the_same_of_holders_and_start, [1, 2, 4]).run(30)
+        PoolRun(chance, Policy(), has_consistent_estimates, [1, 2, 4]).run(30)
 
     in_plan_streams(2, tried)
 
 
-def starts_if_offered(live: Live, decided: Plan) -> None:
+def starts_if_offered(live: PoolRun, decided: Plan) -> None:
     picture = live.picture()
     for name, learners in offers(picture, live.now_s, live.policy).items():
         one = picture.jobs[name]
@@ -288,9 +288,9 @@ def starts_if_offered(live: Live, decided: Plan) -> None:
         assert name in {start.job for start in again.starts}, (name, learners, decided, again)
 
 
-def test_job_that_could_start_with_fewer_learners_starts_in_the_next_turn() -> None:
+def test_job_offered_fewer_learners_starts_in_the_next_turn() -> None:
     def tried(chance: Random) -> None:
-        Live(chance, Policy(), starts_if_offered, [1, 2, 4]).run(40)
+        PoolRun(chance, Policy(), starts_if_offered, [1, 2, 4]).run(40)
 
     in_plan_streams(3, tried, 100)
 

@@ -1,4 +1,4 @@
-"""Who starts, who changes size, who waits and why."""
+"""Plans: starts, changes of size, waits and their reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlaas_server.core.planning.wait_reasons import check_feasible
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic, Refused
-from tests.core.builders import deploying, job, node, pool, seats, told, training
+from tests.core.builders import deploying, job, node, pool, seats, training, with_fact
 
 
 def starts(picture: Pool) -> dict[str, int]:
@@ -33,14 +33,14 @@ def reasons(picture: Pool) -> dict[str, str]:
     return {w.job: w.reason for w in plan(picture, 60.0).waits}
 
 
-def test_of_four_gangs_of_four_exactly_two_start_on_eight_slots() -> None:
+def test_two_of_four_gangs_of_four_start_on_eight_slots() -> None:
     found = plan(pool([node(devices=8)], *(job(n, (4, 4)) for n in range(1, 5))), 60.0)
 
     assert [s.job for s in found.starts] == ["job-1", "job-2"]
     assert [(w.job, w.place, w.of) for w in found.waits] == [("job-3", 1, 2), ("job-4", 2, 2)]
 
 
-def test_a_job_of_high_priority_goes_before_older_ones() -> None:
+def test_high_priority_job_starts_before_older_ones() -> None:
     found = starts(pool([node(devices=4)], job(1, (4, 4)), job(2, (4, 4), priority=100)))
 
     assert found == {"job-2": 4}
@@ -54,7 +54,7 @@ def test_every_waiting_job_gets_its_least_before_any_gets_more() -> None:
     assert starts(pool([node(devices=4)], job(1, (1, 4)), job(2, (1, 4)))) == {"job-1": 3, "job-2": 1}
 
 
-def test_nobody_grows_while_somebody_waits() -> None:
+def test_no_job_grows_while_another_waits() -> None:
     running = training(job(1, (1, 4), wish=4), *seats("n1", 1))
     found = plan(pool([node(devices=4)], running, job(2, (4, 4))), 60.0)
 
@@ -62,7 +62,7 @@ def test_nobody_grows_while_somebody_waits() -> None:
     assert {w.job: w.reason for w in found.waits}["job-1"] == "1 of 4; waiting jobs have precedence."
 
 
-def test_a_waiting_job_says_what_it_needs_what_is_free_and_who_holds_it() -> None:
+def test_wait_reason_names_need_free_devices_and_holders() -> None:
     running = training(job(1, (3, 3)), *seats("n1", 3))
 
     assert reasons(pool([node(devices=4)], running, job(2, (4, 4)))) == {
@@ -70,19 +70,19 @@ def test_a_waiting_job_says_what_it_needs_what_is_free_and_who_holds_it() -> Non
     }
 
 
-def test_a_job_without_devices_says_which_cpus_it_waits_for() -> None:
+def test_wait_reason_of_a_job_without_devices_names_cpus() -> None:
     assert reasons(pool([node(devices=0, cpus=2)], job(1, (1, 1), gpus=0, cpus=4))) == {
         "job-1": "Needs 1 learner of 4 CPUs; 0 would fit on the devices in service."
     }
 
 
-def test_a_wish_below_what_is_held_gives_the_last_seats_back() -> None:
+def test_smaller_wish_releases_the_last_seats() -> None:
     running = replace(training(job(1, (1, 4)), *seats("n1", 4)), wish=2)
 
     assert [r.seats for r in plan(pool([node(devices=4)], running), 60.0).resizes] == [seats("n1", 2)]
 
 
-def test_a_wish_above_what_is_held_keeps_the_seats_and_adds_to_them() -> None:
+def test_larger_wish_keeps_the_seats_and_adds_more() -> None:
     running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
 
     assert [r.seats for r in plan(pool([node(devices=4)], running), 60.0).resizes] == [seats("n1", 4)]
@@ -97,14 +97,14 @@ def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
 
 
 def plain(held: int, wish: int, **fields: object) -> Job:
-    """It trains since 100 s as a program does that knows nothing of us, and wishes for another size."""
+    """Return a plain job that trains since 100 s and wishes for another size."""
     one = training(job(1, (1, 4), wish=held), *seats("n1", held))
-    one = told(one, FactKind.GENERATION, generation=1, step=0, plain=True)
+    one = with_fact(one, FactKind.GENERATION, generation=1, step=0, plain=True)
     return replace(one, wish=wish, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("held", "wish"), [(1, 2), (3, 1)])
-def test_a_job_that_another_size_would_begin_anew_keeps_its_size_and_says_so(held: int, wish: int) -> None:
+def test_job_without_checkpoint_keeps_its_size_with_a_reason(held: int, wish: int) -> None:
     found = plan(pool([node(devices=4)], plain(held, wish)), 110.0)
 
     assert found.resizes == ()
@@ -112,18 +112,16 @@ def test_a_job_that_another_size_would_begin_anew_keeps_its_size_and_says_so(hel
 
 
 @pytest.mark.parametrize(("held", "wish"), [(1, 2), (3, 1)])
-def test_it_changes_its_size_once_it_has_something_to_go_on_from(held: int, wish: int) -> None:
-    begun = told(plain(held, wish), FactKind.BEGUN, generation=1)
+def test_job_changes_its_size_once_it_has_a_checkpoint(held: int, wish: int) -> None:
+    begun = with_fact(plain(held, wish), FactKind.BEGUN, generation=1)
 
     for one in (begun, plain(held, wish, checkpoint_step=7)):
         assert [len(r.seats) for r in plan(pool([node(devices=4)], one), 110.0).resizes] == [wish]
-    assert told(plain(held, wish), FactKind.BEGUN, generation=0).is_plain, "of an older generation"
+    assert with_fact(plain(held, wish), FactKind.BEGUN, generation=0).is_plain, "of an older generation"
 
 
 @pytest.mark.parametrize(("after_s", "size"), [(10.0, [1]), (70.0, [])])
-def test_one_whose_learners_share_nothing_begins_anew_only_where_it_has_barely_begun(
-    after_s: float, size: list[int]
-) -> None:
+def test_independent_learners_restart_only_if_barely_begun(after_s: float, size: list[int]) -> None:
     alone = plain(3, 1, wish_by="program")
 
     assert [len(r.seats) for r in plan(pool([node(devices=4)], alone), 100.0 + after_s).resizes] == size
@@ -136,7 +134,7 @@ def test_a_job_in_transition_is_not_resized_again() -> None:
     assert plan(pool([node(devices=4)], replace(changing, wish=4)), 60.0).resizes == ()
 
 
-def test_a_job_with_elastic_off_keeps_the_size_it_started_with() -> None:
+def test_elastic_off_keeps_the_initial_size() -> None:
     running = training(job(1, (1, 4), wish=4, elastic=Elastic.OFF), *seats("n1", 2))
 
     assert plan(pool([node(devices=4)], running), 60.0).resizes == ()
@@ -148,12 +146,12 @@ def test_a_halting_job_is_not_resized() -> None:
     assert plan(pool([node(devices=4)], replace(running, wish=4)), 60.0).resizes == ()
 
 
-def test_what_can_never_start_is_refused_with_the_fix() -> None:
+def test_infeasible_job_is_refused_with_the_fix() -> None:
     with pytest.raises(Refused, match=r"requests 16 GPUs, but the pool has only 8\. Request at most 8"):
         check_feasible(job(1, (16, 16)), [node(devices=8)])
 
 
-def test_what_cannot_start_now_but_could_later_is_not_refused() -> None:
+def test_job_that_could_start_later_is_not_refused() -> None:
     check_feasible(job(1, (8, 8)), [replace(node(devices=8), cordoned="maintenance")])
 
 
@@ -167,7 +165,7 @@ def checkpointed(number: int, learners: int, slots: tuple[Seat, ...], ran_s: flo
     return one, Known(executed_s=ran_s, restart_s=1.0)
 
 
-def test_a_higher_priority_takes_the_devices_of_a_job_that_has_a_checkpoint_and_waits_until_they_are_free() -> None:
+def test_higher_priority_preempts_a_checkpointed_job_and_waits() -> None:
     running, known = checkpointed(1, 4, seats("n1", 4))
     picture = replace(pool([node(devices=4)], running, job(2, (4, 4), priority=9)), known={running.id: known})
     found = plan(picture, 60.0)
@@ -181,7 +179,7 @@ def test_a_higher_priority_takes_the_devices_of_a_job_that_has_a_checkpoint_and_
     assert (again.preempts, again.starts) == ((), ())
 
 
-def test_devices_that_are_being_freed_for_somebody_are_given_to_nobody_else() -> None:
+def test_devices_being_freed_are_reserved_for_their_job() -> None:
     running, known = checkpointed(1, 3, seats("n1", 3))
     leaving = preempted(running, "job-2", 60.0)[0]
     picture = pool([node(devices=4)], leaving, job(2, (4, 4), priority=9), job(3))
@@ -192,12 +190,12 @@ def test_devices_that_are_being_freed_for_somebody_are_given_to_nobody_else() ->
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"checkpoint_step": None}, "it would begin anew"),
+        ({"checkpoint_step": None}, "it would start over"),
         ({"goal": Goal.HALT}, "it leaves already"),
         ({"priority": 9}, "it is as important"),
     ],
 )
-def test_who_cannot_go_on_later_is_not_preempted(changed: dict[str, object], why: str) -> None:
+def test_job_that_could_not_continue_is_not_preempted(changed: dict[str, object], why: str) -> None:
     running, known = checkpointed(1, 4, seats("n1", 4))
     running = replace(running, **changed)  # type: ignore[arg-type]
     picture = pool([node(devices=4)], running, job(2, (4, 4), priority=9))
@@ -219,7 +217,7 @@ clusters = st.lists(st.integers(0, 8), min_size=1, max_size=4)
 
 
 def drained(picture: Pool) -> Pool:
-    """The picture after its plan was carried out."""
+    """Return the pool after its plan was carried out."""
     found = plan(picture, 60.0)
     after = dict(picture.jobs)
     for start in found.starts:
@@ -261,7 +259,7 @@ def test_the_order_of_a_listing_decides_nothing(queue: list[Job], sizes: list[in
 
 
 @given(queues, clusters)
-def test_everybody_who_waits_has_a_reason_and_a_place(queue: list[Job], sizes: list[int]) -> None:
+def test_every_waiting_job_has_a_reason_and_a_place(queue: list[Job], sizes: list[int]) -> None:
     found = plan(pool([node(f"n{i}", n) for i, n in enumerate(sizes)], *queue), 60.0)
     waiting = [w for w in found.waits if w.place]
 
@@ -274,7 +272,7 @@ def test_a_job_that_starts_holds_its_seats_at_once() -> None:
     assert deploying(job(learners=(2, 2)), *seats("n1", 2)).held == 2
 
 
-def test_how_wrong_the_length_of_a_job_may_be_is_told_to_the_order() -> None:
+def test_order_receives_the_spread_of_a_length() -> None:
     picture = replace(pool([node()], job(1)), known={"job-1": Known(length_s=60.0, spread=0.1)})
 
     (waiting,) = scheduler_of(picture, 60.0, Policy())[0].queue_order()

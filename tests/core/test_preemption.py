@@ -40,7 +40,7 @@ def test_victims_are_the_shortest_sufficient_prefix_on_useful_nodes() -> None:
     assert victims_for(gang(9, 3, gpus=4), free, [small, large]) == []
 
 
-def test_running_job_is_protected_for_a_multiple_of_its_restart_cost() -> None:
+def test_running_job_is_protected_for_multiples_of_its_restart_cost() -> None:
     free, timers = capacity(1), Timers()
     job = running(gang(0, restart_s=3.0), free)
     preemption = preemption_of(free, timers, job)
@@ -62,7 +62,7 @@ def test_higher_priority_preempts_the_youngest_job_of_the_lowest() -> None:
     assert (seats, victims) == (jobs[2].seats, [jobs[2]])
 
 
-def test_no_job_is_preempted_for_its_own_priority_in_orders_by_age() -> None:
+def test_orders_by_age_preempt_no_equal_priority() -> None:
     free, timers = capacity(1), Timers()
     job = running(gang(0), free)
     preemption = preemption_of(free, timers, job, order="fifo-skip")

@@ -53,7 +53,7 @@ def numbers(requests: Iterable[GangRequest]) -> list[int]:
     return [one.number for one in requests]
 
 
-def test_the_shortest_goes_first_and_equally_long_ones_go_by_age() -> None:
+def test_shortest_job_goes_first_and_ties_go_by_age() -> None:
     on = scheduler()
     entered(on, 0.0, request(0, 4))
     entered(on, 1.0, request(1, 4, length=100 * HOUR), request(2, 4), request(3, 4, length=1.1 * HOUR))
@@ -61,7 +61,7 @@ def test_the_shortest_goes_first_and_equally_long_ones_go_by_age() -> None:
     assert numbers(on.queue_order()) == [2, 3, 1]
 
 
-def test_a_much_shorter_job_preempts_once_it_was_patient_and_the_other_ran_for_a_while() -> None:
+def test_much_shorter_job_preempts_after_its_patience() -> None:
     on = scheduler()
     long, brief = request(0, 4, length=100 * HOUR), request(1, 4, length=60.0, at=5.0)
     entered(on, 0.0, long)
@@ -75,7 +75,7 @@ def test_a_much_shorter_job_preempts_once_it_was_patient_and_the_other_ran_for_a
     assert numbers(later.starts) == [1]
 
 
-def test_who_is_preempted_goes_on_where_it_was() -> None:
+def test_preempted_job_continues_its_work() -> None:
     on = scheduler()
     long, brief = request(0, 4, length=100 * HOUR), request(1, 4, length=60.0, at=5.0)
     entered(on, 0.0, long)
@@ -88,7 +88,7 @@ def test_who_is_preempted_goes_on_where_it_was() -> None:
     assert long.since_s == 167.0  # its restart is no work
 
 
-def test_nobody_of_the_same_class_is_preempted() -> None:
+def test_same_class_is_not_preempted() -> None:
     on = scheduler()
     entered(on, 0.0, request(0, 4, length=2 * HOUR))
     entered(on, 5.0, request(1, 4, length=1.9 * HOUR, at=5.0))
@@ -96,7 +96,7 @@ def test_nobody_of_the_same_class_is_preempted() -> None:
     assert on.decide(1000.0).stops == []
 
 
-def test_nobody_is_preempted_for_a_job_of_the_next_class() -> None:
+def test_next_class_is_not_preempted() -> None:
     on = scheduler()
     entered(on, 0.0, request(0, 4, length=2 * HOUR))
     entered(on, 5.0, request(1, 4, length=HOUR / 3, at=5.0))
@@ -107,7 +107,7 @@ def test_nobody_is_preempted_for_a_job_of_the_next_class() -> None:
     assert [(one.victim.number, one.winner.number) for one in on.decide(1100.0).stops] == [(0, 2)]
 
 
-def test_a_higher_priority_preempts_without_patience_and_as_few_as_needed() -> None:
+def test_higher_priority_preempts_at_once_and_as_few_as_needed() -> None:
     on = scheduler("fifo-skip", 4)
     entered(on, 0.0, *(request(n) for n in range(4)))
 
@@ -125,7 +125,7 @@ def test_a_job_that_just_began_is_not_preempted() -> None:
     assert len(on.decide(600.0).stops) == 1
 
 
-def test_nobody_is_preempted_where_the_pool_does_not_want_it() -> None:
+def test_no_preemption_if_the_policy_forbids_it() -> None:
     on = Scheduler(free_of([node("n0", 4)], ()), Policy(preempts=False))
     entered(on, 0.0, request(0, 4, length=100 * HOUR))
 
@@ -144,9 +144,7 @@ def test_a_passing_job_may_not_delay_the_first_in_line() -> None:
 
 
 @pytest.mark.parametrize("is_withdrawn", [True, False])
-def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_promised_nothing_more(
-    *, is_withdrawn: bool
-) -> None:
+def test_held_back_job_is_retried_once_the_reservation_ends(*, is_withdrawn: bool) -> None:
     on = scheduler("fifo-skip", 4)
     on.set_policy(Policy(order="fifo-skip", age_s=1.0), 0.0)
     entered(on, 0.0, request(0, 3, priority=5), request(1, priority=-1))
@@ -162,7 +160,7 @@ def test_who_was_held_back_for_an_overdue_job_is_tried_again_once_that_is_promis
     assert [(one.victim.number, one.winner.number) for one in on.decide(21.0).stops] == [(1, 3)]
 
 
-def test_nobody_wakes_up_for_a_job_that_has_left_by_then() -> None:
+def test_no_wake_up_for_a_job_that_left() -> None:
     on = scheduler("fifo-skip", 4)
     brief = request(0, 2, length=100.0)
     entered(on, 0.0, brief, request(1, 2, length=500.0))
@@ -176,7 +174,7 @@ def test_nobody_wakes_up_for_a_job_that_has_left_by_then() -> None:
     assert found.wake_s >= 500.0
 
 
-def test_a_passing_job_may_stay_where_the_first_in_line_does_not_need_it() -> None:
+def test_backfilled_job_may_use_unreserved_seats() -> None:
     on = scheduler("fifo-skip", 4, 4)
     entered(on, 0.0, request(0, 4, length=100.0), request(1, 2, length=500.0))
     entered(on, 1.0, request(2, 4, length=50.0, at=1.0))
@@ -204,7 +202,7 @@ def test_fifo_stops_at_the_first_that_does_not_fit() -> None:
     assert not entered(on, 1.0, request(1, 4, at=1.0), request(2, 1, at=1.0)).starts
 
 
-def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -> None:
+def test_overdue_job_goes_before_the_middle_class() -> None:
     on = scheduler()
     entered(on, 0.0, request(0, 4, restart=1e9))
     entered(on, 1.0, request(1, 4, length=30 * HOUR, at=1.0, restart=1e9))
@@ -214,7 +212,7 @@ def test_a_job_that_waited_past_its_bound_goes_before_the_middle_of_the_work() -
 
 
 @pytest.mark.parametrize(("guess_s", "usual_s"), [(HOUR, 3 * HOUR), (3 * HOUR, HOUR)])
-def test_a_job_is_lifted_by_the_longer_of_the_guess_and_what_is_usual(guess_s: float, usual_s: float) -> None:
+def test_lift_uses_the_longer_of_estimate_and_usual_length(guess_s: float, usual_s: float) -> None:
     one = request(0, 1, length=guess_s)
     one.usual_s = usual_s
     guard = StarvationGuard(Policy(age_s=HOUR), new_order("shortest"), Timers())
@@ -223,7 +221,7 @@ def test_a_job_is_lifted_by_the_longer_of_the_guess_and_what_is_usual(guess_s: f
     assert guard.lateness(one, 30 * HOUR) == (Lateness.LIFTED, 120 * HOUR)
 
 
-def test_least_attained_service_goes_first() -> None:
+def test_las_runs_the_least_attained_service_first() -> None:
     on = scheduler("las")
     entered(on, 0.0, request(0, 4, length=None))
     entered(on, 2 * HOUR, request(1, 4, length=None, at=2 * HOUR))
@@ -240,7 +238,7 @@ def test_jobs_take_turns() -> None:
     assert turns == [[1], [], [0]] or turns == [[1], [0], [1]]
 
 
-def test_a_guess_that_was_always_right_is_kept_and_a_wild_one_is_drawn_to_what_is_usual() -> None:
+def test_accurate_estimates_are_kept_and_poor_ones_shrunk() -> None:
     right, wild, chance = History(), History(), Random(0)
     for _ in range(50):
         actual_s = chance.lognormvariate(8, 1)
@@ -254,9 +252,7 @@ def test_a_guess_that_was_always_right_is_kept_and_a_wild_one_is_drawn_to_what_i
 
 
 @pytest.mark.parametrize(("wrong", "first"), [(0.0, 1), (2.0, 0)])
-def test_by_fair_finish_a_long_guess_waits_where_guesses_are_good_and_is_tried_where_they_are_wild(
-    wrong: float, first: int
-) -> None:
+def test_fair_finish_tries_long_estimates_only_if_unreliable(wrong: float, first: int) -> None:
     order = ORDERS["fair-finish"]()
     for number in range(50):
         order.learn(HOUR, wrong * (-1) ** number)
@@ -265,17 +261,17 @@ def test_by_fair_finish_a_long_guess_waits_where_guesses_are_good_and_is_tried_w
     assert min((order.rank(one, 5 * HOUR), one.number) for one in (long, short))[1] == first
 
 
-def test_by_fair_finish_a_job_that_counts_its_steps_is_taken_at_its_word() -> None:
+def test_fair_finish_trusts_a_job_that_counts_steps() -> None:
     order = ORDERS["fair-finish"]()
     for number in range(50):
         order.learn(HOUR, 2.0 * (-1) ** number)
-    guessed, told = request(0, length=8 * HOUR), request(1, length=8 * HOUR)
-    told.spread = 0.0
+    estimated, declared = request(0, length=8 * HOUR), request(1, length=8 * HOUR)
+    declared.spread = 0.0
 
-    assert order.rank(guessed, 0.0) < order.rank(told, 0.0) == 60 * 4 * 8
+    assert order.rank(estimated, 0.0) < order.rank(declared, 0.0) == 60 * 4 * 8
 
 
-def test_what_a_running_job_tells_moves_what_is_promised() -> None:
+def test_reported_length_of_a_running_job_moves_the_reservation() -> None:
     on = scheduler("fifo-skip", 4)
     running = request(0, 2, length=100.0)
     entered(on, 0.0, running)
@@ -289,7 +285,7 @@ def test_what_a_running_job_tells_moves_what_is_promised() -> None:
     assert entered(on, 2.0, request(3, 2, length=2000.0, at=2.0)).reserved_s == 500.0
 
 
-def test_what_nobody_guessed_is_expected_to_be_as_usual() -> None:
+def test_job_without_estimate_is_expected_to_be_usual() -> None:
     history = History()
     assert history.expected_s(None, 4) is None
     for actual_s in (10.0, 20.0, 40.0) * 4:
@@ -313,7 +309,7 @@ def _stream(chance: Random, count: int) -> list[GangRequest]:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("seed", range(12))
-def test_in_every_stream_devices_are_given_once_gangs_are_whole_and_everybody_ends(order: str, seed: int) -> None:
+def test_streams_have_exclusive_devices_whole_gangs_and_all_end(order: str, seed: int) -> None:
     chance = Random(seed)
     on, coming = scheduler(order, 4, 4, 2), _stream(chance, 120)
     todo: list[tuple[float, int, int]] = [(one.submitted_s, one.number, 0) for one in coming]
@@ -364,7 +360,7 @@ def of_queue(queue: str, *numbers: int, at: float = 0.0) -> list[GangRequest]:
     return found
 
 
-def test_queues_get_what_they_are_entitled_to_whatever_comes_first() -> None:
+def test_queues_get_their_guarantees_in_any_order() -> None:
     on = fair(guaranteed={"a": 6, "b": 4})
     found = entered(on, 0.0, *of_queue("a", *range(20)), *of_queue("b", *range(20, 40)))
 
@@ -372,7 +368,7 @@ def test_queues_get_what_they_are_entitled_to_whatever_comes_first() -> None:
     assert len(found.starts) == 10
 
 
-def test_what_a_queue_leaves_idle_is_lent_and_taken_back_from_the_youngest() -> None:
+def test_idle_guarantee_is_lent_and_reclaimed_from_the_youngest() -> None:
     on = fair(guaranteed={"a": 6, "b": 4})
     assert len(entered(on, 0.0, *of_queue("a", *range(8))).starts) == 8
     assert len(entered(on, 5.0, *of_queue("a", 8, 9, at=5.0)).starts) == 2
@@ -384,7 +380,7 @@ def test_what_a_queue_leaves_idle_is_lent_and_taken_back_from_the_youngest() -> 
     assert on.decide(200.0).stops == []
 
 
-def test_who_waits_behind_a_reservation_is_told_so_though_one_that_is_entitled_starts_after() -> None:
+def test_job_behind_a_reservation_says_so_despite_entitled_starts() -> None:
     shares = {"a": Share(guaranteed=4), "b": Share(guaranteed=4)}
     on = Scheduler(free_of([node("n0", 8)], ()), Policy(order="fair", shares=shares, age_s=1.0))
     (runs, entitled), (overdue, waits) = of_queue("a", 0, 3), of_queue("b", 1, 2)
@@ -400,7 +396,7 @@ def test_who_waits_behind_a_reservation_is_told_so_though_one_that_is_entitled_s
     assert found.reserved is overdue
 
 
-def test_who_loses_its_seats_in_the_pass_in_which_it_got_them_neither_started_nor_was_stopped() -> None:
+def test_job_displaced_in_its_starting_pass_never_started() -> None:
     shares = {"a": Share(weight=100.0), "b": Share(guaranteed=4)}
     on = Scheduler(free_of([node("n0", 4)], ()), Policy(order="fair", shares=shares))
     (borrower,), (owner,) = of_queue("a", 0), of_queue("b", 1)

@@ -1,4 +1,4 @@
-"""What a plan does with spot jobs: they take what is idle, and give it back with a notice."""
+"""Spot jobs in a plan: they use idle devices, and return them after a notice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.scheduling.policy import Policy, Share
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic
-from tests.core.builders import carried_out, job, node, pool, seats, told, training
+from tests.core.builders import carried_out, job, node, pool, seats, training, with_fact
 
 
 def spot(one: Job) -> Job:
@@ -30,7 +30,7 @@ def by(one: str, found: Plan) -> str:
     return next(wait.reason for wait in found.waits if wait.job == one)
 
 
-def test_a_spot_job_takes_what_is_idle_also_of_the_guaranteed_share_of_a_queue_that_is_not_its_own() -> None:
+def test_spot_job_uses_idle_guarantees_of_other_queues() -> None:
     policy = Policy(order="fair", shares={"research": Share(guaranteed=4)})
 
     found = plan(pool([node(devices=4)], spot(job(1, (4, 4)))), 60.0, policy)
@@ -38,7 +38,7 @@ def test_a_spot_job_takes_what_is_idle_also_of_the_guaranteed_share_of_a_queue_t
     assert [start.job for start in found.starts] == ["job-1"]
 
 
-def test_it_waits_behind_all_ordinary_jobs_whatever_its_priority_and_is_told_why() -> None:
+def test_spot_job_waits_behind_all_ordinary_jobs() -> None:
     picture = pool([node(devices=4)], spot(job(1, (4, 4), priority=9)), job(2, (4, 4)), job(3, (4, 4), priority=-9))
 
     found = plan(picture, 60.0)
@@ -50,7 +50,7 @@ def test_it_waits_behind_all_ordinary_jobs_whatever_its_priority_and_is_told_why
     )
 
 
-def test_one_without_a_checkpoint_is_stopped_too_with_a_notice_and_both_are_told() -> None:
+def test_spot_job_without_checkpoint_is_reclaimed_with_notice() -> None:
     lent = spot(training(job(1, (4, 4)), *seats("n1", 4)))
     picture = pool([node(devices=4)], lent, job(2, (2, 2)))
 
@@ -73,12 +73,12 @@ def test_one_without_a_checkpoint_is_stopped_too_with_a_notice_and_both_are_told
     assert (again.starts, again.preempts, again.resizes) == ((), (), ())
     assert "The spot job job-1 gives 4 GPUs back." in by("job-2", again)
 
-    back = told(told(leaving, FactKind.HALTED, step=3, has_checkpoint=False), FactKind.CLOSED)
+    back = with_fact(with_fact(leaving, FactKind.HALTED, step=3, has_checkpoint=False), FactKind.CLOSED)
     after = plan(replace(picture, jobs={**picture.jobs, "job-1": back}), 62.0)
     assert [start.job for start in after.starts] == ["job-2"]
 
 
-def test_a_notice_holds_for_this_time_only_and_when_it_shrinks() -> None:
+def test_notice_applies_once_and_also_to_shrinking() -> None:
     def grace_s(one: Job) -> float:
         document = wanted(one)
         assert document is not None
@@ -92,7 +92,7 @@ def test_a_notice_holds_for_this_time_only_and_when_it_shrinks() -> None:
     assert grace_s(apply_request(smaller, Event.HALT, by="ben", now_s=61.0)[0]) == 30.0, "its owner's halt has no hurry"
 
 
-def test_one_that_is_just_between_two_tries_is_told_at_once() -> None:
+def test_spot_job_between_two_retries_is_reclaimed_at_once() -> None:
     waits = replace(spot(training(job(1), *seats("n1", 1))), not_before_s=999.0)
 
     acts = reconcile([preempted(waits, "job-2", 60.0, 5.0)[0]], {}, 60.0)
@@ -105,7 +105,7 @@ def elastic(number: int, count: int, first: int = 0) -> Job:
     return replace(one, checkpoint_step=5)
 
 
-def test_one_that_can_shrink_does_so_instead_before_another_is_stopped() -> None:
+def test_spot_job_shrinks_before_another_is_stopped() -> None:
     rigid = spot(training(job(2, (4, 4)), *seats("n1", 8)[4:]))
 
     found = plan(pool([node(devices=8)], elastic(1, 4), rigid, job(3, (3, 3))), 60.0)
@@ -116,7 +116,7 @@ def test_one_that_can_shrink_does_so_instead_before_another_is_stopped() -> None
     assert found.preempts == ()
 
 
-def test_what_shrinking_does_not_give_is_taken_from_the_youngest() -> None:
+def test_remaining_devices_are_reclaimed_from_the_youngest_spot_job() -> None:
     old = replace(spot(training(job(2, (2, 2)), *seats("n1", 8)[4:6])), seated_s=1.0)
     young = replace(spot(training(job(3, (2, 2)), *seats("n1", 8)[6:])), seated_s=2.0)
 
@@ -134,7 +134,7 @@ def test_as_long_as_others_are_idle_nothing_is_taken_back() -> None:
     assert ([start.job for start in found.starts], found.preempts) == (["job-2"], ())
 
 
-def test_a_gang_need_not_sit_further_apart_for_a_spot_job() -> None:
+def test_spot_jobs_do_not_worsen_locality_of_gangs() -> None:
     lent = spot(training(job(1, (2, 2)), *seats("n1", 2)))
     other = training(job(2, (2, 2)), *seats("n2", 2))
 
@@ -143,7 +143,7 @@ def test_a_gang_need_not_sit_further_apart_for_a_spot_job() -> None:
     assert [one.job for one in found.preempts] == ["job-1"]
 
 
-def test_who_grows_to_its_wish_gets_it_back_too() -> None:
+def test_growing_job_reclaims_spot_devices() -> None:
     lent = spot(training(job(1, (2, 2)), *seats("n1", 4)[2:]))
     grows = replace(training(job(2, (1, 4), wish=4), *seats("n1", 2)), checkpoint_step=5)
 
@@ -156,7 +156,7 @@ def test_who_grows_to_its_wish_gets_it_back_too() -> None:
     )
 
 
-def test_nobody_gives_anything_back_so_that_another_sits_better() -> None:
+def test_spot_devices_are_not_reclaimed_for_locality() -> None:
     lent = spot(training(job(1, (2, 2)), *seats("n1", 4)[2:]))
     apart = training(job(2, (2, 2)), seats("n1", 1)[0], seats("n2", 1)[0])
     apart = replace(apart, is_live=True, checkpoint_step=5, spec=replace(apart.spec, learners_max=2))
@@ -171,7 +171,7 @@ def test_nobody_gives_anything_back_so_that_another_sits_better() -> None:
     assert (full.preempts, full.resizes) == ((), ())
 
 
-def test_what_is_taken_back_is_given_to_no_other_spot_job_meanwhile() -> None:
+def test_reclaimed_devices_go_to_no_other_spot_job() -> None:
     lent = spot(training(job(1, (2, 2)), *seats("n1", 2)))
     picture = pool([node(devices=4)], lent, job(2, (4, 4)), spot(job(3, (1, 1))))
 
@@ -180,13 +180,13 @@ def test_what_is_taken_back_is_given_to_no_other_spot_job_meanwhile() -> None:
     assert ([one.job for one in found.preempts], found.starts) == (["job-1"], ())
 
 
-def test_who_writes_its_results_ends_in_peace() -> None:
-    ending = told(spot(training(job(1, (4, 4)), *seats("n1", 4))), FactKind.STORING)
+def test_spot_job_storing_results_is_not_reclaimed() -> None:
+    ending = with_fact(spot(training(job(1, (4, 4)), *seats("n1", 4))), FactKind.STORING)
 
     assert plan(pool([node(devices=4)], ending, job(2, (4, 4))), 60.0).preempts == ()
 
 
-def test_a_queue_is_charged_the_price_for_what_is_lent_to_it() -> None:
+def test_queue_is_charged_the_spot_price() -> None:
     """The two wait for the last device; the queue that has 4 spot devices counts them as 1.2, or as 4."""
     lent = spot(training(job(1, (4, 4)), *seats("n1", 4)))
     lent = replace(lent, spec=replace(lent.spec, queue="a"))
@@ -237,7 +237,7 @@ def settled(picture: Pool, now_s: float) -> Pool:
 
 
 @given(queues, queues, clusters)
-def test_ordinary_jobs_that_come_get_what_they_would_get_without_spot_jobs(
+def test_arriving_ordinary_jobs_are_placed_as_without_spot_jobs(
     there: list[Job], come: list[Job], sizes: list[int]
 ) -> None:
     """Learners that can sit anywhere: the same jobs run, with as many in all. Who grows goes by who comes first."""
@@ -281,9 +281,7 @@ def test_the_order_of_a_listing_decides_nothing(there: list[Job], sizes: list[in
 
 
 @given(queues, queues, clusters)
-def test_for_an_ordinary_job_the_scheduler_that_is_kept_from_event_to_event_stops_and_starts_the_same(
-    there: list[Job], come: list[Job], sizes: list[int]
-) -> None:
+def test_incremental_spot_scheduler_equals_a_new_one(there: list[Job], come: list[Job], sizes: list[int]) -> None:
     """Among spot jobs a plan decides when those who were stopped have left; the scheduler does at once."""
 
     def rigid(one: Job) -> Job:
@@ -304,7 +302,7 @@ def test_for_an_ordinary_job_the_scheduler_that_is_kept_from_event_to_event_stop
     assert chosen.items() >= {(one.job, one.seats) for one in found.starts if not picture.jobs[one.job].spec.spot}
 
 
-def test_a_price_changes_no_turn_among_spot_jobs_also_by_attained_service() -> None:
+def test_spot_price_does_not_reorder_spot_jobs() -> None:
     def line(price: float, order: str) -> list[str]:
         jobs = [spot(job(n, (2, 2))) for n in range(1, 5)]
         known = {

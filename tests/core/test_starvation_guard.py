@@ -57,7 +57,7 @@ def test_starving_job_without_the_turn_counts_as_overdue() -> None:
     assert starving(0, guard).lateness is Lateness.OVERDUE
 
 
-def test_orders_by_age_update_starving_jobs_from_a_queue_of_dates() -> None:
+def test_orders_by_age_find_starving_jobs_by_dates() -> None:
     timers, request = Timers(), gang(5)
     guard = guard_of("fifo-skip", timers)
     request.queued_s = 5.0

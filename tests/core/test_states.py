@@ -1,4 +1,4 @@
-"""What a job may do in which state."""
+"""State table: requests that each state allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlaas_server.core.model.states import NEXT, Event, can, step
 from dlaas_server.core.presentation.job_view import actions, job_view
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import ActionId, JobView, NotAllowed, State
-from tests.core.builders import job, seats, told, training
+from tests.core.builders import job, seats, training, with_fact
 
 
 def test_every_state_has_a_row() -> None:
@@ -24,11 +24,11 @@ def test_a_final_state_takes_nothing(state: State) -> None:
     assert NEXT[state] == {}
 
 
-def test_every_state_that_is_not_final_can_be_left_by_a_cancel() -> None:
+def test_every_unfinished_state_can_be_cancelled() -> None:
     assert all(can(state, Event.CANCEL) for state in State if not state.is_final)
 
 
-def test_a_refused_step_says_what_is_possible() -> None:
+def test_refused_transition_lists_the_possible_ones() -> None:
     with pytest.raises(NotAllowed, match="is HALTED does not allow 'halt'; it allows scale, resume, cancel"):
         step(State.HALTED, Event.HALT)
 
@@ -48,15 +48,15 @@ def test_a_halt_is_confirmed_where_the_job_would_start_over() -> None:
 
     assert lost(running) is None
     assert lost(plain) == "Its training loop writes no checkpoints, so it starts over when resumed."
-    assert lost(replace(plain, checkpoint_step=7)) is None, "it goes on there"
-    assert lost(told(plain, FactKind.BEGUN, generation=1)) is None, "a loop of a framework has begun"
+    assert lost(replace(plain, checkpoint_step=7)) is None, "it continues there"
+    assert lost(with_fact(plain, FactKind.BEGUN, generation=1)) is None, "a loop of a framework has begun"
     assert lost(replace(plain, state=State.DEPLOYING)) is None, "there is nothing to lose"
 
 
 def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
     plain = replace(training(job(), *seats("n1", 1)), is_plain=True)
     halting, said = apply_request(plain, Event.HALT, by="you", now_s=200.0)
-    halted = told(told(halting, FactKind.HALTED, step=0), FactKind.CLOSED)
+    halted = with_fact(with_fact(halting, FactKind.HALTED, step=0), FactKind.CLOSED)
 
     assert "cannot write a checkpoint, so it starts over when resumed" in said[0].text
     assert shown(halting).status_line == "stops without a checkpoint"
@@ -66,12 +66,12 @@ def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
 
 
 def test_an_ended_job_offers_a_retry_and_nothing_else() -> None:
-    ended = told(training(job(), *seats("n1", 1)), FactKind.COMPLETED)
+    ended = with_fact(training(job(), *seats("n1", 1)), FactKind.COMPLETED)
 
     assert [(a.id, a.label) for a in actions(ended)] == [(ActionId.RETRY, "Retry")]
 
 
-def test_a_job_of_fixed_size_says_why_it_cannot_be_scaled() -> None:
+def test_fixed_size_job_explains_a_refused_scale() -> None:
     scale = actions(training(job(learners=(2, 2)), *seats("n1", 2)))[0]
 
     assert (scale.enabled, scale.why_not) == (False, "it runs with exactly 2 learners")

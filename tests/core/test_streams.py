@@ -1,4 +1,4 @@
-"""What holds in every stream of jobs, whatever the order."""
+"""Invariants of random streams of jobs, in every order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def as_the_whole_plan(on: Drive, now_s: float) -> Callable[[PassResult], None]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
+def test_incremental_decisions_equal_those_from_a_snapshot(order: str) -> None:
     def tried(chance: Random) -> None:
         coming = stream(chance, 30, gap_s=chance.choice([100.0, 300.0, 1000.0]))
         looks = [chance.uniform(0.0, coming[-1].request.submitted_s + 5000.0) for _ in range(30)]
@@ -54,19 +54,19 @@ def nothing_wrong(on: Drive, now_s: float) -> Callable[[PassResult], None]:
         for one in on.on.running.values():
             assert len(one.seats) == one.learners, "a gang is held in part"
             assert all(len(seat.devices) == one.shape.gpus for seat in one.seats)
-        if not choice.stops:  # who was stopped may go on at once elsewhere
+        if not choice.stops:  # a preempted job may start elsewhere at once
             for one in on.on.queue_order():
                 if (
                     one.weight <= on.on.capacity.devices
                     and on.on.capacity.room(one.shape, one.learners) >= one.learners
                 ):
-                    assert choice.reserved is not None or on.on.policy.order == "fifo", "somebody fits and waits"
+                    assert choice.reserved is not None or on.on.policy.order == "fifo", "a job fits and waits"
 
     return after
 
 
 def is_ahead(on: Drive, _: float) -> Callable[[PassResult], None]:
-    """Nobody of a lower priority starts where one of a higher of its queue waits for the same, but the forgotten."""
+    """Check that lower priorities do not start before equal requests of higher ones, except starving jobs."""
     before = {one.number for one in on.on.running.values()}
 
     def after(choice: PassResult) -> None:
@@ -92,7 +92,7 @@ def both(on: Drive, now_s: float) -> Callable[[PassResult], None]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_devices_are_given_once_gangs_are_whole_and_priorities_come_first(order: str) -> None:
+def test_devices_are_exclusive_gangs_whole_and_priorities_first(order: str) -> None:
     def tried(chance: Random) -> None:
         drive(policy(order), stream(chance, 40, gap_s=chance.choice([50.0, 300.0, 1000.0])), both)
 
@@ -100,7 +100,7 @@ def test_devices_are_given_once_gangs_are_whole_and_priorities_come_first(order:
 
 
 def against_one_large_gang(chance: Random, count: int = 150) -> list[Coming]:
-    """A gang that needs the whole pool, and small jobs without end, which fill nine tenths of it."""
+    """Return a gang as large as the pool, and endless small jobs that fill nine tenths of it."""
     coming = stream(chance, count, gap_s=1e-9, priorities=(0,))
     now_s = 0.0
     for number, one in enumerate(coming):
@@ -121,9 +121,7 @@ def none(_: Drive, __: float) -> Callable[[PassResult], None]:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("preempts", [True, False])
-def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_jobs_come(
-    order: str, preempts: bool
-) -> None:
+def test_whole_pool_gang_starts_within_its_bound(order: str, preempts: bool) -> None:
     def tried(chance: Random) -> None:
         coming = against_one_large_gang(chance, 600)
         policy_s = Policy(order=order, age_s=100.0, preempts=preempts)
@@ -139,7 +137,7 @@ def test_a_gang_of_the_whole_pool_starts_within_its_bound_however_many_small_job
 
 
 @pytest.mark.parametrize("after", ORDERS)
-def test_a_policy_that_changes_at_run_time_decides_like_one_that_always_held(after: str) -> None:
+def test_policy_changed_at_run_time_decides_like_a_constant_one(after: str) -> None:
     """Nothing is lost, and from then on it is as if a plan were made from the whole picture under the new policy."""
 
     def look(on: Drive, now_s: float) -> Callable[[PassResult], None]:

@@ -1,4 +1,4 @@
-"""The time limit counts training alone: not waiting, not sleeping, and anew after a resume."""
+"""Time limit: it counts training time only, and starts again after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs sit close together, and take seats further apart only after they waited."""
+"""Locality of gangs: close seats first, more distant ones after a wait."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ONE = Shape(1, 0.0, 0, None, Layout.TOPOLOGY)
 
 
 def at(name: str, devices: int, area: str = "", rack: str = "", *, groups: int = 0) -> Node:
-    """A node in a rack; its devices lie in so many link groups of equal size."""
+    """Return a node in a rack, with its devices in equal link groups."""
     made = node(name, devices)
     linked = [replace(d, link=f"g{d.index * groups // devices}" if groups else "") for d in made.devices]
     return replace(made, area=area, rack=rack, devices=tuple(linked))
 
 
 def busy(nodes: list[Node], **taken: int) -> FreeCapacity:
-    """The pool with so many devices of these nodes in use."""
+    """Return the capacity with these numbers of devices in use."""
     capacity = free_of(nodes, ())
     for name, count in taken.items():
         capacity.claim(ONE, tuple(Seat(name, (f"{name}/{i}",)) for i in range(count)))
@@ -42,7 +42,7 @@ def names(seats: tuple[Seat, ...] | None) -> list[str] | None:
 TWO_RACKS = [at("a", 4, "x", "1"), at("b", 4, "x", "1"), at("c", 4, "x", "2"), at("d", 4, "y", "3")]
 
 
-def test_a_gang_waits_for_one_node_and_then_takes_two_of_a_rack() -> None:
+def test_gang_waits_for_one_node_then_takes_a_rack() -> None:
     capacity = busy(TWO_RACKS, a=1, b=1, c=1, d=1)
 
     assert place(capacity, ONE, 4, 0.0) is None
@@ -54,7 +54,7 @@ def test_each_next_level_is_waited_for_twice_as_long() -> None:
     assert [relaxes_after_s(steps) for steps in range(4)] == [0, 120, 360, 840]
 
 
-def test_a_gang_that_found_no_rack_takes_an_area_and_at_last_the_pool() -> None:
+def test_gang_without_a_rack_takes_an_area_then_any_nodes() -> None:
     nodes = [at("a", 4, "x", "1"), at("b", 4, "x", "2"), at("c", 4, "y", "3")]
     capacity = busy(nodes, a=2, b=2, c=2)
 
@@ -65,7 +65,7 @@ def test_a_gang_that_found_no_rack_takes_an_area_and_at_last_the_pool() -> None:
     assert set(names(place(capacity, ONE, 4, relaxes_after_s(3))) or ()) == {"a", "c"}
 
 
-def test_nobody_waits_for_what_an_empty_pool_does_not_have() -> None:
+def test_no_wait_for_locality_that_an_empty_pool_lacks() -> None:
     assert set(names(place(busy(TWO_RACKS), ONE, 8, 0.0)) or ()) == {"a", "b"}
     assert set(names(place(busy(TWO_RACKS), ONE, 12, 0.0)) or ()) == {"a", "b", "c"}
     assert len(place(busy(TWO_RACKS), ONE, 16, 0.0) or ()) == 16
@@ -109,7 +109,7 @@ def test_a_pool_without_racks_has_two_levels() -> None:
         (None, None, Layout.TOPOLOGY),
     ],
 )
-def test_who_hardly_communicates_does_not_wait_for_close_seats(
+def test_gang_with_little_communication_does_not_wait_for_locality(
     share: float | None, skew: float | None, layout: Layout
 ) -> None:
     profile = Profile(communication=share, skew=skew)
@@ -126,7 +126,7 @@ pools = st.lists(
 
 
 @given(pools, st.lists(st.integers(0, 6), min_size=6, max_size=6), st.integers(1, 12), st.integers(1, 2))
-def test_whoever_waits_longer_gets_seats_if_there_are_any_and_never_ones_further_apart_than_allowed(
+def test_seats_are_never_further_apart_than_allowed(
     sizes: list[tuple[int, str, str, int]], taken: list[int], learners: int, gpus: int
 ) -> None:
     nodes = [at(f"n{i}", n, area, rack, groups=g) for i, (n, area, rack, g) in enumerate(sizes)]

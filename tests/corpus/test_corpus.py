@@ -57,7 +57,7 @@ def result_of(runner: Runner, request: pytest.FixtureRequest) -> Iterator[Ask]:
                 found[path] = threads.submit(runner.run, read(path))
             return found[path]
 
-        asked = test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone.__name__
+        asked = test_job_reproduces_the_notebook_and_leaves_the_kernel_alone.__name__
         for item in request.session.items:
             if isinstance(item, pytest.Function) and item.originalname == asked:
                 start(NOTEBOOKS[NAMES.index(item.callspec.id)])
@@ -66,7 +66,7 @@ def result_of(runner: Runner, request: pytest.FixtureRequest) -> Iterator[Ask]:
 
 
 @each_notebook
-def test_check_binds_every_name_and_warns_of_nothing_that_is_not_so(path: Path) -> None:
+def test_check_binds_every_name_without_false_warnings(path: Path) -> None:
     notebook = read(path)
     report = notebook.checked()
     (cell,) = report.cells
@@ -79,7 +79,7 @@ def test_check_binds_every_name_and_warns_of_nothing_that_is_not_so(path: Path) 
 
 @pytest.mark.timeout(400)
 @each_training
-def test_the_job_has_the_numbers_of_its_notebook_and_leaves_the_kernel_alone(path: Path, result_of: Ask) -> None:
+def test_job_reproduces_the_notebook_and_leaves_the_kernel_alone(path: Path, result_of: Ask) -> None:
     notebook, result = read(path), result_of(path)
     told = text_of(result)
 
@@ -124,7 +124,7 @@ def test_a_training_cell_run_twice_has_the_notebook_s_numbers(path: Path, twice:
 
 
 @pytest.mark.timeout(900)
-def test_nearly_all_show_a_curve_or_progress_without_a_changed_line(
+def test_most_notebooks_show_curves_or_progress_unchanged(
     result_of: Ask, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     trained = NOTEBOOKS if request.config.getoption("exhaustive") else [p for p in NOTEBOOKS if p.stem in QUICK]
@@ -136,7 +136,7 @@ def test_nearly_all_show_a_curve_or_progress_without_a_changed_line(
     assert share >= 0.85
 
 
-def test_a_job_that_starts_fresh_where_the_notebook_had_trained_is_told_apart(runner: Runner) -> None:
+def test_fresh_start_after_notebook_training_is_distinguished(runner: Runner) -> None:
     notebook = read(NOTEBOOKS[NAMES.index("earlier_training")])
     result = runner.run(replace(notebook, options=""))
 
@@ -157,7 +157,7 @@ def test_other_numbers_are_seen(runner: Runner, tmp_path: Path) -> None:
     assert (result.trained, result.same, result.differing) == (True, False, ["w"])
 
 
-def test_what_hangs_on_the_order_of_a_set_does_not_repeat(runner: Runner, tmp_path: Path) -> None:
+def test_set_order_dependent_values_are_not_reproducible(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "vocabulary.cells"
     path.write_text(
         "# %%\nimport numpy as np\nletters = list(set('abcdefghijklmnop'))\n# %% train\nw = np.zeros(16)\n"
@@ -189,7 +189,7 @@ def test_there_are_fifty_notebooks_and_ten_that_mix() -> None:
     assert len(NAMES) - len(mixed) >= 50
 
 
-def test_a_notebook_that_raises_is_told_with_its_cell(runner: Runner) -> None:
+def test_raising_notebook_is_reported_with_its_cell(runner: Runner) -> None:
     raising = Notebook(path=Path("x.cells"), cells=("x = 1", "x.fit()"), training=2, order=(1,))
     result = runner.run(raising)
 

@@ -24,5 +24,5 @@ pytestmark = pytest.mark.timeout(600)
         if any(True for _ in runnable(path))
     ],
 )
-def test_page_runs_and_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
+def test_page_runs_with_the_shown_output(path: Path, tmp_path: Path) -> None:
     run_page(path, tmp_path)

@@ -98,7 +98,7 @@ def test_waiting_outlives_the_engine(pool: FakePool) -> None:
     assert job.wait(20).last_view.state == "COMPLETED"
 
 
-def test_a_failure_is_raised_with_what_where_and_what_to_do(pool: FakePool) -> None:
+def test_failure_is_raised_with_cause_place_and_advice(pool: FakePool) -> None:
     failed = json.loads((WIRE / "job_failed.json").read_text())
     pool.set_view(**{key: failed[key] for key in ("state", "failure")})
     job = dlaas.job("fake")
@@ -128,7 +128,7 @@ def test_results_are_there_when_the_job_has_completed(pool: FakePool) -> None:
         dlaas.job("fake").result()
 
 
-def test_a_job_says_what_it_is(pool: FakePool) -> None:
+def test_job_repr_describes_it(pool: FakePool) -> None:
     pool.write_log("a\nb\n")
     job = dlaas.job("fake")
 
@@ -192,7 +192,7 @@ def test_a_decorated_function_is_submitted_and_runs_in_the_job(pool: FakePool, t
     assert (ran.stdout, ran.stderr) == ("trained 3 0.5 own module\n", "")
 
 
-def test_a_script_that_calls_at_import_is_told_where_the_call_belongs(pool: FakePool, tmp_path: Path) -> None:
+def test_submit_at_import_is_refused_with_advice(pool: FakePool, tmp_path: Path) -> None:
     bare = SCRIPT.partition("if __name__")[0].replace("import beside", "").replace(", beside.X", "") + "fit(1)\n"
     (tmp_path / "script.py").write_text(bare)
     pool.client.pool()
@@ -204,7 +204,7 @@ def test_a_script_that_calls_at_import_is_told_where_the_call_belongs(pool: Fake
     assert 'put the call under: if __name__ == "__main__":' in ran.stderr
 
 
-def test_what_cannot_travel_is_refused_in_words(
+def test_unsendable_value_is_refused_with_a_message(
     pool: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "some_module_of_mine.py").write_text(
@@ -224,7 +224,7 @@ def test_what_cannot_travel_is_refused_in_words(
         jobs.train(inner)()
 
 
-def test_submit_spells_out_the_options_of_prepare_with_the_same_defaults() -> None:
+def test_submit_has_the_options_and_defaults_of_prepare() -> None:
     users = inspect.signature(jobs.submit).parameters
     all_options = inspect.signature(submission.prepare).parameters
     internal = {"environment", "files", "uploads", "origin", "notes", "cells", "key"}
@@ -241,9 +241,7 @@ def test_public_names_are_all_documented_and_none_is_private() -> None:
     assert silent == []
 
 
-def test_errors_show_the_users_line_and_no_frame_of_the_package(
-    pool: FakePool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_show_the_users_line_without_package_frames(pool: FakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = InteractiveShell()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     shown: list[str] = []

@@ -108,7 +108,7 @@ def test_each_verb_prints_text_and_json(
         (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),
     ],
 )
-def test_a_word_that_a_verb_does_not_know_is_named_below_the_usage_of_that_verb(
+def test_unknown_argument_is_named_below_the_usage(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -136,7 +136,7 @@ def test_command_alone_lists_the_jobs_and_names_the_help(pool: FakePool, capsys:
     assert out.endswith("For all verbs: jupyter dlaas --help\n")
 
 
-def test_every_verb_has_a_handler_a_group_and_an_example_that_parses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_handler_group_and_valid_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(main.RUN) == set(parser.VERBS)
     assert sum(map(len, parser.GROUPS.values())) == len(parser.VERBS)
     for verb in parser.VERBS.values():
@@ -177,7 +177,7 @@ def test_every_option_of_every_verb_has_a_help_text() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_set_of_the_pool_is_asked_for_as_it_was_said(
+def test_pool_settings_are_sent_as_given(
     words: list[str], request_line: str, body: object, pool: FakePool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, *words)[0] == 0
@@ -195,13 +195,13 @@ def test_what_is_set_of_the_pool_is_asked_for_as_it_was_said(
         (["queue", "--weight", "2"], "dlaas: queue: --weight and --guaranteed require `queue set NAME`\n"),
     ],
 )
-def test_half_a_wish_for_a_queue_is_refused_with_what_is_missing(
+def test_incomplete_queue_setting_is_refused_with_the_missing_part(
     words: list[str], says: str, pool: FakePool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(capsys, *words) == (2, "", says)
 
 
-def test_scale_sends_what_was_asked(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scale_sends_the_requested_size(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, "scale", "fake", "3")
 
     assert [one["uri"] for one in pool.asked() if one["method"] == "PATCH"] == ["/dlaas/jobs/fake-1"]
@@ -282,7 +282,7 @@ def test_an_error_is_json_where_that_was_asked(pool: FakePool, capsys: pytest.Ca
     assert (code, err, json.loads(out)["error"]["code"]) == (3, "", "not_found")
 
 
-def test_without_an_engine_status_says_so_and_starts_none(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_a_missing_engine_and_starts_none(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "engine", "status")[0] == 3
     assert not (pool.folder / "engine.json").exists()
 
@@ -340,7 +340,7 @@ def test_attach_ends_with_zero_only_when_the_job_completed(pool: FakePool, state
 
 
 @pytest.mark.parametrize("words", [["logs", "fake-1", "-f"], ["attach", "fake-1"]])
-def test_an_interrupt_detaches_and_says_so(pool: FakePool, words: list[str]) -> None:
+def test_interrupt_detaches_with_a_message(pool: FakePool, words: list[str]) -> None:
     pool.write_log("one\n")
     with start(pool, *words) as process:
         assert process.stdout is not None
@@ -353,7 +353,7 @@ def test_an_interrupt_detaches_and_says_so(pool: FakePool, words: list[str]) -> 
     assert "Traceback" not in err
 
 
-def test_waiting_for_a_job_that_fails_tells_what_where_and_what_to_do(pool: FakePool, tmp_path: Path) -> None:
+def test_wait_for_a_failing_job_prints_cause_place_advice(pool: FakePool, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("x = 1\n")
     with start(pool, "submit", str(script), "--wait") as process:
@@ -368,7 +368,7 @@ def test_waiting_for_a_job_that_fails_tells_what_where_and_what_to_do(pool: Fake
     assert "Traceback" not in err
 
 
-def test_a_reader_that_goes_away_is_no_error(pool: FakePool) -> None:
+def test_closed_output_is_no_error(pool: FakePool) -> None:
     pool.write_log("x" * 100 + "\n")
     pool.client.pool()
     command = f"{sys.executable} -m jupyter_dlaas.cli.main logs fake-1 | true"
@@ -407,7 +407,7 @@ def test_the_table_fits_the_terminal_and_has_colours_there() -> None:
     assert max(map(len, plain.splitlines()[:3])) <= 100
 
 
-def test_the_pool_shows_who_has_what() -> None:
+def test_pool_shows_devices_and_their_jobs() -> None:
     pool = decode(PoolView, json.loads((WIRE / "pool.json").read_text()), unknown="ignore")
     text = terminal.pool_text(pool, Ink())
 

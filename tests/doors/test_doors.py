@@ -28,7 +28,7 @@ def test_the_first_request_starts_the_engine(pool: FakePool) -> None:
     assert not is_gone(pool.pid())
 
 
-def test_an_engine_that_was_killed_is_started_by_the_next_request(pool: FakePool) -> None:
+def test_next_request_restarts_a_killed_engine(pool: FakePool) -> None:
     pool.client.pool()
     killed = pool.kill()
 
@@ -74,7 +74,7 @@ def test_a_pool_in_a_deep_folder_has_a_socket_too(
         end(deep)
 
 
-def test_an_engine_that_cannot_run_says_why(pool: FakePool) -> None:
+def test_engine_that_cannot_start_prints_the_reason(pool: FakePool) -> None:
     (pool.fake / "refuse").touch()
 
     with pytest.raises(Unavailable, match="the store was made by a newer version"):
@@ -96,7 +96,7 @@ def test_an_engine_keeps_no_token_of_jupyter(pool: FakePool, monkeypatch: pytest
     assert b"secret-" not in Path(f"/proc/{pool.pid()}/environ").read_bytes()
 
 
-def test_the_server_of_this_kernel_is_the_first_door(tmp_path: Path) -> None:
+def test_server_of_this_kernel_is_the_first_endpoint(tmp_path: Path) -> None:
     record = {"url": "http://0.0.0.0:8888/user/mia/", "base_url": "/user/mia/", "token": "t", "sock": ""}
     (tmp_path / f"jpserver-{os.getpid()}.json").write_text(json.dumps(record))
 
@@ -158,7 +158,7 @@ def test_bytes_are_uploaded_from_a_file(pool: FakePool, tmp_path: Path) -> None:
     assert pool.client.put_blob(large) == pool.client.put_blob(large.read_bytes())
 
 
-def test_following_goes_on_over_a_killed_engine_without_gap_or_double(pool: FakePool) -> None:
+def test_follower_survives_a_killed_engine_without_gap_or_duplicate(pool: FakePool) -> None:
     lines = [f"line {n} äöü €" for n in range(400)]
     pool.write_log("".join(line + "\n" for line in lines[:100]))
     reader, seen = Follower(pool.client, "fake", wait_s=0.5), LogLines()
@@ -181,7 +181,7 @@ def test_following_goes_on_over_a_killed_engine_without_gap_or_double(pool: Fake
     assert reader.cursor.logs == {"0": len("".join(line + "\n" for line in lines).encode())}
 
 
-def test_a_follower_goes_on_at_its_cursor(pool: FakePool) -> None:
+def test_follower_continues_at_its_cursor(pool: FakePool) -> None:
     pool.write_log("one\ntwo\n")
     first = Follower(pool.client, "fake-1", wait_s=0.2)
     assert "".join(m["text"] for m in first.once() if m["type"] == "log") == "one\ntwo\n"
@@ -192,7 +192,7 @@ def test_a_follower_goes_on_at_its_cursor(pool: FakePool) -> None:
     assert "".join(m["text"] for m in later.messages() if m["type"] == "log") == "three\n"
 
 
-def test_what_does_not_continue_the_cursor_is_not_believed() -> None:
+def test_messages_that_do_not_continue_the_cursor_are_dropped() -> None:
     class Odd:
         """An engine that sends the same bytes twice, then jumps."""
 
@@ -211,7 +211,7 @@ def test_what_does_not_continue_the_cursor_is_not_believed() -> None:
     assert [m["text"] for _ in range(4) for m in reader.once()] == ["a\n", "b\n"]
 
 
-def test_what_a_slow_reader_skipped_is_read_after_all(pool: FakePool) -> None:
+def test_log_skipped_by_a_slow_reader_is_fetched(pool: FakePool) -> None:
     pool.write_log("0123456789\n")
     reader = Follower(pool.client, "fake-1")
     skipped = {"type": "log_skipped", "job": "fake-1", "member": 0, "from": 2, "to": 9}

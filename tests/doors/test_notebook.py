@@ -79,7 +79,7 @@ def test_tags_choose_the_cells(tmp_path: Path) -> None:
         make(asked([Cell(source="y = 2", tags=("notrain",))]), notebook(tmp_path))
 
 
-def test_what_stands_against_it_is_said_with_cell_and_line(tmp_path: Path) -> None:
+def test_problems_are_reported_with_cell_and_line(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"cell \[2\], line 1, reads `nothing`"):
         make(asked(["x = 1", "y = nothing"]), notebook(tmp_path))
 
@@ -177,7 +177,7 @@ def test_a_wrong_notebook_is_refused_with_a_code(
     assert (got, said["error"]["code"]) == (status, code)
 
 
-def test_the_server_says_what_each_training_cell_takes_along_and_what_is_missing(server: Server) -> None:
+def test_server_reports_required_code_and_missing_names(server: Server) -> None:
     cells = [{"source": source, "id": f"id-{n}"} for n, source in enumerate(("x = 1", "", "model.fit(x)"), 1)]
     body = json.dumps({"path": "digits.ipynb", "cells": cells}).encode()
 

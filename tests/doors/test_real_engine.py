@@ -69,7 +69,7 @@ def test_an_engine_is_there_when_the_first_command_ends(real: Path, capsys: pyte
     assert state["python"] == sys.executable
 
 
-def test_submit_and_wait_shows_each_line_once_while_the_engine_is_killed(real: Path, tmp_path: Path) -> None:
+def test_submit_shows_each_line_once_despite_engine_kills(real: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     Client().pool()
     command = [
@@ -101,7 +101,7 @@ def test_submit_and_wait_shows_each_line_once_while_the_engine_is_killed(real: P
     assert jobs.job("slow").result() == {"history": [0, 1, 2]}
 
 
-def test_a_job_outlives_server_and_engine_and_is_followed_through_both_doors(real: Path, tmp_path: Path) -> None:
+def test_job_outlives_server_and_engine_on_both_endpoints(real: Path, tmp_path: Path) -> None:
     server = real_server(tmp_path, real)
     client = Client(at=[server.endpoint, SocketEndpoint(real)])
     try:
@@ -127,7 +127,7 @@ def real_server(where: Path, folder: Path) -> Server:
     return start_server(where / "server", FakePool(folder), has_fake=False)
 
 
-def test_submitted_in_jupyter_scaled_and_halted_by_command_resumed_in_python(
+def test_job_is_controlled_from_jupyter_command_line_and_python(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = real_server(tmp_path, real)
@@ -148,7 +148,7 @@ def test_submitted_in_jupyter_scaled_and_halted_by_command_resumed_in_python(
         stop_server(server)
 
 
-def test_a_failing_script_says_what_where_and_what_to_do(
+def test_failing_script_prints_cause_place_and_advice(
     real: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.py").write_text("def f():\n    return {}['x']\n\nf()\n")
@@ -221,7 +221,7 @@ OF_THE_POOL = (
 
 
 @pytest.mark.parametrize("operation", OF_THE_POOL)
-def test_who_does_not_run_the_pool_sets_nothing_of_it(operation: str, described: Path) -> None:
+def test_only_administrators_change_the_pool(operation: str, described: Path) -> None:
     route = next(route for route in ROUTES if route.operation == operation)
     node = Client(at=[SocketEndpoint(described)]).pool().nodes[0].name
     target = "/" + route.path.lstrip("/").replace("{node}", node).replace("{queue}", "theirs")

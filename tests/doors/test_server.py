@@ -179,7 +179,7 @@ def test_a_request_that_the_engine_died_over_is_sent_again(server: Server) -> No
     assert ask(server, "dlaas/jobs/fake-1/halt", "POST", body=b"{}")[0] == 200
 
 
-def test_what_a_job_wrote_is_never_a_page_of_the_server(server: Server) -> None:
+def test_job_files_are_never_served_as_pages(server: Server) -> None:
     status, headers, body = ask(server, "dlaas/jobs/fake-1/results/3")
 
     assert (status, len(body)) == (200, 3 * 2**20)
@@ -224,7 +224,7 @@ def test_a_blob_is_passed_on_as_it_comes(server: Server, tmp_path: Path) -> None
     assert [one["uri"] for one in server.pool.asked() if one["method"] == "PUT"] == [f"/dlaas/blobs/{sha256}"]
 
 
-def test_a_blob_that_is_refused_says_why(server: Server) -> None:
+def test_refused_blob_has_a_reason(server: Server) -> None:
     status, _, body = ask(server, "dlaas/blobs/" + "0" * 64, "PUT", body=b"x" * 500_000)
 
     assert status == 400
@@ -335,7 +335,7 @@ def test_answers_keep_to_their_schemas(server: Server) -> None:
     jsonschema.validate(pool, {"$ref": "#/components/schemas/PoolView", "components": found["components"]})
 
 
-def test_a_kernel_of_the_server_finds_its_door(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_finds_the_endpoint_of_its_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_PARENT_PID", str(server.process.pid))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.runtime))
     monkeypatch.setenv("JUPYTER_DLAAS_POOL", str(server.pool.folder))
@@ -370,7 +370,7 @@ def environments(parent: int) -> list[bytes]:
     return found
 
 
-def test_the_hub_s_user_is_vouched_for_and_a_running_job_counts_as_activity(tmp_path: Path) -> None:
+def test_hub_user_is_forwarded_and_jobs_count_as_activity(tmp_path: Path) -> None:
     made = make_pool(tmp_path / "pool")
     server = start_server(tmp_path / "server", made, "--DlaasExtension.activity_poll_s=1", JUPYTERHUB_USER="mia")
     try:
@@ -393,7 +393,7 @@ c.ServerApp.authorizer_class = ReadOnly
 """
 
 
-def test_who_may_only_read_changes_nothing(tmp_path: Path) -> None:
+def test_read_only_users_change_nothing(tmp_path: Path) -> None:
     made = make_pool(tmp_path / "pool")
     server = start_server(tmp_path / "server", made, config_lines=READERS)
     try:
@@ -409,7 +409,7 @@ def test_who_may_only_read_changes_nothing(tmp_path: Path) -> None:
         end(made)
 
 
-def test_a_server_that_may_not_start_an_engine_says_so(tmp_path: Path) -> None:
+def test_server_that_may_not_start_engines_says_so(tmp_path: Path) -> None:
     made = make_pool(tmp_path / "pool")
     server = start_server(tmp_path / "server", made, "--DlaasExtension.start_engine=False")
     try:

@@ -28,7 +28,7 @@ from jupyter_dlaas.wire.protocol import Condition, Elastic, Scheduled
         ("auto:goodput", option_parsing.Sizing(elastic=Elastic.AUTO, condition=Condition.GOODPUT)),
     ],
 )
-def test_who_chooses_the_size_is_read(text: str, read: option_parsing.Sizing) -> None:
+def test_size_mode_is_parsed(text: str, read: option_parsing.Sizing) -> None:
     assert option_parsing.elastic(text) == read
 
 
@@ -43,12 +43,12 @@ def test_who_chooses_the_size_is_read(text: str, read: option_parsing.Sizing) ->
         ("auto:efficiency=0.1,price=2", "after efficiency"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, says: str) -> None:
+def test_contradictory_options_are_refused(text: str, says: str) -> None:
     with pytest.raises(Invalid, match=says):
         option_parsing.elastic(text)
 
 
-def test_a_schedule_is_sorted_by_epoch_and_counts_devices_or_learners() -> None:
+def test_schedule_is_sorted_and_counts_devices_or_learners() -> None:
     found = option_parsing.schedule(["epoch 30: 4 gpus", "Epoch 10: 1 learner, epoch 40: 2"], 2)
 
     assert found == (
@@ -57,6 +57,6 @@ def test_a_schedule_is_sorted_by_epoch_and_counts_devices_or_learners() -> None:
 
 
 @pytest.mark.parametrize("text", ["30: 4", "epoch 30 4 gpus", "epoch 3: 0 gpus", "epoch 3: 3 gpus"])
-def test_a_schedule_that_cannot_be_read_says_how_it_is_written(text: str) -> None:
+def test_invalid_schedule_explains_the_format(text: str) -> None:
     with pytest.raises(Invalid, match="schedule"):
         option_parsing.schedule(text, 2)

@@ -101,7 +101,7 @@ def test_names_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         option_parsing.environment({"a b": "c"})
 
 
-def test_a_job_s_environment_has_nothing_of_jupyter_and_nothing_that_cannot_travel() -> None:
+def test_job_environment_excludes_jupyter_and_unsendable_variables() -> None:
     given = {
         "PATH": "/bin",
         "JPY_PARENT_PID": "1",

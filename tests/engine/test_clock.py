@@ -1,4 +1,4 @@
-"""The pool's clock: it never jumps, goes on over restarts of the engine, and is shown as the time of day."""
+"""Clock of the pool: it never jumps, continues over restarts of the engine, and is shown as the time of day."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_clock_that_is_set_moves_no_time(tmp_path: Path) -> None:
     assert clock.now_s() + clock.drift_s() == machine.wall_s
 
 
-def test_clock_goes_on_when_the_engine_is_restarted(tmp_path: Path) -> None:
+def test_clock_continues_when_the_engine_restarts(tmp_path: Path) -> None:
     machine = Machine()
     before_s = machine.clock(tmp_path).now_s()
     machine.run(60.0, jump_s=-3600.0)
@@ -85,7 +85,7 @@ LIMITED = Submit(key="test-limited", spec=JobSpec(max_time_s=60.0), source="")
 
 
 async def limited(folder: Path) -> tuple[Engine, str]:
-    """An engine with a job that trains and has a limit of a minute."""
+    """Start an engine with a job that trains and has a limit of a minute."""
     clock = VirtualClock(1000.0)
     node = Node(name="n1", devices=(Device(id="n1/0", index=0, kind="CPU"),), cpus=1.0)
     engine = await engine_on(folder, SimulatedPool([node], clock, script=Script(steps=10_000)), clock)

@@ -1,4 +1,4 @@
-"""A job always ends: also where no guardian can be had, or its journal is damaged."""
+"""Closing of jobs: also without a guardian or with a damaged journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pools.simulated.simulated_pool import SimulatedPool
 NEVER = 10**9
 
 
-def test_a_job_that_no_guardian_can_hold_gives_its_device_back(play: Callable[..., None]) -> None:
+def test_device_is_released_if_no_guardian_can_run_the_job(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         pool.starts_refused["gone-1"] = NEVER
         gone = await engine.submit(submit(name="gone"))

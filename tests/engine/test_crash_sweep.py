@@ -1,4 +1,4 @@
-"""The engine is killed before and after every write and every act, and replaced: the end is always the same.
+"""Crash sweep: the engine is killed before and after every write and every act, and restarted; the end is the same.
 
 Over the points of each scene: all of them, or every second one in a quick run. A new engine gets what was committed,
 the pool what was done, and nothing else survives.
@@ -29,11 +29,11 @@ from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 class Crash(BaseException):
-    """The engine's process is gone."""
+    """Death of the engine's process."""
 
 
 class Executioner:
-    """Kills at the n-th point; afterwards every door is shut, as for a process that is gone."""
+    """Kill at the n-th point; afterwards every call fails, as for a dead process."""
 
     def __init__(self, point: int) -> None:
         self.point = point
@@ -78,12 +78,12 @@ Scene = Callable[[Engine, SimulatedPool], Awaitable[None]]
 
 
 def allowed(engine: Engine, job: str) -> set[str]:
-    """What a person finds enabled on the card."""
+    """Return the actions that are enabled on the card."""
     return {a.id for a in engine.lifecycle.view(engine.lifecycle.jobs[job]).actions if a.enabled}
 
 
 async def resize_and_halt(engine: Engine, pool: SimulatedPool) -> None:
-    """A gang that shrinks, is halted and resumed, beside one that waits for its seats. Played again it goes on."""
+    """Play a gang that shrinks, is halted and resumed, beside one that waits for its seats. A replay continues it."""
     for number, learners in ((1, (2, 4)), (2, (3, 3))):
         if f"job-{number}" not in engine.lifecycle.jobs:
             await engine.submit(submit(learners, key=f"key-number-{number}"))
@@ -100,7 +100,7 @@ async def resize_and_halt(engine: Engine, pool: SimulatedPool) -> None:
 
 
 async def loss_and_cancel(engine: Engine, pool: SimulatedPool) -> None:
-    """A gang that loses a learner and goes on, beside one that is cancelled."""
+    """Play a gang that loses a learner and continues, beside one that is cancelled."""
     pool.scripts["job-1"] = Script(steps=40, faults=(Fault(step=25, signal=9, failure=KILLED),))
     for number in (1, 2):
         if f"job-{number}" not in engine.lifecycle.jobs:
@@ -111,7 +111,7 @@ async def loss_and_cancel(engine: Engine, pool: SimulatedPool) -> None:
 
 
 async def drain_and_uncordon(engine: Engine, pool: SimulatedPool) -> None:
-    """A node is emptied of a gang that moves with half of its learners, and used again by one that waited."""
+    """Drain a node of a gang that moves with half of its learners; a waiting job uses it afterwards."""
     administration, jobs = Administration(engine.lifecycle), engine.lifecycle.jobs
     for number, learners in ((1, (1, 2)), (2, (1, 1)), (3, (2, 2))):
         if f"job-{number}" not in jobs:
@@ -132,7 +132,7 @@ def beside(number: int, learners: int, *, gpus: int = 1, is_spread: bool = False
 
 
 async def go_together(engine: Engine, pool: SimulatedPool, *, joins_lost: int = 0) -> None:
-    """A gang on two nodes goes to one of them while it trains, when somebody there ends."""
+    """Consolidate a gang on one of its two nodes while it trains, when a job there ends."""
     jobs = engine.lifecycle.jobs
     pool.scripts["job-3"] = Script(steps=200, checkpoint_every_steps=50, is_live=True, joins_lost=joins_lost)
     for request in (beside(1, 1, is_spread=True), beside(2, 1, is_spread=True), beside(3, 2)):
@@ -151,12 +151,12 @@ async def go_together(engine: Engine, pool: SimulatedPool, *, joins_lost: int = 
 
 
 async def give_up_a_move(engine: Engine, pool: SimulatedPool) -> None:
-    """Who was to join the gang on that node dies before it does."""
+    """Play a migration whose joining learner dies before it joins."""
     await go_together(engine, pool, joins_lost=1)
 
 
 async def make_room(engine: Engine, pool: SimulatedPool) -> None:
-    """A gang on two nodes is restarted on one of them, so that one that waits has the other."""
+    """Restart a gang on one of its two nodes, so that a waiting job gets the other."""
     jobs = engine.lifecycle.jobs
     for job in ("job-1", "job-2", "job-3"):
         pool.scripts[job] = Script(steps=600, checkpoint_every_steps=200)

@@ -8,7 +8,7 @@ from dlaas_server.engine.job_stream import curves, thinned
 from jupyter_dlaas.wire.codec import Json
 
 
-def test_a_curve_keeps_nan_and_infinite_values_and_takes_back_what_a_rewind_says() -> None:
+def test_curve_keeps_nan_and_infinity_and_drops_rewound_steps() -> None:
     values = [1.0, "NaN", None, "-Infinity", "Infinity"]
     records: list[dict[str, Json]] = [
         {"t": 1.0, "step": step, "values": {"loss": value}} for step, value in enumerate(values)
@@ -20,7 +20,7 @@ def test_a_curve_keeps_nan_and_infinite_values_and_takes_back_what_a_rewind_says
     assert [value for _, _, value in thinned(found, 10)] == [1.0, "NaN", "NaN", "-Infinity"]
 
 
-def test_a_thinned_curve_keeps_its_spikes_and_the_first_nan_of_each_bucket() -> None:
+def test_thinned_curve_keeps_spikes_and_the_first_nan_per_bucket() -> None:
     points = [(step, 0.0, 1.0) for step in range(1000)]
     points[500:504] = [(500, 0.0, math.nan), (501, 0.0, math.nan), (502, 0.0, 9.0), (503, 0.0, math.inf)]
     found = thinned(points, 30)

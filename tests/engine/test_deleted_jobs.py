@@ -1,4 +1,4 @@
-"""What the store holds of a job that was deleted: nothing, on no page of its files."""
+"""Deleted jobs: no byte of them is left on any page of the store's files."""
 
 from __future__ import annotations
 

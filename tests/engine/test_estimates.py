@@ -1,4 +1,4 @@
-"""What is known of a job's length, and what its owner is told of its start."""
+"""Estimates of a job's length, and of its start as shown to its owner."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def completed(number: int, length_s: float, name: str = "job") -> Job:
     return replace(one, spec=spec, state=State.COMPLETED, started_s=1000.0, ended_s=1000.0 + length_s)
 
 
-def test_a_job_is_expected_to_run_as_long_as_those_of_its_name() -> None:
+def test_expected_run_time_follows_jobs_of_the_same_name() -> None:
     lengths = Lengths()
     for number, length_s in enumerate((20.0, 20.0, 3000.0, 3000.0)):
         lengths.learn(completed(number, length_s, name="short" if length_s < 100 else "job"))
@@ -33,7 +33,7 @@ def test_a_job_is_expected_to_run_as_long_as_those_of_its_name() -> None:
     assert lengths.known([job(9)], {}, 0.0)["job-9"].length_s == pytest.approx(3000.0)
 
 
-def test_the_same_cell_says_more_than_the_same_name_and_any_job_of_the_owner_more_than_nothing() -> None:
+def test_history_prefers_same_cell_then_name_then_owner() -> None:
     lengths = Lengths()
     for number, (cell, length_s) in enumerate((("a", 20.0), ("b", 3000.0)) * 2):
         one = completed(number, length_s)
@@ -48,7 +48,7 @@ def test_the_same_cell_says_more_than_the_same_name_and_any_job_of_the_owner_mor
     assert (found["job-8"].spread or 0) < (found["job-9"].spread or 0)
 
 
-def test_the_more_alike_jobs_ended_alike_the_less_doubt_is_left() -> None:
+def test_spread_shrinks_as_more_similar_jobs_agree() -> None:
     doubts, lengths = [], Lengths()
     for number in range(12):
         lengths.learn(completed(number, 100.0))
@@ -85,11 +85,11 @@ def test_a_job_that_reports_its_steps_is_known_by_them() -> None:
         (None, "Needs 1 GPU."),
     ],
 )
-def test_who_waits_is_told_when_it_is_expected_to_start(expected: tuple[float, float] | None, said: str) -> None:
+def test_wait_reason_contains_the_start_estimate(expected: tuple[float, float] | None, said: str) -> None:
     assert with_start(Wait("job-1", "Needs 1 GPU.", 1, 1), expected, 1000.0).reason == said
 
 
-def test_a_gang_that_could_start_smaller_is_told_how() -> None:
+def test_wait_reason_offers_a_smaller_size() -> None:
     gang = job(1, (4, 4))
 
     assert offered(gang, 2) == " With 2 GPUs it would start now: --gpus 2:4."
@@ -114,7 +114,7 @@ def test_offer_is_withdrawn_once_another_job_has_taken_the_devices() -> None:
     assert reason(started=training(other, *seats("n1", 2))) == "Needs 4 GPUs."
 
 
-def test_an_order_knows_what_ended_before_it_was_set_and_after() -> None:
+def test_order_learns_from_jobs_ended_before_and_after_its_selection() -> None:
     before, after = Lengths(), Lengths()
     for number in range(60):
         before.learn(completed(number, 10.0 * 1.2**number))
@@ -126,7 +126,7 @@ def test_an_order_knows_what_ended_before_it_was_set_and_after() -> None:
     assert after.order("gittins") is order
 
 
-def test_what_is_only_expected_is_ranked_by_what_that_means_and_a_count_of_steps_by_itself() -> None:
+def test_rank_uses_posterior_mean_unless_the_job_counts_steps() -> None:
     lengths, chance = Lengths(), Random(0)
     for number in range(40):
         lengths.learn(completed(number, chance.lognormvariate(5, 2)))
@@ -140,7 +140,7 @@ def test_what_is_only_expected_is_ranked_by_what_that_means_and_a_count_of_steps
     assert counted.mean_s is None
 
 
-def test_jobs_that_run_on_make_longer_what_is_expected_of_others() -> None:
+def test_overrunning_jobs_raise_the_expected_length_of_others() -> None:
     means = []
     for ran_s in (0.0, 1e6):
         lengths, chance = Lengths(), Random(0)
@@ -153,7 +153,7 @@ def test_jobs_that_run_on_make_longer_what_is_expected_of_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "left_s"),
+    ("fields", "left_s"),
     [
         ({"steps": 100}, 40.0),
         ({"fraction": 0.5}, 10.0),
@@ -162,10 +162,8 @@ def test_jobs_that_run_on_make_longer_what_is_expected_of_others() -> None:
         ({"fraction": 0.0}, None),
     ],
 )
-def test_the_time_left_is_known_from_steps_or_from_the_part_that_is_done(
-    told: dict[str, Any], left_s: float | None
-) -> None:
-    found = with_time_left(Progress(step=20, steps_per_s=2.0, **told))
+def test_time_left_comes_from_steps_or_completed_fraction(fields: dict[str, Any], left_s: float | None) -> None:
+    found = with_time_left(Progress(step=20, steps_per_s=2.0, **fields))
 
     assert found.left_s_low == (None if left_s is None else pytest.approx(left_s * 2 - (found.left_s_high or 0)))
 
@@ -188,7 +186,7 @@ def test_epochs_without_steps_give_the_time_left() -> None:
     assert found.length_s == pytest.approx(400.0)
 
 
-def test_pace_of_a_restarted_job_is_measured_anew() -> None:
+def test_pace_of_a_restarted_job_is_measured_again() -> None:
     fractions = Fractions()
     reports = [Progress(fraction=part, at_s=at_s) for part, at_s in ((0.0, 0.0), (0.5, 10.0), (0.25, 500.0))]
     assert [fractions.timed("a", one).left_s_high is None for one in reports] == [True, False, True]
@@ -219,7 +217,7 @@ def test_time_left_grows_while_an_epoch_is_overdue() -> None:
     assert 0.0 < left[-2] < left[-1]
 
 
-def test_time_in_halt_or_queue_is_not_taken_for_run_time() -> None:
+def test_time_halted_or_queued_does_not_count_as_run_time() -> None:
     """It trained 100 s, was halted for an hour at a checkpoint, and trained 50 s more."""
     one = replace(job(1), state=State.COMPLETED, started_s=1000.0, seated_s=4700.0, ran_s=100.0, ended_s=4750.0)
     lengths = Lengths()

@@ -118,7 +118,7 @@ def test_a_journal_takes_the_facts_of_a_leaving_job(disk: Path) -> None:
     journal.close()
 
 
-def test_a_document_is_delivered_in_the_space_of_the_last_one(disk: Path) -> None:
+def test_document_is_delivered_on_a_full_disk(disk: Path) -> None:
     folder = JobFolder("a-1", disk / "a-1")
     folder.create("ana", JobSpec(name="a"), {})
     documents = [Wanted(revision=n, goal=goal, generation=1, grace_s=30.0) for n, goal in enumerate(Goal)]

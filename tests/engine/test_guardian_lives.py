@@ -1,4 +1,4 @@
-"""What the engine knows of a guardian ends with the job's run: a later run starts without it."""
+"""Knowledge about a guardian ends with the job's run: a later run starts without it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_resume_reports_no_loss_of_the_former_guardian(
     play(scene)
 
 
-def test_a_late_delivery_says_nothing_of_the_next_guardian(
+def test_late_delivery_does_not_affect_the_next_guardian(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:

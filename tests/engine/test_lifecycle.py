@@ -1,4 +1,4 @@
-"""The loop on a simulated pool: what is accepted is never lost, what is asked happens once."""
+"""Control loop on a simulated pool: accepted jobs are never lost, and requests are applied once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def test_a_job_goes_from_queued_to_completed(play: Callable[..., None]) -> None:
+def test_job_passes_from_queued_to_completed(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit()
         await engine.until(engine.all_ended)
@@ -57,7 +57,7 @@ def test_a_job_goes_from_queued_to_completed(play: Callable[..., None]) -> None:
     play(scene)
 
 
-def test_the_log_of_an_ended_job_is_that_of_its_rank_0(play: Callable[..., None]) -> None:
+def test_log_of_an_ended_job_is_from_rank_0(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit(learners=(3, 3))
         await engine.until(engine.all_ended)
@@ -67,7 +67,7 @@ def test_the_log_of_an_ended_job_is_that_of_its_rank_0(play: Callable[..., None]
     play(scene)
 
 
-def test_progress_that_was_there_is_no_news_to_who_has_read_before(play: Callable[..., None]) -> None:
+def test_known_progress_is_not_sent_again_to_a_returning_reader(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit()
         await engine.until(lambda: job in engine.lifecycle.progress)
@@ -84,7 +84,7 @@ def test_progress_that_was_there_is_no_news_to_who_has_read_before(play: Callabl
     play(scene)
 
 
-def test_of_four_gangs_of_four_two_run_whole_and_two_wait_with_a_reason(play: Callable[..., None]) -> None:
+def test_two_of_four_gangs_run_and_two_wait(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         jobs = [await engine.submit(learners=(4, 4)) for _ in range(4)]
         await engine.until(lambda: engine.is_at(jobs[1], "PROCESSING"))
@@ -99,7 +99,7 @@ def test_of_four_gangs_of_four_two_run_whole_and_two_wait_with_a_reason(play: Ca
     play(scene)
 
 
-def test_the_same_key_gives_the_same_job_and_another_request_under_it_is_refused(play: Callable[..., None]) -> None:
+def test_request_key_is_idempotent_and_refuses_a_different_request(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         first = await engine.submit(submit(key="same-key"))
         assert await engine.submit(submit(key="same-key")) == first
@@ -109,7 +109,7 @@ def test_the_same_key_gives_the_same_job_and_another_request_under_it_is_refused
     play(scene)
 
 
-def test_what_the_pool_can_never_run_is_refused_before_anything_starts(play: Callable[..., None]) -> None:
+def test_infeasible_job_is_refused_at_submit(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         with pytest.raises(Refused, match="requests 16 GPUs, but the pool has only 8"):
             await engine.submit(learners=(16, 16))
@@ -119,7 +119,7 @@ def test_what_the_pool_can_never_run_is_refused_before_anything_starts(play: Cal
     play(scene)
 
 
-def test_a_press_on_plus_grows_the_job_and_it_goes_on_at_its_step(play: Callable[..., None]) -> None:
+def test_scaling_up_continues_from_the_current_step(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit(submit((1, 4)))
         await engine.scale(job, 2)
@@ -149,7 +149,7 @@ def test_of_many_presses_the_last_wins(play: Callable[..., None]) -> None:
     play(scene)
 
 
-def test_halt_gives_devices_back_and_resume_goes_on_at_the_step(play: Callable[..., None]) -> None:
+def test_halt_releases_devices_and_resume_continues_at_the_step(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit(submit((2, 2)))
         await engine.until(lambda: pool.step(job) >= 20)
@@ -167,7 +167,7 @@ def test_halt_gives_devices_back_and_resume_goes_on_at_the_step(play: Callable[.
     play(scene)
 
 
-def test_halt_resume_and_cancel_at_once_end_in_the_last_intent(play: Callable[..., None]) -> None:
+def test_simultaneous_halt_resume_and_cancel_end_in_the_last_intent(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit(submit((2, 2)))
         await engine.until(lambda: engine.is_at(job, "PROCESSING"))
@@ -208,7 +208,7 @@ def test_a_killed_guardian_is_replaced_and_the_learners_go_on(play: Callable[...
     play(scene)
 
 
-def test_a_bug_fails_the_job_at_once_and_its_neighbour_goes_on(play: Callable[..., None]) -> None:
+def test_user_error_fails_the_job_and_its_neighbour_continues(play: Callable[..., None]) -> None:
     bug = Failure(cause=Cause.YOUR_CODE, code="exception", what="ValueError: no", advice="Change the cell.")
 
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
@@ -248,7 +248,7 @@ def test_late_repeated_and_reordered_facts_end_the_same(play: Callable[..., None
     play(scene, trouble=trouble)
 
 
-def test_a_time_limit_halts_with_a_checkpoint_and_says_whose_it_was(play: Callable[..., None]) -> None:
+def test_time_limit_halts_with_a_checkpoint_and_names_itself(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         request = submit()
         limited = type(request)(
@@ -263,7 +263,7 @@ def test_a_time_limit_halts_with_a_checkpoint_and_says_whose_it_was(play: Callab
     play(scene)
 
 
-def test_an_engine_that_dies_is_replaced_by_one_that_goes_on(tmp_path: Path) -> None:
+def test_next_engine_continues_after_a_crash(tmp_path: Path) -> None:
     async def whole() -> None:
         clock = VirtualClock(1000.0)
         pool = SimulatedPool(nodes(), clock)
@@ -278,14 +278,14 @@ def test_an_engine_that_dies_is_replaced_by_one_that_goes_on(tmp_path: Path) -> 
         await again.until(again.all_ended)
 
         assert set(again.states().values()) == {State.COMPLETED}
-        assert [j.generation for j in again.lifecycle.jobs.values()] == [1, 1, 1, 1], "nobody was restarted"
+        assert [j.generation for j in again.lifecycle.jobs.values()] == [1, 1, 1, 1], "no job was restarted"
         assert pool.conflicts == []
         await again.close()
 
     asyncio.run(whole())
 
 
-def test_old_and_surplus_jobs_are_forgotten_and_unfinished_ones_never(play: Callable[..., None]) -> None:
+def test_retention_removes_old_and_surplus_jobs_but_no_unfinished_ones(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         for _ in range(3):
             await engine.submit()

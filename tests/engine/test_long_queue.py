@@ -1,4 +1,4 @@
-"""Jobs that come while many wait: accepted one by one, planned for together; in a crowd, told beside the loop."""
+"""Submits behind a long queue: accepted singly, planned together; behind a very long one, planned beside the loop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def behind_a_long_queue(folder: Path, scene: SCENE, *, waiting: int = LONG_QUEUE
     asyncio.run(act())
 
 
-def test_a_job_is_accepted_before_it_is_planned_for_and_has_its_place_a_moment_later(tmp_path: Path) -> None:
+def test_job_is_accepted_before_planning_and_placed_a_moment_later(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         late = await engine.submit()
         assert engine.is_at(late, "QUEUED")
@@ -52,7 +52,7 @@ def test_a_job_is_accepted_before_it_is_planned_for_and_has_its_place_a_moment_l
     behind_a_long_queue(tmp_path, scene)
 
 
-def test_a_device_that_comes_free_is_given_away_at_once_whoever_comes_at_that_moment(tmp_path: Path) -> None:
+def test_freed_device_is_allocated_at_once_despite_new_submits(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         await engine.act(holder, Event.CANCEL)
         await engine.submit()
@@ -62,7 +62,7 @@ def test_a_device_that_comes_free_is_given_away_at_once_whoever_comes_at_that_mo
     behind_a_long_queue(tmp_path, scene)
 
 
-def test_what_was_accepted_and_not_planned_for_is_there_after_a_crash(tmp_path: Path) -> None:
+def test_accepted_but_unplanned_jobs_survive_a_crash(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         late = await engine.submit()
         again = Engine(engine.folder, engine.pool, engine.clock)
@@ -76,7 +76,7 @@ def test_what_was_accepted_and_not_planned_for_is_there_after_a_crash(tmp_path: 
     behind_a_long_queue(tmp_path, scene)
 
 
-def test_a_short_list_holds_who_runs_then_the_first_in_line_newest_first(tmp_path: Path) -> None:
+def test_limited_list_has_running_jobs_then_first_of_the_queue(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         views = engine.requests.jobs("ana", state=None, owner=None, limit=4)
         assert [view.id for view in views] == ["job-4", "job-3", "job-2", holder]
@@ -86,12 +86,12 @@ def test_a_short_list_holds_who_runs_then_the_first_in_line_newest_first(tmp_pat
     behind_a_long_queue(tmp_path, scene)
 
 
-def in_a_crowd(folder: Path, scene: SCENE) -> None:
-    """The same, with more waiting than a turn looks at."""
+def behind_a_very_long_queue(folder: Path, scene: SCENE) -> None:
+    """Play a scene behind more waiting jobs than a turn examines."""
     behind_a_long_queue(folder, scene, waiting=PRUNED_JOBS_MIN + 10)
 
 
-def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_path: Path) -> None:
+def test_all_jobs_of_a_very_long_queue_get_a_reason(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         late = await engine.submit()
         await engine.until(lambda: late in engine.lifecycle.waits, limit_s=2.0)
@@ -103,10 +103,10 @@ def test_in_a_crowd_all_have_their_place_and_their_reason_a_moment_later(tmp_pat
         story = [str(event["text"]) for event in await engine.requests.story("ana", late)]
         assert any(text.startswith("Waiting: needs 1 GPU") for text in story)
 
-    in_a_crowd(tmp_path, scene)
+    behind_a_very_long_queue(tmp_path, scene)
 
 
-def test_in_a_crowd_a_device_that_comes_free_goes_to_the_first_in_line_at_once(tmp_path: Path) -> None:
+def test_head_of_a_very_long_queue_gets_the_freed_device(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
         await engine.until(lambda: len(engine.lifecycle.waits) == PRUNED_JOBS_MIN + 10, limit_s=10.0)
         first = min(engine.lifecycle.waits.values(), key=lambda wait: wait.place).job
@@ -115,22 +115,22 @@ def test_in_a_crowd_a_device_that_comes_free_goes_to_the_first_in_line_at_once(t
         await engine.until(lambda: engine.is_at(first, "DEPLOYING") or engine.is_at(first, "PROCESSING"))
 
         assert first not in engine.lifecycle.waits
-        assert len(engine.lifecycle.waits) == PRUNED_JOBS_MIN + 9, "the others keep the word that they had"
+        assert len(engine.lifecycle.waits) == PRUNED_JOBS_MIN + 9, "the others keep their reason"
         assert engine.clock.now_s() - now_s < 5.0
         await engine.until(
             lambda: engine.lifecycle.waits[f"job-{PRUNED_JOBS_MIN}"].of == PRUNED_JOBS_MIN + 9, limit_s=20.0
         )
 
-    in_a_crowd(tmp_path, scene)
+    behind_a_very_long_queue(tmp_path, scene)
 
 
-def test_of_a_crowd_the_first_are_told_when_they_are_expected_to_start(tmp_path: Path) -> None:
+def test_first_jobs_of_a_very_long_queue_get_start_estimates(tmp_path: Path) -> None:
     async def scene(engine: Engine, holder: str) -> None:
-        def told() -> list[int]:
+        def estimated_places() -> list[int]:
             waits = engine.lifecycle.waits.values()
             return sorted(wait.place for wait in waits if "Expected to start" in wait.reason)
 
-        await engine.until(lambda: bool(told()), limit_s=3e5)
-        assert told()[-1] <= FORECAST_JOBS_MAX
+        await engine.until(lambda: bool(estimated_places()), limit_s=3e5)
+        assert estimated_places()[-1] <= FORECAST_JOBS_MAX
 
-    in_a_crowd(tmp_path, scene)
+    behind_a_very_long_queue(tmp_path, scene)

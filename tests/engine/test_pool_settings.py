@@ -1,4 +1,4 @@
-"""What is asked of the pool: nodes that are cordoned and drained, queues, the order. All of it outlives the engine."""
+"""Settings of the pool: cordons, drains, queues, order. They survive the engine."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
 
 
 def wide(learners: tuple[int, int], *, name: str = "wide", queue: str = "default") -> Submit:
-    """A job with a learner on each node, if there is room."""
+    """Return a submit of a job with a learner on each node, if they fit."""
     request = submit(learners, name=name)
     return replace(request, spec=replace(request.spec, placement=Placement.SPREAD, queue=queue))
 
@@ -82,7 +82,7 @@ def has_checkpoint(engine: Engine, *jobs: str) -> Callable[[], bool]:
     return lambda: all(engine.lifecycle.jobs[job].checkpoint_step for job in jobs)
 
 
-def test_a_cordoned_node_takes_no_new_job_and_keeps_those_it_has(play: Callable[..., None]) -> None:
+def test_cordoned_node_gets_no_new_jobs_and_keeps_running_ones(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         first = await engine.submit(learners=(2, 2))
         await engine.until(lambda: engine.is_at(first, "PROCESSING"))
@@ -99,7 +99,7 @@ def test_a_cordoned_node_takes_no_new_job_and_keeps_those_it_has(play: Callable[
     play(scene, Script())
 
 
-def test_a_drain_shrinks_who_is_elastic_moves_who_fits_and_preempts_last(play: Callable[..., None]) -> None:
+def test_drain_shrinks_elastic_jobs_moves_others_and_preempts_last(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         elastic, fixed = (
             await engine.submit(wide((1, 2), name="elastic")),
@@ -136,7 +136,7 @@ def test_a_drain_shrinks_who_is_elastic_moves_who_fits_and_preempts_last(play: C
     play(scene)
 
 
-def test_who_has_room_elsewhere_moves_and_goes_on_from_its_checkpoint(play: Callable[..., None]) -> None:
+def test_drained_job_moves_and_continues_from_its_checkpoint(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         job = await engine.submit(learners=(2, 2))
         await engine.until(has_checkpoint(engine, job))
@@ -166,7 +166,7 @@ def test_a_job_without_a_checkpoint_stays_until_it_has_one(play: Callable[..., N
     play(scene)
 
 
-def test_who_is_in_the_way_and_writes_no_checkpoint_by_time_is_asked_for_one(play: Callable[..., None]) -> None:
+def test_blocking_job_without_periodic_checkpoints_gets_a_checkpoint_request(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         job = await engine.submit(learners=(2, 2))
         await engine.until(lambda: engine.is_at(job, "PROCESSING"))
@@ -181,9 +181,9 @@ def test_who_is_in_the_way_and_writes_no_checkpoint_by_time_is_asked_for_one(pla
         await engine.until(lambda: engine.is_at(low, "PROCESSING"))
         urgent = await engine.submit(submit((2, 2), name="urgent", priority=100))
         await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
-        told = [text for one in (job, low) for text in await texts(engine, one)]
-        assert f"The pool, for {urgent} (ana), requested a checkpoint; it is written at the next step." in told
-        assert any(text.startswith(f"Preempted: {urgent}") for text in told)
+        entries = [text for one in (job, low) for text in await texts(engine, one)]
+        assert f"The pool, for {urgent} (ana), requested a checkpoint; it is written at the next step." in entries
+        assert any(text.startswith(f"Preempted: {urgent}") for text in entries)
 
     play(scene, Script(steps=20_000, checkpoint_every_steps=0))
 
@@ -202,7 +202,7 @@ def test_a_drain_that_was_planned_for_another_picture_is_refused(play: Callable[
     play(scene)
 
 
-def test_what_was_set_outlives_an_engine_that_dies(tmp_path: Path) -> None:
+def test_pool_settings_survive_an_engine_crash(tmp_path: Path) -> None:
     async def whole() -> None:
         clock = VirtualClock(1000.0)
         pool = SimulatedPool(two_nodes(), clock, script=LONG)
@@ -232,7 +232,7 @@ def test_what_was_set_outlives_an_engine_that_dies(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-def test_only_who_runs_the_pool_sets_anything(play: Callable[..., None]) -> None:
+def test_only_administrators_change_pool_settings(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         asked = (
             lambda user: administration.cordon(user, "n1"),
@@ -273,7 +273,7 @@ def test_nodes_and_queues_that_there_are_not_are_named(play: Callable[..., None]
     play(scene)
 
 
-def test_what_a_job_was_told_of_its_start_is_put_to_the_test(play: Callable[..., None]) -> None:
+def test_start_estimate_is_compared_with_the_actual_start(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         for _ in range(2):
             await engine.submit(learners=(4, 4))
@@ -289,16 +289,16 @@ def test_what_a_job_was_told_of_its_start_is_put_to_the_test(play: Callable[...,
         assert tested[waits].said == said
         assert runs not in tested, "it did not wait"
         assert " start estimate" in engine.lifecycle.pool_view().track_record
-        told = await texts(engine, waits)
-        assert told[1].startswith("Waiting: needs 4 GPUs at once; 0 are free.")
-        assert told[2].startswith("Expected to start in ")
-        assert "Its start estimate was " in told[3]
-        assert "; it waited " in told[3]
+        entries = await texts(engine, waits)
+        assert entries[1].startswith("Waiting: needs 4 GPUs at once; 0 are free.")
+        assert entries[2].startswith("Expected to start in ")
+        assert "Its start estimate was " in entries[3]
+        assert "; it waited " in entries[3]
 
     play(scene, Script())
 
 
-def test_why_names_place_order_share_and_who_holds_what_until_when(play: Callable[..., None]) -> None:
+def test_why_names_place_order_share_and_device_holders(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         await engine.ask(administration.change_pool("ana", PoolChange(order=PoolOrder.FAIR)))
         await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=3)))
@@ -320,7 +320,7 @@ def test_why_names_place_order_share_and_who_holds_what_until_when(play: Callabl
     play(scene)
 
 
-def test_a_job_that_does_not_say_how_it_is_laid_out_is_laid_out_as_the_pool_does_now(play: Callable[..., None]) -> None:
+def test_job_without_a_placement_uses_the_pool_placement(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         packed = await engine.submit(learners=(2, 2))
         await engine.until(lambda: engine.is_at(packed, "PROCESSING"))
@@ -339,7 +339,7 @@ def test_a_job_that_does_not_say_how_it_is_laid_out_is_laid_out_as_the_pool_does
     play(scene)
 
 
-def test_a_gang_of_a_topology_pool_waits_for_one_node_says_so_and_takes_less_after_a_while(
+def test_topology_gang_waits_for_one_node_and_relaxes_later(
     play: Callable[..., None],
 ) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
@@ -358,7 +358,7 @@ def test_a_gang_of_a_topology_pool_waits_for_one_node_says_so_and_takes_less_aft
     play(scene, Script(steps=100_000))
 
 
-def test_a_queue_that_was_made_can_be_removed_again_once_nobody_is_in_it(play: Callable[..., None]) -> None:
+def test_created_queue_can_be_removed_once_empty(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         engine.lifecycle.configured = Policy(shares={"fixed": Share(guaranteed=1)})
         await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=2)))

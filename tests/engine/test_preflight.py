@@ -1,4 +1,4 @@
-"""What is said of a job before it is submitted."""
+"""Preflight: problems and start estimate of a job before it is submitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.pools.simulated.simulated_pool import Script, SimulatedPool
 from tests.pools.simulated.virtual_clock import VirtualClock
 
 
-def test_preflight_plans_by_what_the_order_has_learnt_of_this_pool(tmp_path: Path) -> None:
+def test_preflight_uses_the_lengths_that_the_order_learnt(tmp_path: Path) -> None:
     """Ben's job of unknown length waits for both devices, and is late. A short one may pass it, unless half of the
     pool's work is as short: then who is late goes first among these."""
 

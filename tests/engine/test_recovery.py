@@ -1,4 +1,4 @@
-"""A store that was lost or damaged: jobs are taken up from their directories, and no number is given twice."""
+"""Recovery of a lost or damaged store: jobs are rebuilt from their directories, and no number is reused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from jupyter_dlaas.wire.journal import (
     fact_to_line,
 )
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, State
-from tests.core.builders import job, told
+from tests.core.builders import job, with_fact
 
 KILLED = Failure(cause=Cause.YOUR_CODE, code="shape", what="ValueError: no", advice="See the line.")
 RUN = Wanted(
@@ -83,7 +83,7 @@ def taken_up(facts: list[Fact], document: Wanted | None = RUN) -> Job:
     return recovered(found, "CPU slot")
 
 
-def test_a_running_job_keeps_its_devices_and_goes_on() -> None:
+def test_recovered_running_job_keeps_its_devices_and_continues() -> None:
     found = taken_up(journal(*FIRST_LIFE, *TRAINED))
 
     assert (found.state, found.intent, found.is_closed, found.wish) == (State.PROCESSING, Intent.RUN, False, 2)
@@ -92,7 +92,7 @@ def test_a_running_job_keeps_its_devices_and_goes_on() -> None:
     document = wanted(found)
     assert document is not None
     assert (document.revision, document.generation, len(document.members)) == (7, 3, 2)
-    assert told(found, FactKind.COMPLETED, results=("model",)).state is State.COMPLETED
+    assert with_fact(found, FactKind.COMPLETED, results=("model",)).state is State.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_running_job_keeps_its_devices_and_goes_on() -> None:
         ([(FactKind.CLOSED, {"why": "stopped"})], None, State.FAILED),
     ],
 )
-def test_a_closed_job_ends_as_its_journal_tells(
+def test_recovered_closed_job_has_the_end_of_its_journal(
     end: list[tuple[FactKind, dict[str, object]]], document: Wanted | None, state: State
 ) -> None:
     found = taken_up(journal(*FIRST_LIFE, *TRAINED, *end), document)
@@ -115,7 +115,7 @@ def test_a_closed_job_ends_as_its_journal_tells(
     assert wanted(found) is None
 
 
-def test_a_job_that_was_leaving_goes_on_leaving() -> None:
+def test_recovered_leaving_job_still_leaves() -> None:
     failing = taken_up(
         journal(*TRAINED, (FactKind.LOST, {"generation": 3, "failure": KILLED})),
         Wanted(revision=8, goal=Goal.STOP, generation=3),
@@ -123,7 +123,7 @@ def test_a_job_that_was_leaving_goes_on_leaving() -> None:
     assert (failing.state, failing.failure, failing.is_closed) == (State.FAILED, KILLED, False)
     halting = taken_up(journal(*TRAINED), Wanted(revision=8, goal=Goal.HALT, generation=3))
     assert (halting.intent, halting.goal) == (Intent.HALT, Goal.HALT)
-    assert told(halting, FactKind.CLOSED, why="halted").state is State.HALTED
+    assert with_fact(halting, FactKind.CLOSED, why="halted").state is State.HALTED
 
     without_document = taken_up(journal(*TRAINED), None)
     document = wanted(without_document)
@@ -354,7 +354,7 @@ def refused(pool: Path, capfd: pytest.CaptureFixture[str]) -> str:
     return err.splitlines()[-1]
 
 
-def test_an_engine_that_cannot_run_says_why(
+def test_engine_that_cannot_start_prints_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -40,7 +40,7 @@ async def lent(engine: Engine, learners: tuple[int, int] = (4, 4)) -> str:
     return await engine.submit(replace(request, spec=replace(request.spec, spot=True)))
 
 
-def test_one_that_does_not_leave_is_ended_when_its_notice_is_over(tmp_path: Path) -> None:
+def test_spot_job_is_killed_after_its_notice(tmp_path: Path) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         spot = await lent(engine)
         await engine.until(lambda: engine.is_at(spot, "PROCESSING"))
@@ -57,12 +57,12 @@ def test_one_that_does_not_leave_is_ended_when_its_notice_is_over(tmp_path: Path
     play(tmp_path, Script(steps=1000, ignores_halt=True), scene)
 
 
-def test_one_that_listens_goes_on_where_it_was_also_if_the_engine_dies_meanwhile(tmp_path: Path) -> None:
+def test_checkpointed_spot_job_continues_even_after_an_engine_crash(tmp_path: Path) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         spot = await lent(engine)
         await engine.until(lambda: (engine.lifecycle.jobs[spot].checkpoint_step or 0) > 0)
         ours = await engine.submit(submit((4, 4), name="ours"))
-        await engine.lifecycle.turn()  # it was told; nobody has done anything yet
+        await engine.lifecycle.turn()  # it was notified; nothing has happened yet
         await engine.close()
         await engine.open()
         engine.lifecycle.configured = Policy(spot_notice_s=12.0)
@@ -77,7 +77,7 @@ def test_one_that_listens_goes_on_where_it_was_also_if_the_engine_dies_meanwhile
     play(tmp_path, Script(steps=60), scene)
 
 
-def test_an_elastic_one_gives_up_what_is_wanted_and_takes_it_again(tmp_path: Path) -> None:
+def test_elastic_spot_job_releases_needed_devices_and_grows_back(tmp_path: Path) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         spot = await lent(engine, (1, 4))
         await engine.until(lambda: engine.lifecycle.jobs[spot].checkpoint_step is not None)
@@ -91,7 +91,7 @@ def test_an_elastic_one_gives_up_what_is_wanted_and_takes_it_again(tmp_path: Pat
     play(tmp_path, Script(steps=400), scene)
 
 
-def test_when_it_starts_is_told_beside_ordinary_jobs(tmp_path: Path) -> None:
+def test_spot_jobs_get_start_estimates_beside_ordinary_ones(tmp_path: Path) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         spot = await lent(engine)
         await engine.until(engine.all_ended)  # the pool knows how long such a job runs
@@ -105,10 +105,10 @@ def test_when_it_starts_is_told_beside_ordinary_jobs(tmp_path: Path) -> None:
     play(tmp_path, Script(steps=600), scene)
 
 
-def test_a_notice_that_is_set_at_run_time_holds_from_then_on_and_is_in_what_others_are_told(tmp_path: Path) -> None:
+def test_notice_set_at_run_time_is_used_and_shown(tmp_path: Path) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
-        told = await engine.submit(submit((4, 4), name="ours"))
-        await engine.until(lambda: engine.is_at(told, "COMPLETED"))
+        ordinary = await engine.submit(submit((4, 4), name="ours"))
+        await engine.until(lambda: engine.is_at(ordinary, "COMPLETED"))
         first = await engine.submit(submit((4, 4), name="ours"))
         await engine.until(lambda: engine.is_at(first, "COMPLETED"))  # now it is known how long such jobs run
         spot = await lent(engine)

@@ -88,7 +88,7 @@ def test_a_loop_of_run_ends_as_an_undisturbed_one(job: Build, name: str) -> None
 
 @exhaustive
 @pytest.mark.parametrize("name", ["keras", "lightning", "huggingface"])
-def test_a_framework_s_own_loop_halts_and_goes_on_without_a_changed_line(job: Build, name: str) -> None:
+def test_unchanged_framework_loop_halts_and_continues(job: Build, name: str) -> None:
     source = (EXAMPLES / f"{name}_digits.py").read_text()
     assert "dlaas" not in source
 
@@ -112,7 +112,7 @@ def test_sharded_weights_go_on_at_another_number_of_learners(job: Build) -> None
 
 
 @exhaustive
-def test_sharded_weights_are_whole_in_each_checkpoint_from_which_a_lost_gang_goes_on(job: Build) -> None:
+def test_lost_gang_continues_from_complete_sharded_weights(job: Build) -> None:
     source = (EXAMPLES / "fsdp2_digits.py").read_text()
     one = job(source, outputs=("accuracy",), environment=ENVIRONMENT, framework="torch", checkpoint_every_s=0.01)
     one.run(learners=1)
@@ -132,7 +132,7 @@ def test_sharded_weights_are_whole_in_each_checkpoint_from_which_a_lost_gang_goe
     assert accuracy(one) > 0.9
 
 
-def test_any_program_stops_when_it_is_asked_and_finds_what_it_wrote(job: Build) -> None:
+def test_any_program_halts_on_request_and_finds_its_files(job: Build) -> None:
     source = (EXAMPLES / "plain_python.py").read_text()
     one = job(source, outputs=("step", "place"))
     one.run()

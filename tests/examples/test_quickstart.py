@@ -48,14 +48,14 @@ def test_the_demo_trains_the_quickstart(demo: subprocess.CompletedProcess[str]) 
     assert demo.returncode == 0, demo.stdout
 
 
-def test_the_demo_trains_on_as_many_learners_as_the_machine_gives(demo: subprocess.CompletedProcess[str]) -> None:
+def test_demo_trains_on_all_learners_of_the_machine(demo: subprocess.CompletedProcess[str]) -> None:
     found = re.search(r"Trained digits-\d+ on (\d+) learners?", demo.stdout)
 
     assert found is not None, demo.stdout
     assert int(found[1]) == min(2, len(os.sched_getaffinity(0)))
 
 
-def test_the_demo_prints_status_metrics_logs_accuracy_and_where_the_job_lies(
+def test_demo_prints_status_metrics_logs_accuracy_and_directory(
     demo: subprocess.CompletedProcess[str],
 ) -> None:
     directory = re.search(r"Job directory: (.+)", demo.stdout)

@@ -170,7 +170,7 @@ FOUND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_what_was_found_once_is_refused(pool: Pool, what: str) -> None:
+def test_earlier_findings_are_refused(pool: Pool, what: str) -> None:
     body = {"key": new_key(), "spec": {}, "source": "pass\n", **FOUND[what]}
     answer = pool.line.ask(Request("POST", "/dlaas/jobs", json.dumps(body).encode(), {}, is_valid=False))
 
@@ -185,13 +185,13 @@ def test_an_environment_that_no_process_can_have_is_refused(pool: Pool, environm
     assert (answer.status, error_complaint(answer)) == (400, None)
 
 
-def test_the_long_poll_brings_only_what_is_wanted(pool: Pool) -> None:
+def test_long_poll_returns_only_requested_kinds(pool: Pool) -> None:
     batch, _ = pool.client.stream(pool.known["id"][2], Cursor(), want=["log"], wait_s=0.0)
 
     assert {message["type"] for message in batch} == {"log"}
 
 
-def test_a_method_that_a_path_does_not_know_is_refused_in_our_form(pool: Pool) -> None:
+def test_unsupported_method_is_refused_as_json(pool: Pool) -> None:
     for method, path in wrong_methods(DESCRIPTION):
         target = path.replace("{id}", pool.known["id"][0]).replace("{name}", "x").replace("{path}", "x/y")
         answer = pool.line.ask(Request(method, target, None, {}, is_valid=False))
@@ -243,11 +243,11 @@ def test_no_frame_breaks_the_stream(pool: Pool, frames: list[str]) -> None:
                 assert message["code"] != "internal", message
 
 
-def test_the_description_that_is_served_is_the_one_that_was_checked(pool: Pool) -> None:
+def test_served_description_equals_the_checked_one(pool: Pool) -> None:
     assert pool.client.request("GET", "openapi.json") == DESCRIPTION
 
 
-def test_after_all_that_the_engine_is_the_same_and_takes_work(pool: Pool) -> None:
+def test_engine_still_accepts_work_afterwards(pool: Pool) -> None:
     state = engine_control.state(pool.folder)
     last = submit(pool.client, "last", "print('still here')\n", priority=1_000_000)
 

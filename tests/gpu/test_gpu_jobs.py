@@ -144,14 +144,14 @@ def test_a_usual_gpu_loop_trains_without_changes(kernel: Kernel, pool: Pool) -> 
     assert kernel.value("accuracy(model)") > 0.8
 
 
-def test_a_notebook_that_uses_the_gpu_does_not_keep_its_own_job_waiting(kernel: Kernel, pool: Pool) -> None:
+def test_notebook_using_the_gpu_does_not_block_its_job(kernel: Kernel, pool: Pool) -> None:
     kernel.run("ballast = torch.ones(2**30, dtype=torch.uint8, device=device); torch.cuda.synchronize()")
     kernel.run("%%train beside --wait\nprint(torch.ones(2, device='cuda').sum())")
     completed(pool, "beside")
     kernel.run("del ballast; torch.cuda.empty_cache()")
 
 
-def test_halt_frees_the_gpu_and_resume_goes_on_to_the_same_weights(kernel: Kernel, pool: Pool) -> None:
+def test_halt_frees_the_gpu_and_resume_reaches_equal_weights(kernel: Kernel, pool: Pool) -> None:
     cell = prepared(epochs=40, each=SLOWLY, exact=True)
     kernel.run("%%train whole -o model,where --wait\n" + prepared(epochs=40, exact=True))
     completed(pool, "whole")
@@ -206,7 +206,7 @@ def test_an_assert_on_the_device_is_the_programs_fault(kernel: Kernel, pool: Poo
     assert "class" in view.failure.advice or "label" in view.failure.advice, view.failure
 
 
-def test_the_second_job_waits_for_the_gpu_and_says_for_whom(kernel: Kernel, pool: Pool) -> None:
+def test_second_job_waits_for_the_gpu_naming_the_holder(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train first\n" + prepared(epochs=10**6, each=SLOWLY))
     pool.until("first", State.PROCESSING)
     kernel.run("%%train second\nprint(torch.cuda.device_count())")

@@ -24,6 +24,6 @@ def test_gpus_are_asked_for_and_become_learners() -> None:
         (SPEC, 2.5, "whole number"),
     ],
 )
-def test_what_it_may_not_have_is_refused_with_what_to_do(spec: JobSpec, gpus: int, says: str) -> None:
+def test_size_request_that_is_not_allowed_is_refused_with_advice(spec: JobSpec, gpus: int, says: str) -> None:
     with pytest.raises(NotAllowed, match=says.replace("(", r"\(")):
         learners_for(spec, gpus)

@@ -106,7 +106,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_two_learners_train_what_one_would(trained: list[dict[str, Any]], name: str) -> None:
+def test_two_learners_train_the_same_as_one(trained: list[dict[str, Any]], name: str) -> None:
     def batches(epoch: int) -> Any:
         return [batch for batch, _ in shares(epoch, 0, 1)]
 

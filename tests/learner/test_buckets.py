@@ -44,7 +44,7 @@ def _pass(ddp: DistributedDataParallel, seen: list[int]) -> list[int]:
     return list(seen)
 
 
-def test_buckets_are_from_the_first_step_on_what_ddp_makes_of_them_after_it() -> None:
+def test_ddp_buckets_are_settled_before_the_first_step() -> None:
     settled, seen = _watched(_model(), settles=True)
     native, others = _watched(_model(), settles=False)
 
@@ -94,7 +94,7 @@ def test_ddp_keeps_no_book_of_later_steps() -> None:
         (nn.Sequential(nn.EmbeddingBag(4, 2, sparse=True)), {}, "sparse=True"),
     ],
 )
-def test_what_needs_a_gang_that_never_changes_is_refused_in_one_that_may(
+def test_feature_for_fixed_gangs_is_refused_in_elastic_ones(
     model: nn.Module, options: dict[str, Any], named: str
 ) -> None:
     gang = Gang(torch.device("cpu"), 0, 1, Gate(), may_change=True)
@@ -117,7 +117,7 @@ def test_buckets_stay_as_they_are_over_changes_of_the_gang() -> None:
     assert len({one.untyped_storage().data_ptr() for one in gradients}) == 2, "they lie in the two buckets, not beside"
 
 
-def test_gradients_that_are_about_to_be_cleared_are_not_held_over_the_step() -> None:
+def test_gradients_about_to_be_cleared_are_not_held() -> None:
     model, steps = _model(), [0]
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     accumulated = Accumulated([("model", model), ("opt", opt)], lambda: steps[0])

@@ -30,7 +30,7 @@ def sent(state: Any) -> Any:
     return put_together(arrived, room)
 
 
-def test_a_state_is_written_without_torch_s_own_checksums_which_the_user_s_files_keep(tmp_path: Path) -> None:
+def test_checkpoints_are_written_without_torch_checksums(tmp_path: Path) -> None:
     state: dict[str, Any] = {"weights": torch.arange(LARGE), "array": np.arange(LARGE), "text": "x"}
     data = checkpoint_files.to_bytes(state)
     checkpoint_files.save_by_torch(state, tmp_path / "file")
@@ -65,7 +65,7 @@ def test_a_model_and_its_optimiser_arrive_as_they_left() -> None:
     torch.testing.assert_close(found["steps"], state["steps"], rtol=0, atol=0)
 
 
-def test_only_large_tensors_go_apart_and_those_that_train_keep_their_memory() -> None:
+def test_large_tensors_are_sent_apart_and_keep_their_memory() -> None:
     weights, small = torch.zeros(LARGE), torch.zeros(3)
     state = {"weights": weights, "small": small}
 
@@ -97,7 +97,7 @@ def test_any_tensor_arrives_with_its_shape_kind_and_values(one: torch.Tensor) ->
 
 
 @given(*[st.dictionaries(st.sampled_from("abcd"), st.integers() | st.lists(st.integers(), max_size=2))] * 3)
-def test_who_rehearsed_has_the_others_values_and_of_what_they_left_alone_those_of_the_beginning(
+def test_rehearsed_joiner_gets_changed_values_and_initial_others(
     before: dict[str, Any], rehearsed: dict[str, Any], theirs: dict[str, Any]
 ) -> None:
     script, other = (pickle.loads(pickle.dumps(before)) for _ in range(2))

@@ -21,7 +21,7 @@ def save(folder: Path, step: int, **content: Any) -> None:
     checkpoint_files.take(folder, Position(step=step), content, generation=1, learners=1, trained=())()
 
 
-def test_the_last_two_checkpoints_are_kept_and_a_second_one_of_a_step_counts(tmp_path: Path) -> None:
+def test_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
     for step, value in ((1, "a"), (2, "b"), (3, "c"), (3, "d")):
         save(tmp_path, step, value=value)
     loaded = checkpoint_files.load(tmp_path, may_tidy=True)

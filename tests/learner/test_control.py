@@ -25,7 +25,7 @@ sys.stdin.read()
 """
 
 
-def test_a_guardian_that_takes_nothing_holds_nobody_up_and_is_called_anew(tmp_path: Path) -> None:
+def test_unresponsive_guardian_blocks_no_learner_and_is_called_again(tmp_path: Path) -> None:
     with bind(socket.SOCK_STREAM, tmp_path / "guardian.sock", listen=8) as door:
         door.settimeout(30.0)
         learner = subprocess.Popen([sys.executable, "-c", _TELLS, str(tmp_path)], stdin=subprocess.PIPE)

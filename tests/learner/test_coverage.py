@@ -38,7 +38,7 @@ def history(sizes: list[int], *, learners_lost: int = 0) -> tuple[list[Fact], li
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 15))
-def test_a_sound_run_has_no_fault_at_any_sizes_tail_included(sizes: list[int], lost: int) -> None:
+def test_sound_run_has_no_fault_at_any_size(sizes: list[int], lost: int) -> None:
     assert not faults(*history(sizes, learners_lost=lost), range(SAMPLES), EPOCHS)
 
 
@@ -62,7 +62,7 @@ def test_a_step_that_is_committed_twice_is_found(first: int, end: int, what: str
     assert what in faults([*facts, again], rows, range(SAMPLES), EPOCHS)
 
 
-def test_a_hole_in_what_was_committed_is_found() -> None:
+def test_hole_in_committed_steps_is_found() -> None:
     facts, rows = history([2])
 
     assert "step 6 was not committed" in faults([facts[0], facts[2]], rows, range(SAMPLES), EPOCHS)

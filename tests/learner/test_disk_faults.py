@@ -63,7 +63,7 @@ def fill(folder: Path) -> Path:
 
 @trials
 @pytest.mark.parametrize("victim", each_nth([0, 1], 2))
-def test_a_gang_on_a_full_disk_trains_on_and_survives_a_death(on_a_small_disk: Job, victim: int, trial: int) -> None:
+def test_gang_on_a_full_disk_trains_and_survives_a_death(on_a_small_disk: Job, victim: int, trial: int) -> None:
     one = on_a_small_disk
     one.run(3)
     trains(one, 2)
@@ -82,7 +82,7 @@ def test_a_gang_on_a_full_disk_trains_on_and_survives_a_death(on_a_small_disk: J
 
 @exhaustive
 @trials
-def test_a_file_that_may_not_grow_costs_the_checkpoints_and_not_the_job(saving: Build, trial: int) -> None:
+def test_file_size_limit_costs_checkpoints_but_not_the_job(saving: Build, trial: int) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
     one = saving(limit + FAULTY.replace("losses = []\n", "losses = []; big = torch.zeros(100_000)\n", 1).replace(
         "fault();", 'run.state["big"] = big;'
@@ -99,9 +99,7 @@ def test_a_file_that_may_not_grow_costs_the_checkpoints_and_not_the_job(saving: 
 
 @trials
 @pytest.mark.parametrize("how", each_nth(["changed", "short", "gone"], 3))
-def test_a_gang_whose_last_checkpoint_is_damaged_goes_on_from_the_one_before(
-    saving: Build, how: str, trial: int
-) -> None:
+def test_gang_with_a_damaged_checkpoint_uses_the_one_before(saving: Build, how: str, trial: int) -> None:
     one = saving()
     one.run(3)
     trains(one, 2)

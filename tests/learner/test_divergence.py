@@ -34,7 +34,7 @@ def through(inner: Iterator[int]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("bar", [iter, through, enumerate], ids=["plain", "a bar", "enumerate"])
-def test_a_loop_that_is_left_tells_its_line(bar: Callable[[Iterator[int]], Any]) -> None:
+def test_left_loop_reports_its_line(bar: Callable[[Iterator[int]], Any]) -> None:
     lines: list[int] = []
 
     def returns() -> Any:
@@ -85,12 +85,12 @@ def test_a_loop_that_an_error_ends_was_not_left(bar: Callable[[Iterator[int]], A
         ([(7, Kind.GRADIENTS), (7, Kind.LATE_GRADIENTS)], ["", ""], "find_unused_parameters"),
     ],
 )
-def test_the_words_of_learners_tell_who_did_what(said: Any, at: list[str], expected: str) -> None:
+def test_divergence_report_names_learners_and_their_actions(said: Any, at: list[str], expected: str) -> None:
     words = [word_of(step, kind) for step, kind in said]
     assert expected in what_diverged(words, step=said[0][0], epoch=2, at=at)
 
 
-def test_the_report_of_an_early_stop_says_what_to_type() -> None:
+def test_report_of_an_early_stop_gives_the_code() -> None:
     report = report_of_epochs(["", " at cell [3], line 30", ""], 4)
     assert "Learner 1 left the loop over run.epochs at cell [3], line 30 in epoch 4, and the others with it." in report
     assert 'run.log(reduce="mean", loss=loss)["loss"]' in report
@@ -153,7 +153,7 @@ GANGS = {"live": ("", "manual"), "of fixed size": ("", "off"), "like GPUs": (INS
 
 
 @pytest.mark.parametrize(("inner", "gang"), covering((inner, gang) for inner in OTHER_WAYS for gang in GANGS))
-def test_a_learner_that_goes_another_way_ends_the_job_with_the_cause(job: Build, inner: str, gang: str) -> None:
+def test_diverging_learner_fails_the_job_with_the_cause(job: Build, inner: str, gang: str) -> None:
     begins, elastic = GANGS[gang]
     one = ended(job, begins + loops(inner=inner), elastic=elastic)
 
@@ -165,7 +165,7 @@ def test_a_learner_that_goes_another_way_ends_the_job_with_the_cause(job: Build,
     one.want_nothing()
 
 
-def test_parameters_that_nobody_averages_are_reported(job: Build) -> None:
+def test_parameters_that_are_not_averaged_are_reported(job: Build) -> None:
     apart = "critic = nn.Linear(5, 1).double(); other = torch.optim.SGD(critic.parameters(), lr=0.1)"
     step = "critic(x).mean().backward(); other.step()"
     source = loops(inner=step).replace("counter, seen = 0, []", f"{apart}\ncounter, seen = 0, []")

@@ -121,7 +121,7 @@ def line_of(failure: Failure) -> tuple[str, int] | None:
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_an_odd_exception_is_reported_with_class_message_cell_and_line(
+def test_unusual_exception_is_reported_with_class_message_and_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
     monkeypatch.setattr(failure_report, "_FULL_S", 0.5 if kind == "its text never comes" else 60.0)
@@ -138,7 +138,7 @@ def test_an_odd_exception_is_reported_with_class_message_cell_and_line(
     json.dumps(encode(failure), ensure_ascii=False).encode()  # as it is stored and sent
 
 
-def test_a_group_of_one_is_told_as_the_error_in_it_with_its_own_line(tmp_path: Path) -> None:
+def test_exception_group_of_one_is_reported_as_its_error(tmp_path: Path) -> None:
     program = "def fail():\n    raise ValueError('x')\ntry:\n    fail()\nexcept ValueError as error:\n"
     error, cells = caught(program + "    raise ExceptionGroup('tasks', [error])\n", tmp_path)
 
@@ -303,7 +303,7 @@ def test_a_hook_for_exceptions_is_called_as_in_a_script(plain_job: Build) -> Non
     assert one.log().endswith("ValueError: the cause\nmarked as failed: ValueError the cause True\n")
 
 
-def test_a_signal_from_outside_is_told_as_such(plain_job: Build) -> None:
+def test_external_signal_is_reported_as_such(plain_job: Build) -> None:
     one = plain_job("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
     one.run()
 
@@ -312,7 +312,7 @@ def test_a_signal_from_outside_is_told_as_such(plain_job: Build) -> None:
     assert (failure.code, failure.what) == ("terminated", "terminated from outside (SIGTERM)")
 
 
-def test_a_signal_that_comes_while_an_error_is_reported_changes_nothing(plain_job: Build) -> None:
+def test_signal_during_an_error_report_changes_nothing(plain_job: Build) -> None:
     one = plain_job(
         """
         import os, signal, time
@@ -347,7 +347,7 @@ EXITS = {
 
 
 @pytest.mark.parametrize("ending", EXITS)
-def test_a_program_that_ends_itself_with_an_error_is_told_by_code_message_and_line(tmp_path: Path, ending: str) -> None:
+def test_exit_with_an_error_is_reported_with_its_line(tmp_path: Path, ending: str) -> None:
     error, cells = caught(f"{CLASSES}\nimport sys; {ending}\n", tmp_path)
     assert isinstance(error, SystemExit)
 
@@ -363,7 +363,7 @@ def test_a_program_may_end_itself_well(code: Any) -> None:
     assert failure_report.is_success(SystemExit(code))
 
 
-def test_what_never_returns_is_left_after_a_while() -> None:
+def test_report_does_not_wait_for_endless_code() -> None:
     began_s = time.monotonic()
 
     assert failure_report._within(0.1, threading.Event().wait) is None

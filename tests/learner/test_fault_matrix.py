@@ -9,7 +9,7 @@ from tests.learner.fault_matrix import longest_stop_s
 KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed", advice="")
 
 
-def test_the_longest_stop_is_what_learners_tell_or_what_lies_between_an_end_and_what_follows() -> None:
+def test_longest_pause_is_measured_or_inferred() -> None:
     facts: list[Fact] = [
         GenerationStarted(n=0, at_s=1.0, idle_s=0.25),
         LearnerDown(n=1, at_s=2.0, member=0, failure=KILLED),

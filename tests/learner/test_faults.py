@@ -46,7 +46,7 @@ def ends_whole(job: Job, *, survivor: int | None = None) -> None:
 
 @trials
 @pytest.mark.parametrize("victim", each_nth([0, 1], 2))
-def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victim: int, trial: int) -> None:
+def test_hung_learner_is_killed_and_the_others_continue(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
     trains(one, victim)
@@ -62,7 +62,7 @@ def test_a_learner_that_hangs_is_ended_and_the_others_go_on(faulty: Build, victi
 
 @exhaustive
 @trials
-def test_a_learner_that_holds_the_interpreter_for_ever_is_ended_too(faulty: Build, trial: int) -> None:
+def test_learner_that_holds_the_gil_for_ever_is_killed(faulty: Build, trial: int) -> None:
     one = faulty()
     one.run(2)
     trains(one, 1)
@@ -88,7 +88,7 @@ def test_a_stopped_learner_is_ended_and_the_others_go_on(faulty: Build, victim: 
 
 @trials
 @pytest.mark.parametrize("how", each_nth(["call", "compute", "sleep"], 3))
-def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, how: str, trial: int) -> None:
+def test_busy_learner_is_awaited_and_named(faulty: Build, how: str, trial: int) -> None:
     one = faulty()
     one.run(2)
     trains(one, 1)
@@ -106,7 +106,7 @@ def test_a_busy_learner_is_waited_for_however_long_and_is_named(faulty: Build, h
 
 @trials
 @pytest.mark.parametrize("late_s", each_nth([2.5, 0.0], 2))
-def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Build, late_s: float, trial: int) -> None:
+def test_deadlocked_learners_are_killed_with_the_cause(faulty: Build, late_s: float, trial: int) -> None:
     wait = f"run.step == 30 and (time.sleep(run.rank * {late_s}), __import__('threading').Event().wait());"
     # Who moves is heard of up to a second later, on a busy machine later still.
     one = faulty(FAULTY.replace("fault();", wait), environment={"DLAAS_HANG_S": str(HANG_S + 1.5 * late_s)})
@@ -120,9 +120,7 @@ def test_learners_that_wait_for_each_other_are_ended_with_the_cause(faulty: Buil
 
 @exhaustive
 @trials
-def test_a_learner_that_comes_to_a_deadlock_after_another_was_ended_for_it_is_ended_too(
-    faulty: Build, trial: int
-) -> None:
+def test_second_learner_of_a_deadlock_is_killed_too(faulty: Build, trial: int) -> None:
     wait = f"run.step == 30 and (time.sleep(run.rank * {3 * HANG_S}), __import__('threading').Event().wait());"
     one = faulty(FAULTY.replace("fault();", wait))
     one.output("hurry").touch()
@@ -152,7 +150,7 @@ def test_learners_without_a_guardian_save_and_leave(faulty: Build, trial: int) -
 
 @exhaustive
 @trials
-def test_two_stopped_learners_of_three_are_ended_and_the_third_goes_on(faulty: Build, trial: int) -> None:
+def test_two_stopped_learners_are_killed_and_the_third_continues(faulty: Build, trial: int) -> None:
     one = faulty()
     one.run(3)
     trains(one, 2)
@@ -167,7 +165,7 @@ def test_two_stopped_learners_of_three_are_ended_and_the_third_goes_on(faulty: B
 
 
 @trials
-def test_a_gang_that_somebody_stopped_as_a_whole_goes_on_when_it_may(faulty: Build, trial: int) -> None:
+def test_wholly_stopped_gang_continues_when_resumed(faulty: Build, trial: int) -> None:
     one = faulty()
     one.run(2)
     trains(one, 1)
@@ -184,7 +182,7 @@ def test_a_gang_that_somebody_stopped_as_a_whole_goes_on_when_it_may(faulty: Bui
 
 @trials
 @pytest.mark.parametrize("victim", each_nth([0, 1], 2))
-def test_an_exception_in_one_learner_only_ends_the_job_and_says_where(faulty: Build, victim: int, trial: int) -> None:
+def test_exception_in_one_learner_fails_the_job_with_its_place(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
     trains(one, 2)
@@ -201,7 +199,7 @@ def test_an_exception_in_one_learner_only_ends_the_job_and_says_where(faulty: Bu
 
 @trials
 @pytest.mark.parametrize("victim", each_nth([0, 1], 2))
-def test_the_others_train_what_one_leaves_that_ends_early(faulty: Build, victim: int, trial: int) -> None:
+def test_others_train_the_share_of_an_early_leaver(faulty: Build, victim: int, trial: int) -> None:
     one = faulty()
     one.run(3)
     trains(one, 2)
@@ -213,9 +211,7 @@ def test_the_others_train_what_one_leaves_that_ends_early(faulty: Build, victim:
 
 @trials
 @pytest.mark.parametrize(("size", "how"), each_nth([(3, "hold"), (1, "hold"), (3, "block")], 3))
-def test_a_learner_that_cannot_leave_does_not_outlive_its_guardian_by_long(
-    faulty: Build, size: int, how: str, trial: int
-) -> None:
+def test_stuck_learner_soon_ends_after_its_guardian(faulty: Build, size: int, how: str, trial: int) -> None:
     """`block` is blind to SIGTERM; `hold` lets no thread of Python run. The others wait for it in native code."""
     one = faulty(environment={"DLAAS_TTL_S": "2", "DLAAS_HANG_S": "60"})
     one.run(size)
@@ -257,7 +253,7 @@ def test_a_group_that_one_learner_cannot_build_is_built_again(faulty: Build, *, 
 
 
 @trials
-def test_a_learner_that_hears_nothing_any_more_ends_and_the_others_go_on(faulty: Build, trial: int) -> None:
+def test_isolated_learner_exits_and_the_others_continue(faulty: Build, trial: int) -> None:
     """An error in the thread that listens to the guardian."""
     deaf = "run.step == 8 and me == '1' and setattr(run.internals.context.control, 'on_message', int); fault();"
     one = faulty(FAULTY.replace("fault();", deaf))
@@ -300,7 +296,7 @@ groups.broadcast = dying(groups.broadcast)
 @exhaustive
 @trials
 @pytest.mark.parametrize("way", each_nth([BY_NETWORK, BY_MEMORY], 2), ids=["network", "memory"])
-def test_a_learner_that_dies_while_it_gives_its_state_holds_up_nobody(faulty: Build, way: str, trial: int) -> None:
+def test_death_of_a_state_sender_blocks_no_learner(faulty: Build, way: str, trial: int) -> None:
     """gloo does not tell who receives that the other end is gone, within a message."""
     source = FAULTY.replace("losses = []\n", "losses = []\n" + DIES_GIVING + way, 1)
     prepare = "model, opt, scheduler = run.prepare(model, opt, scheduler=scheduler)"

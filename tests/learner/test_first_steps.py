@@ -67,7 +67,7 @@ def test_a_short_training_is_reported_at_its_end(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith(SAID)
 
 
-def test_a_training_of_the_returned_model_says_nothing_and_is_looked_at_once(
+def test_training_of_the_returned_model_gives_no_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = nn.Linear(2, 1)
@@ -92,7 +92,7 @@ def test_two_optimisers_that_take_turns_say_nothing(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
-def test_a_model_that_is_bound_only_at_the_end_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_bound_only_at_the_end_gives_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     old, new = nn.Linear(2, 1), nn.Linear(2, 1)
     script = {"model": old}
     check = checked(**script)
@@ -105,7 +105,7 @@ def test_a_model_that_is_bound_only_at_the_end_says_nothing(capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
-def test_a_moving_average_that_is_returned_alone_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_returned_moving_average_gives_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(2, 1)
     average = copy.deepcopy(model)
     check = checked(average=average)
@@ -117,7 +117,7 @@ def test_a_moving_average_that_is_returned_alone_says_nothing(capsys: pytest.Cap
     assert capsys.readouterr().err == ""
 
 
-def test_a_job_that_returns_no_model_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_without_a_model_result_gives_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(2, 1)
     check = checked(history=[1.0])
 

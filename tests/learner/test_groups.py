@@ -142,7 +142,7 @@ def _play(folder: Path, learner: str, size: int, *more: object, ends: int = 0) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path, way: str) -> None:
+def test_all_reduce_is_right_and_bitwise_equal_for_all(tmp_path: Path, way: str) -> None:
     told = _play(tmp_path, _SUMS, 4, way)
     for size in range(2, 5):
         found = [told[str(rank)]["found"][str(size)] for rank in range(size)]
@@ -151,7 +151,7 @@ def test_a_sum_is_right_and_the_same_to_the_last_bit_for_all(tmp_path: Path, way
 
 
 @pytest.mark.parametrize(("numbers", "way"), covering((n, way) for n in (10, 1_000_000) for way in WAYS))
-def test_a_cut_frees_who_waits_for_one_that_lives_and_says_nothing(tmp_path: Path, numbers: int, way: str) -> None:
+def test_cut_frees_a_learner_waiting_for_a_silent_one(tmp_path: Path, numbers: int, way: str) -> None:
     told = _play(tmp_path, _CUT, 2, numbers, way)
     assert told["1"]["freed"]
 
@@ -213,7 +213,7 @@ def learner(rank, group):
 """
 
 
-def test_what_one_gives_through_shared_memory_arrives_whole_however_large(tmp_path: Path) -> None:
+def test_shared_memory_transfers_tensors_of_any_size(tmp_path: Path) -> None:
     told = _play(tmp_path, _GIVEN, 3)
     assert [one["found"] for one in told.values()] == [[True] * 9] * 3
 
@@ -234,7 +234,7 @@ def learner(rank, group):
 """
 
 
-def test_who_adds_up_with_one_that_is_killed_is_freed_without_a_word_from_outside(tmp_path: Path) -> None:
+def test_all_reduce_with_a_killed_peer_is_freed(tmp_path: Path) -> None:
     told = _play(tmp_path, _KILLED, 3, ends=9)
     assert set(told) == {"0", "2"}
     assert "learner 1" in told["0"]["freed"]  # an error of its connection, or its end: whichever came first
@@ -261,7 +261,7 @@ def learner(rank, group):
 
 
 @pytest.mark.parametrize("why", ["boot", "refused"])
-def test_where_one_cannot_share_memory_nobody_does_and_sums_go_by_the_network(tmp_path: Path, why: str) -> None:
+def test_without_shared_memory_all_use_the_network(tmp_path: Path, why: str) -> None:
     told = _play(tmp_path, _APART, 3, why)
     assert list(told.values()) == [{"has_room": False, "sum": [3.0] * 3}] * 3
 
@@ -278,7 +278,7 @@ def learner(rank, group):
 """
 
 
-def test_what_shared_memory_has_no_room_for_is_left_to_the_network(tmp_path: Path) -> None:
+def test_tensors_too_large_for_shared_memory_use_the_network(tmp_path: Path) -> None:
     told = _play(tmp_path, _LARGE, 2)
     assert (
         list(told.values())
@@ -313,7 +313,7 @@ except RuntimeError:
 """
 
 
-def test_a_cut_frees_who_receives_from_one_that_died_in_the_middle_of_it() -> None:
+def test_cut_frees_the_receiver_of_a_dead_sender() -> None:
     """One gives 100 MB to the other again and again: gloo tells nobody of an end within a message."""
     c10d: Any = dist
     store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

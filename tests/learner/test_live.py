@@ -99,7 +99,7 @@ def told_epoch(job: Job, epoch: int) -> Iterator[None]:
         liar.join()
 
 
-def test_who_rehearsed_in_a_later_epoch_trains_in_that_of_the_others(live: Job, weights: dict[str, Any]) -> None:
+def test_joiner_rehearsed_in_a_later_epoch_trains_the_present_one(live: Job, weights: dict[str, Any]) -> None:
     """What is told of the progress may be ahead of those who train: a leaver said so, or a step is made again."""
     live.run(1)
     trains(live, 0, steps=12)
@@ -113,9 +113,7 @@ def test_who_rehearsed_in_a_later_epoch_trains_in_that_of_the_others(live: Job, 
     assert_whole(live, weights)
 
 
-def test_what_a_rehearsal_appended_to_a_list_that_is_still_empty_with_the_others_is_gone(
-    job: Build, weights: dict[str, Any]
-) -> None:
+def test_lists_filled_by_a_rehearsal_are_emptied(job: Build, weights: dict[str, Any]) -> None:
     """It rehearses in a later epoch than the first, in which the others are, and comes by all that follows a pass."""
     slowly = LIVE.replace("time.sleep(0.0", "time.sleep(0.2 if run.world_size == 1 and epoch == 0 else 0.0")
     one = job(slowly, **OPTIONS)
@@ -182,9 +180,7 @@ def test_two_learners_killed_at_once_leave_the_third_one_training(live: Job, wei
 
 
 @pytest.mark.parametrize("victim", each_nth([2, 0], 2))
-def test_a_learner_killed_in_a_change_costs_neither_the_job_nor_a_sample(
-    live: Job, weights: dict[str, Any], victim: int
-) -> None:
+def test_learner_killed_during_a_resize_costs_no_sample(live: Job, weights: dict[str, Any], victim: int) -> None:
     """One of those who train, or the one who is about to join."""
     live.run(2)
     trains(live, 1)
@@ -219,7 +215,7 @@ def test_a_killed_guardian_is_replaced_and_the_gang_still_changes(
     assert_whole(live, weights)
 
 
-def test_a_gang_that_changed_halts_and_goes_on_from_its_checkpoint(live: Job, weights: dict[str, Any]) -> None:
+def test_resized_gang_halts_and_continues_from_its_checkpoint(live: Job, weights: dict[str, Any]) -> None:
     live.run(1)
     trains(live, 0)
     live.resize(0, fresh=2)
@@ -235,7 +231,7 @@ def test_a_gang_that_changed_halts_and_goes_on_from_its_checkpoint(live: Job, we
         assert found[name].numpy() == pytest.approx(value.numpy(), abs=1e-9), name
 
 
-def test_a_change_that_comes_at_the_very_end_ends_with_the_job(live: Job, weights: dict[str, Any]) -> None:
+def test_resize_at_the_end_ends_with_the_job(live: Job, weights: dict[str, Any]) -> None:
     live.output("hurry").touch()
     live.run(1)
     trains(live, 0, steps=9 * EPOCHS - 3)
@@ -245,7 +241,7 @@ def test_a_change_that_comes_at_the_very_end_ends_with_the_job(live: Job, weight
     assert_whole(live, weights)
 
 
-def test_an_error_in_one_learner_is_the_jobs_and_is_not_survived(job: Build) -> None:
+def test_user_error_in_one_learner_fails_the_job(job: Build) -> None:
     one = job(LIVE.replace("loss.backward()", "loss.backward(); 1 / (run.step < 12 or run.rank < 1)"), **OPTIONS)
     one.run(2)
 

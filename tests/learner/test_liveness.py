@@ -25,12 +25,12 @@ from jupyter_dlaas.learner.checkpoint.liveness import dead_names
         ("loss = f(x); exec('loss')", set()),
     ],
 )
-def test_names_that_an_iteration_binds_before_it_reads_them_are_dead(body: str, expected: set[str]) -> None:
+def test_names_bound_before_read_in_an_iteration_are_dead(body: str, expected: set[str]) -> None:
     source = "for x in run.batches(data):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     assert dead_names(source, 1) == expected
 
 
-def test_names_that_a_function_reads_are_not_dead_and_its_own_do_not_count() -> None:
+def test_names_read_by_a_function_are_live() -> None:
     source = dedent(
         """
         def report():
@@ -44,7 +44,7 @@ def test_names_that_a_function_reads_are_not_dead_and_its_own_do_not_count() -> 
     assert dead_names(source, 5) == {"x", "out"}
 
 
-def test_the_innermost_loop_of_the_line_counts_and_other_lines_have_none() -> None:
+def test_innermost_loop_of_the_line_counts() -> None:
     source = "for epoch in run.epochs(3):\n    mean = 0\n    for x in run.batches(data):\n        y = x\n"
     assert dead_names(source, 1) == {"epoch", "mean", "x", "y"} - {"x", "y"}
     assert dead_names(source, 3) == {"x", "y"}

@@ -56,7 +56,7 @@ def test_a_death_in_a_change_costs_the_loop_nothing(looping: Build, name: str, v
 
 @trials
 @pytest.mark.parametrize("victim", each_nth([0, 1], 2))
-def test_a_killed_data_worker_costs_its_learner_and_not_the_job(looping: Build, victim: int, trial: int) -> None:
+def test_killed_data_worker_costs_its_learner_not_the_job(looping: Build, victim: int, trial: int) -> None:
     one = looping("workers")
     one.run(3)
     trains(one, 2)

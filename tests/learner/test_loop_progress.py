@@ -76,7 +76,7 @@ QUARTERS = [(0, 4, 0.0), (1, 4, 0.25), (2, 4, 0.5), (3, 4, 0.75)]
         "for name, item in table.items():",
     ],
 )
-def test_a_loop_tells_its_round_and_how_many_there_are(head: str) -> None:
+def test_loop_reports_iteration_and_total(head: str) -> None:
     names = {
         "n": 4,
         "start": 6,
@@ -106,7 +106,7 @@ def test_a_loop_tells_its_round_and_how_many_there_are(head: str) -> None:
         "t = 0\nwhile t < n:\n    for batch in batches:\n        look()\n        step()\n        t += 1",
     ],
 )
-def test_a_while_loop_tells_its_steps_by_what_it_counts(text: str) -> None:
+def test_while_loop_reports_steps_by_its_counter(text: str) -> None:
     found = spots(text, n=4, done=False, batches=iter("abcd"))
 
     assert [(one.step, one.steps, one.fraction) for one in found if one is not None] == [
@@ -181,13 +181,13 @@ def test_functions_around_a_loop_hide_nothing() -> None:
     assert [fraction for *_, fraction in epochs(source)] == [n / 8 for n in range(8)]
 
 
-def test_folds_around_epochs_count_whole_and_the_epoch_is_that_of_the_fold() -> None:
+def test_folds_count_as_a_whole_and_epochs_per_fold() -> None:
     source = "for fold in range(2):\n    for epoch in range(4):\n        look()\n        step()"
 
     assert epochs(source) == [(e, 4, (fold * 4 + e) / 8) for fold in range(2) for e in range(4)]
 
 
-def test_one_training_after_another_each_counts_its_part() -> None:
+def test_successive_trainings_each_count_their_part() -> None:
     loop = "for epoch in range(2):\n    look()\n    step()\n"
 
     found = [one for one in spots(loop + loop) if one is not None]
@@ -195,7 +195,7 @@ def test_one_training_after_another_each_counts_its_part() -> None:
     assert [(one.step, one.steps) for one in found] == [(0, 4), (1, 4), (2, 4), (3, 4)]
 
 
-def test_loops_that_prepare_or_evaluate_do_not_count_beside_a_training() -> None:
+def test_preparation_and_evaluation_loops_do_not_count() -> None:
     other = "for i in range(4):\n    look()\n"
 
     assert epochs(f"{other}for epoch in range(2):\n    look()\n    step()\n{other}") == [(0, 2, 0.0), (1, 2, 0.5)]
@@ -227,7 +227,7 @@ class Broken:
         "m = 4\nfor epoch in range(m):\n    m = 99\n    look()\n    step()",
     ],
 )
-def test_what_cannot_be_known_without_running_code_is_not_told(text: str) -> None:
+def test_totals_that_need_running_code_are_not_reported(text: str) -> None:
     broken = Broken()
     found = spots(text, loader=lambda: iter([1, 2]), n=lambda: 4, groups=lambda: iter([1, 2]), broken=broken)
 
@@ -241,7 +241,7 @@ def test_a_range_keeps_the_length_that_it_began_with() -> None:
     assert epochs(text, n=4) == QUARTERS
 
 
-def test_the_end_of_a_loop_joins_lines_that_tell_none_and_leaves_their_places_alone() -> None:
+def test_loop_end_applies_to_lines_without_a_position() -> None:
     shown: list[tuple[Any, ...]] = []
     run: Any = SimpleNamespace(
         show=lambda *told: shown.append(told), is_looping=False, names_logged=set(), record=lambda *_, **__: None
@@ -278,7 +278,7 @@ def train(n):
         ("t = 0\nwhile t < 48:\n    lr = 0.1\n    w -= lr * w\n    time.sleep(0.05)\n    t += 1", None),
     ],
 )
-def test_a_job_of_a_plain_loop_shows_how_far_it_is(job: Build, body: str, epochs: int | None) -> None:
+def test_plain_loop_shows_its_progress(job: Build, body: str, epochs: int | None) -> None:
     one = ran(job, PLAIN.format(body=body))
     found = progress(one)
 
@@ -308,7 +308,7 @@ def test_a_look_keeps_no_object_of_the_program_alive() -> None:
     assert train() == (True, True, None)
 
 
-def test_variables_of_a_function_that_reads_its_own_locals_are_left_alone() -> None:
+def test_functions_that_read_their_locals_are_left_alone() -> None:
     def train() -> Any:
         kept = locals()
         first = 1
@@ -317,7 +317,7 @@ def test_variables_of_a_function_that_reads_its_own_locals_are_left_alone() -> N
     assert train() == (sys.version_info < (3, 13), {}, 1)
 
 
-def test_an_error_in_a_look_ends_the_looking_and_not_the_learner(
+def test_error_in_an_observation_ends_the_observation_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     context: Any = SimpleNamespace(job_dir=tmp_path, spec=SimpleNamespace(cells={}))

@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_trains_on_a_changing_gang_what_it_trains_on_one_learner(job: Build, name: str) -> None:
+def test_loop_trains_the_same_on_a_changing_gang(job: Build, name: str) -> None:
     alone, live = job(program(LOOPS[name]), **OPTIONS), job(program(LOOPS[name]), **OPTIONS)
     alone.output("hurry").touch()
     alone.run(1)

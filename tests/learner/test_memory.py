@@ -37,10 +37,10 @@ def _faults(job: Job) -> int:
     return found
 
 
-def test_memory_that_is_freed_at_each_step_is_not_faulted_in_again(job: Callable[..., Job]) -> None:
+def test_memory_freed_at_each_step_is_not_faulted_again(job: Callable[..., Job]) -> None:
     assert _faults(job(PROGRAM, outputs=("faults",))) < 10 * STEPS, "400 pages a block go back to the kernel each time"
 
 
 @pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"])
-def test_who_sets_the_c_library_s_own_variables_has_them(job: Callable[..., Job], variable: str) -> None:
+def test_user_settings_of_malloc_are_kept(job: Callable[..., Job], variable: str) -> None:
     assert _faults(job(PROGRAM, outputs=("faults",), environment={variable: "4096"})) > 100 * STEPS

@@ -67,12 +67,12 @@ def test_whatever_is_one_number_can_be_logged(value: Any, number: float) -> None
 
 
 @pytest.mark.parametrize(("value", "said"), REFUSED, ids=lambda one: type(one).__name__)
-def test_a_value_that_is_no_number_names_its_metric_and_what_to_log_instead(value: Any, said: str) -> None:
+def test_non_numeric_value_names_its_metric_with_advice(value: Any, said: str) -> None:
     with pytest.raises(TypeError, match="^" + re.escape(f"run.log(loss=…): {said}")):
         Run(None).log(rate=0.1, loss=value)
 
 
-def test_an_error_of_the_device_stays_the_cause_and_says_which_metric_was_read() -> None:
+def test_device_error_stays_the_cause_and_names_the_metric() -> None:
     class Lost:
         shape = ()
 
@@ -101,7 +101,7 @@ def test_printed_digits_without_end_are_no_error_and_no_position(text: str) -> N
     assert found is None or all(math.isfinite(one) for one in found.values.values())
 
 
-def test_a_metric_that_becomes_nan_or_infinite_is_told_once_also_after_a_restart(
+def test_non_finite_metric_is_reported_once_across_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
@@ -121,7 +121,7 @@ def test_a_metric_that_becomes_nan_or_infinite_is_told_once_also_after_a_restart
     ]
 
 
-def test_a_metric_that_was_taken_back_is_told_again(
+def test_rewound_non_finite_metric_is_reported_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
@@ -138,7 +138,7 @@ def test_a_metric_that_was_taken_back_is_told_again(
     ]
 
 
-def test_the_report_of_a_nan_names_what_finds_it_in_the_framework_that_is_loaded(
+def test_nan_report_names_the_debugging_aid_of_the_framework(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)

@@ -285,7 +285,7 @@ def result_of(folder: Path, source: str, halts: tuple[int, ...] = ()) -> Any:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_job_that_is_halted_twice_ends_as_one_that_is_not(tmp_path: Path, name: str) -> None:
+def test_twice_halted_job_ends_like_an_undisturbed_one(tmp_path: Path, name: str) -> None:
     source = program(name)
     assert result_of(tmp_path / "halted", source, (2, 3)) == result_of(tmp_path / "alone", source)
 
@@ -309,9 +309,7 @@ def test_random_programs_with_random_halts_end_as_without(tmp_path: Path, seed: 
 LOOP: Final = program("counters").replace("    result = ", "    counted = ")
 
 
-def test_a_running_iterator_is_named_before_training_and_again_nothing_else(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_running_iterator_is_reported_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = LOOP.replace("if __name__", "def forever():\n    while True: yield 1\nones = forever()\nif __name__", 1)
     source = source.replace("total += next(numbers)", "total += next(ones)")
     start(tmp_path, source, stop_at=3)
@@ -321,9 +319,7 @@ def test_a_running_iterator_is_named_before_training_and_again_nothing_else(
     assert "run.batches" in told[0]
 
 
-def test_a_file_that_opening_empties_is_named_and_one_that_is_appended_to_is_not(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_file_truncated_on_open_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     files = f"table = open('{tmp_path}/table', 'w'); journal = open('{tmp_path}/journal', 'a')\n"
     source = LOOP.replace("if __name__", f"{files}if __name__", 1).replace(
         "total += next(numbers)",
@@ -339,18 +335,14 @@ def test_a_file_that_opening_empties_is_named_and_one_that_is_appended_to_is_not
     "line",
     ["bar = __import__('tqdm').tqdm(total=3)", "lock = __import__('threading').Lock()", "log = print", "f = lambda: 0"],
 )
-def test_what_a_program_makes_again_is_not_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str
-) -> None:
+def test_recreated_object_is_not_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str) -> None:
     source = LOOP.replace("ABOVE", "").replace("if __name__", f"{line}\nif __name__", 1)
     source = source.replace("total += next(numbers)", f"{line}; total += 1")
     start(tmp_path, source, stop_at=3)
     assert not [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
 
 
-def test_what_cannot_be_stored_is_named_once_and_the_rest_is_kept(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unstorable_object_is_reported_once_and_others_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = LOOP.replace("total += next(numbers)", "kept['walk'] = (i for i in range(3)); kept['n'] += 1; total += 1")
     source = source.replace("total = 0", "total = 0; kept = {'n': 0}").replace(
         "counted = {", "result = {'kept': kept['n'], "
@@ -388,7 +380,7 @@ box, hits = {}, 0
 
 
 @pytest.mark.parametrize(("limit", "steps"), [(4, 4), (0, 6)])
-def test_a_checkpoint_of_which_an_object_cannot_be_made_costs_no_work(
+def test_checkpoint_with_an_unloadable_object_costs_no_work(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, limit: int, steps: int
 ) -> None:
     begun: list[int] = []

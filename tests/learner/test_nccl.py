@@ -13,7 +13,7 @@ _c10d: Final[Any] = dist
 
 
 @pytest.mark.skipif("not __import__('torch').distributed.is_nccl_available()", reason="needs a GPU build of PyTorch")
-def test_this_torch_has_what_giving_up_a_communicator_takes() -> None:
+def test_torch_supports_aborting_a_communicator() -> None:
     assert nccl_group.is_able()
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = nccl_group._GIVE_UP
@@ -34,7 +34,7 @@ def test_a_gang_on_cpus_has_no_half_on_devices() -> None:
         ("NCCL error: remote process exited", RuntimeError),
     ],
 )
-def test_what_the_program_broke_on_its_gpu_is_not_taken_for_a_lost_learner(said: str, heard: type[Exception]) -> None:
+def test_gpu_error_of_the_program_is_no_lost_learner(said: str, heard: type[Exception]) -> None:
     with pytest.raises(heard, match=said) as found, nccl_group.aloud():
         raise RuntimeError(said)
     assert isinstance(found.value, RuntimeError) is (heard is RuntimeError)

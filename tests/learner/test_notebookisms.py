@@ -40,7 +40,7 @@ def raw_log(job: Job) -> str:
     return (job.dir / "learner-0" / "stdout.log").read_bytes().decode()
 
 
-def test_figures_that_are_shown_or_left_open_are_kept_as_pictures(job: Build) -> None:
+def test_shown_or_open_figures_are_saved_as_pictures(job: Build) -> None:
     one = ran(
         job,
         """
@@ -67,7 +67,7 @@ def test_only_the_first_learner_keeps_pictures(job: Build) -> None:
     assert files(one) == ["figure-001.png"]
 
 
-def test_what_ipython_display_offers_works_in_a_log(job: Build) -> None:
+def test_ipython_display_works_in_a_log(job: Build) -> None:
     one = ran(
         job,
         """
@@ -124,7 +124,7 @@ def test_clear_output_redraws_the_last_line_and_the_last_picture(job: Build) -> 
 @pytest.mark.parametrize(
     "ask", ["input('name? ')", "__import__('getpass').getpass('name? ')"], ids=["input", "getpass"]
 )
-def test_a_question_ends_the_job_with_what_to_do(job: Build, ask: str) -> None:
+def test_input_fails_the_job_with_advice(job: Build, ask: str) -> None:
     one = job(f"x = 1\nanswer = {ask}\n", cells={"1-2": "cell [3]:1"})
     one.run()
     failure = one.wait(FactKind.LOST).failure
@@ -208,9 +208,7 @@ def test_pools_and_processes_use_functions_of_a_cell(job: Build, method: str) ->
     assert found == {"pooled": [10, 11, 12, 13], "alone": 15, "done": [10, 11, 12]}
 
 
-def test_objects_of_a_cells_class_come_back_from_spawned_workers_though_multiprocessing_was_imported_before(
-    plain_job: Build, tmp_path: Path
-) -> None:
+def test_notebook_classes_survive_spawned_workers(plain_job: Build, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import multiprocessing")  # as in a process that a zygote forked
     one = ran(
         plain_job,
@@ -234,7 +232,7 @@ def test_objects_of_a_cells_class_come_back_from_spawned_workers_though_multipro
     assert found == [[1, 2], [True, True]]
 
 
-def test_a_forked_worker_that_is_ended_ends_at_once_as_in_a_script(job: Build) -> None:
+def test_terminated_forked_worker_ends_at_once(job: Build) -> None:
     one = ran(
         job,
         """
@@ -275,7 +273,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("source", "function", "where"), [(DATASET, "__getitem__", " (in DataLoader worker process 1)"), (POOL, "work", "")]
 )
-def test_an_error_in_a_worker_names_the_cell_and_its_line(job: Build, source: str, function: str, where: str) -> None:
+def test_error_in_a_worker_names_cell_and_line(job: Build, source: str, function: str, where: str) -> None:
     one = job(source, cells={"1-100": "cell [4]:1"})
     one.run()
     failure = one.wait(FactKind.LOST, deadline_s=120.0).failure
@@ -380,13 +378,13 @@ def of_cells(job: Build, *cells: str, learners: int = 1, above: str = PRELUDE) -
         ),
     ],
 )
-def test_the_last_expression_of_a_cell_is_shown_as_below_it(job: Build, cell: str, shown: str) -> None:
+def test_last_expression_of_a_cell_is_displayed(job: Build, cell: str, shown: str) -> None:
     found = of_cells(job, cell).log()
 
     assert found.startswith(shown) if "cannot be" in shown else found == shown
 
 
-def test_each_cell_of_a_program_shows_its_last_expression_in_every_learner(job: Build) -> None:
+def test_every_cell_displays_its_last_expression_in_every_learner(job: Build) -> None:
     one = of_cells(job, "x\nx + 1", "x + 2;", "x + 3", learners=2)
 
     assert one.log() == one.log(1) == "4\n6\n"
@@ -400,7 +398,7 @@ def test_a_figure_in_the_last_line_is_kept_once(job: Build) -> None:
     assert one.log().startswith("<Figure size")
 
 
-def test_a_line_of_a_string_that_looks_like_the_main_part_is_none(job: Build) -> None:
+def test_string_line_that_looks_like_a_marker_is_ignored(job: Build) -> None:
     text = f't = """\n{ENTRY}"""\n'
     inside = ran(job, f"{PRELUDE}{ENTRY}    {text}    len(t)\n", cells={"5-8": "cell [7]:1"})
 

@@ -36,7 +36,7 @@ def test_few_steps_show_the_same_spread_as_many(steps: int) -> None:
     assert sum(found) / len(found) == pytest.approx(0.1, rel=0.1)
 
 
-def test_where_somebody_decides_the_first_windows_are_short_and_make_a_whole_one_together() -> None:
+def test_first_windows_of_an_autoscaled_job_are_short() -> None:
     found = told(Windows(10.0, is_quick=True), [0.2] * 40)
 
     assert [len(one) for one in found] == [5, 5, 10, 20]
@@ -50,7 +50,7 @@ def test_windows_grow_while_nothing_changes() -> None:
     assert [round(sum(one)) for one in found] == [1, 1, 1, 1, 2, 4, 4, 4, 4, 4, 4]
 
 
-def test_another_speed_is_told_before_a_long_window_ends() -> None:
+def test_changed_speed_is_reported_before_a_long_window_ends() -> None:
     windows = Windows(60.0, is_quick=True)
     told(windows, [0.05] * 4000)
 
@@ -60,7 +60,7 @@ def test_another_speed_is_told_before_a_long_window_ends() -> None:
     assert all(middle(one)[0] == pytest.approx(0.1) for one in found[-2:])
 
 
-def test_where_nobody_decides_a_long_window_is_not_cut_short() -> None:
+def test_windows_of_other_jobs_are_not_cut_short() -> None:
     windows = Windows(60.0, is_quick=False)
     told(windows, [0.05] * 4000)
 
@@ -68,9 +68,7 @@ def test_where_nobody_decides_a_long_window_is_not_cut_short() -> None:
 
 
 @given(st.lists(st.floats(1e-4, 2.0), max_size=400), st.booleans(), st.sampled_from([1.0, 10.0]))
-def test_each_window_is_made_of_steps_in_a_row_and_no_step_is_told_twice(
-    times_s: list[float], is_quick: bool, most_s: float
-) -> None:
+def test_windows_have_consecutive_steps_without_overlap(times_s: list[float], is_quick: bool, most_s: float) -> None:
     windows, at = Windows(most_s, is_quick=is_quick), 0
     for n, took_s in enumerate(times_s, start=1):
         if found := windows.step(took_s):

@@ -35,7 +35,7 @@ class Watched:
 
 
 @given(looks=st.lists(st.integers(1, 400), min_size=30, max_size=60), step_s=st.sampled_from([0.0005, 0.01, 0.3]))
-def test_the_rate_is_that_of_the_steps_however_often_they_are_looked_at(looks: list[int], step_s: float) -> None:
+def test_rate_does_not_depend_on_the_sampling_interval(looks: list[int], step_s: float) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         one = Watched(monkeypatch)
         for steps in looks:
@@ -58,7 +58,7 @@ def test_a_stretch_with_a_checkpoint_in_it_does_not_count(monkeypatch: pytest.Mo
     assert one.sent[0].left_s == pytest.approx(2.5)
 
 
-def test_many_steps_in_one_look_do_not_look_steadier_than_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_samples_do_not_reduce_the_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mean over 100 steps spreads a tenth of what they do: what is told is the spread of single steps."""
     one = Watched(monkeypatch)
     for number in range(40):

@@ -113,7 +113,7 @@ def test_a_module_finds_the_files_beside_it_in_a_job(tmp_path: Path, way: str) -
 
 
 @pytest.mark.usefixtures("unimported")
-def test_a_job_reads_the_data_of_its_package_as_it_was_when_it_was_submitted(tmp_path: Path) -> None:
+def test_job_reads_package_data_as_of_submit(tmp_path: Path) -> None:
     work, job_dir = write(tmp_path / "work", READERS["__file__ and pathlib"]), tmp_path / "job"
     send(work, job_dir)
     (work / "mypkg" / "config.json").write_text("0.9")
@@ -122,7 +122,7 @@ def test_a_job_reads_the_data_of_its_package_as_it_was_when_it_was_submitted(tmp
     assert runpy.run_path(str(work / "main.py"))["found"] == "0.5"
 
 
-def test_data_that_nobody_asks_for_by_a_place_stays(tmp_path: Path) -> None:
+def test_unused_package_data_is_not_copied(tmp_path: Path) -> None:
     work = write(tmp_path, PACKAGE | {"mypkg/conf.py": "CONFIG = 1\n", "main.py": "import mypkg.conf\n"})
     text = (work / "main.py").read_text()
 
@@ -131,9 +131,7 @@ def test_data_that_nobody_asks_for_by_a_place_stays(tmp_path: Path) -> None:
     assert (data.files, data.inputs(), data.notes) == ({}, (), ())
 
 
-def test_a_package_with_too_much_data_is_named_with_what_to_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_with_too_much_data_is_reported_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_module, "_FILES_MAX", 3)
     work = write(tmp_path, PACKAGE | {f"mypkg/{n}.txt": "" for n in range(5)} | {"main.py": "import mypkg.conf\n"})
     text = (work / "main.py").read_text()

@@ -41,7 +41,7 @@ from jupyter_dlaas.wire.learner_messages import CheckpointWritten
     seed=st.integers(0, 2**48),
     drop_last=st.booleans(),
 )
-def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
+def test_each_sample_is_taken_once_at_any_sizes(
     samples: int, batch: int, sizes: list[tuple[int, int]], seed: int, drop_last: bool
 ) -> None:
     source = sources.source_of(np.arange(samples), batch, shuffle=True, drop_last=drop_last, options={})
@@ -74,7 +74,7 @@ def test_each_sample_is_taken_once_whatever_the_sizes_of_the_gang(
     learners=st.integers(1, 7),
     seed=st.integers(0, 2**48),
 )
-def test_shards_depend_on_the_batch_alone_and_have_each_sample_once(
+def test_shards_depend_only_on_the_batch_and_are_complete(
     samples: int, batch: int, cuts: int, learners: int, seed: int
 ) -> None:
     source = sources.source_of(np.arange(samples), batch, shuffle=True, drop_last=None, options={})
@@ -92,9 +92,7 @@ def test_shards_depend_on_the_batch_alone_and_have_each_sample_once(
 
 
 @given(shards=st.integers(1, 70), learners=st.integers(1, 9), seed=st.integers(0, 2**32))
-def test_sums_over_shards_have_the_same_last_bit_for_any_number_of_learners(
-    shards: int, learners: int, seed: int
-) -> None:
+def test_shard_sums_are_bitwise_equal_for_any_size(shards: int, learners: int, seed: int) -> None:
     chance = random.Random(seed)
     leaves = [chance.uniform(-1, 1) * 10 ** chance.randint(-9, 9) for _ in range(shards)]
     alone = add_up((0, shards), leaves.__getitem__, operator.add, {})
@@ -126,7 +124,7 @@ def test_an_order_is_the_same_in_every_process() -> None:
 # -- user state
 
 
-def test_only_what_changed_since_the_loop_began_travels_and_lists_are_filled_in_place() -> None:
+def test_only_changed_state_travels_and_lists_stay() -> None:
     script: dict[str, Any] = {"world": 4, "losses": [], "best": 0, "table": {}, "thing": object(), "data": [object()]}
     base = user_state.base(script)
     script["losses"].append(1.5)
@@ -144,7 +142,7 @@ def test_only_what_changed_since_the_loop_began_travels_and_lists_are_filled_in_
     assert again["losses"] is losses
 
 
-def test_what_is_too_large_stays_and_is_named() -> None:
+def test_too_large_state_stays_and_is_reported() -> None:
     own, left_out = user_state.changed({"text": "x" * (2 << 20), "n": 1}, {})
 
     assert (own, left_out) == ({"n": 1}, ["text"])
@@ -165,7 +163,7 @@ def snapshot(folder: Path, step: int, content: dict[str, Any]) -> Any:
     return checkpoint_files.take(folder, Position(epoch=0, step=step), content, generation=1, learners=1, trained=())
 
 
-def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
+def test_snapshot_holds_the_state_at_its_time(tmp_path: Path) -> None:
     import torch
 
     weights, losses = torch.zeros(3), [1.0]
@@ -181,9 +179,7 @@ def test_a_snapshot_holds_what_was_when_it_was_taken(tmp_path: Path) -> None:
     assert found[1]["weights"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the_one_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_snapshot_leaves_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sent: list[CheckpointWritten] = []
     writes = [(step, snapshot(tmp_path, step, {"at": step})) for step in (1, 2, 3)]
     for part in (tmp_path / "checkpoints").glob(".part-*-3"):
@@ -203,7 +199,7 @@ def test_snapshots_are_written_one_after_the_other_and_one_that_fails_leaves_the
 # -- metrics
 
 
-def test_a_restart_takes_back_what_was_logged_for_later_steps(tmp_path: Path) -> None:
+def test_restart_rewinds_metrics_of_later_steps(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = Metrics(path, None)
     first.open()
@@ -221,7 +217,7 @@ def test_a_restart_takes_back_what_was_logged_for_later_steps(tmp_path: Path) ->
     assert len(path.read_bytes().splitlines()) == 6
 
 
-def test_infinity_and_nan_are_logged_as_json_and_come_back_as_they_were(tmp_path: Path) -> None:
+def test_infinity_and_nan_survive_json(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl", None)
     metrics.open()
     for value in (math.nan, math.inf, -math.inf):
@@ -234,7 +230,7 @@ def test_infinity_and_nan_are_logged_as_json_and_come_back_as_they_were(tmp_path
     assert found[1:] == [math.inf, -math.inf]
 
 
-def test_patterns_name_their_metrics_by_group_or_by_the_word_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_patterns_name_metrics_by_group_or_preceding_word(capsys: pytest.CaptureFixture[str]) -> None:
     patterns = [re.compile(one) for one in (r"loss: ([0-9.]+)", r"(?P<acc>\d+)%", r"step (\d+)", r"([a-z]+)!")]
 
     assert metric_regex.find(patterns, "step 3 loss: 0.5 acc 97% done!") == {"step": 3.0, "loss": 0.5, "acc": 97.0}
@@ -252,7 +248,7 @@ def batches(source: sources.Source, seed: int = 0) -> list[Any]:
     return found
 
 
-def test_a_dataloader_is_taken_over_with_batch_size_order_and_collating() -> None:
+def test_dataloader_keeps_batch_size_order_and_collation() -> None:
     import torch
     from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
@@ -285,7 +281,7 @@ def test_arrays_and_tensors_are_cut_like_datasets() -> None:
     ]
 
 
-def test_what_cannot_be_cut_is_refused_in_words() -> None:
+def test_unsplittable_data_is_refused_with_advice() -> None:
     with pytest.raises(DlaasError, match="a generator has no random access to its samples"):
         sources.source_of((n for n in range(3)), 2, shuffle=None, drop_last=None, options={})
     with pytest.raises(DlaasError, match="pass the batch size over all learners"):
@@ -297,7 +293,7 @@ def test_what_cannot_be_cut_is_refused_in_words() -> None:
 # -- results
 
 
-def test_results_are_read_again_without_torch_where_there_is_none_in_them() -> None:
+def test_results_without_tensors_load_without_torch() -> None:
     program = (
         "import sys; from jupyter_dlaas.transfer import results; data = results.dump({'a': [1, 2]});"
         "assert results.load(data) == {'a': [1, 2]}; assert 'torch' not in sys.modules"
@@ -316,7 +312,7 @@ def test_tensors_and_modules_travel_and_nonsense_is_refused() -> None:
         results.load(b"hello")
 
 
-def test_a_model_with_a_hook_that_is_a_lambda_is_brought_back() -> None:
+def test_model_with_a_lambda_hook_is_restored() -> None:
     import torch
 
     model, factor = torch.nn.Linear(2, 1), 3
@@ -329,7 +325,7 @@ def test_a_model_with_a_hook_that_is_a_lambda_is_brought_back() -> None:
     assert results.load(results.dump({"key": [lambda n: n + factor]}))["key"][0](1) == 4
 
 
-def test_what_cannot_be_stored_says_why(tmp_path: Path) -> None:
+def test_unstorable_value_gives_the_reason(tmp_path: Path) -> None:
     stored, errors = results.store(tmp_path / "results", ["file", "good"], {"file": sys.stdout, "good": 1})
 
     assert stored == ["good"]
@@ -339,9 +335,7 @@ def test_what_cannot_be_stored_says_why(tmp_path: Path) -> None:
 # -- outside of a job
 
 
-def test_the_same_program_runs_outside_of_a_job_and_touches_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_runs_outside_a_job_without_touching_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from jupyter_dlaas import run as begin
@@ -372,7 +366,7 @@ def test_the_same_program_runs_outside_of_a_job_and_touches_no_file(
     assert len(list(tmp_path.glob("dlaas-checkpoints/checkpoints/step-*"))) == 1
 
 
-def test_what_is_not_there_yet_or_makes_no_sense_says_so() -> None:
+def test_missing_or_invalid_use_is_refused_with_a_message() -> None:
     from jupyter_dlaas import pushed
     from jupyter_dlaas import run as begin
 
@@ -390,7 +384,7 @@ def test_what_is_not_there_yet_or_makes_no_sense_says_so() -> None:
 # -- the model of a gang
 
 
-def test_a_model_in_a_gang_is_the_users_model_to_the_eye() -> None:
+def test_wrapped_model_looks_like_the_users_model() -> None:
     """In a process of its own: a process group is for a whole process."""
     program = """
 import copy, io, os, pickle, torch
@@ -453,7 +447,7 @@ def test_learning_rates_follow_the_batch_between_its_limits(
 
 
 @given(st.integers(2, 16), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
-def test_adascale_estimates_what_a_larger_batch_gains(learners: int, variance: float, square: float) -> None:
+def test_adascale_estimates_the_gain_of_a_larger_batch(learners: int, variance: float, square: float) -> None:
     """Fed with the expectations of its estimators, it gives the gain of the paper's formula."""
     growth = batch_policy.growth_of("grow", 8, 8 * learners, "adascale", 0)
     assert growth is not None
@@ -488,7 +482,7 @@ def exact(**options: Any) -> Any:
     return one, model, opt
 
 
-def test_what_exact_mode_cannot_do_is_refused_before_anything_trains() -> None:
+def test_unsupported_exact_mode_is_refused_before_training() -> None:
     import torch
 
     cases: list[tuple[dict[str, Any], str]] = [

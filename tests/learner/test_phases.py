@@ -86,9 +86,7 @@ def test_a_death_while_one_is_replaced(live: Job, victim: int, phase: str, trial
 
 @trials
 @pytest.mark.parametrize("phase", each_nth(ALL, 5))
-def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change(
-    live: Job, phase: str, trial: int
-) -> None:
+def test_next_guardian_completes_a_join_after_a_kill(live: Job, phase: str, trial: int) -> None:
     live.run(2)
     trains(live, 1)
     guardian_dies(live, 2 if phase == "spawn" else 0, phase, lambda: live.resize(0, 1, fresh=1))
@@ -98,7 +96,7 @@ def test_the_guardian_is_killed_while_one_joins_and_the_next_one_ends_the_change
 
 
 @trials
-def test_steps_of_a_dead_learner_are_reported_by_the_one_that_joined_it(live: Job, trial: int) -> None:
+def test_steps_of_a_dead_learner_are_reported_by_its_joiner(live: Job, trial: int) -> None:
     """Nobody else knows of them: the guardian was killed before it heard of the change."""
     live.run(1)
     trains(live, 0)
@@ -115,9 +113,7 @@ def test_steps_of_a_dead_learner_are_reported_by_the_one_that_joined_it(live: Jo
 
 @trials
 @pytest.mark.parametrize("phase", each_nth(ALL[1:], 4))
-def test_the_guardian_is_killed_while_one_leaves_and_the_next_one_ends_the_change(
-    live: Job, phase: str, trial: int
-) -> None:
+def test_next_guardian_completes_a_leave_after_a_kill(live: Job, phase: str, trial: int) -> None:
     live.run(3)
     trains(live, 2)
     guardian_dies(live, 0, phase, lambda: live.resize(0, 1))
@@ -129,9 +125,7 @@ def test_the_guardian_is_killed_while_one_leaves_and_the_next_one_ends_the_chang
 
 @trials
 @pytest.mark.parametrize("phase", each_nth(ALL[::-1], 5))
-def test_the_guardian_is_killed_while_one_is_replaced_and_the_next_one_ends_the_change(
-    live: Job, phase: str, trial: int
-) -> None:
+def test_next_guardian_completes_a_replacement_after_a_kill(live: Job, phase: str, trial: int) -> None:
     live.run(2)
     trains(live, 1)
     guardian_dies(live, 2 if phase == "spawn" else 1, phase, lambda: live.resize(1, fresh=1))
@@ -145,7 +139,7 @@ def test_the_guardian_is_killed_while_one_is_replaced_and_the_next_one_ends_the_
 @exhaustive
 @trials
 @pytest.mark.parametrize("victim", each_nth([2, 0, 1], 3))
-def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job, victim: int, trial: int) -> None:
+def test_guardian_and_learner_are_killed_together_during_a_join(live: Job, victim: int, trial: int) -> None:
     live.run(2)
     trains(live, 1)
     watcher = 1 if victim == 0 else 0
@@ -156,7 +150,7 @@ def test_the_guardian_and_a_learner_are_killed_at_once_while_one_joins(live: Job
 
 @exhaustive
 @trials
-def test_who_was_let_go_as_the_guardian_died_left_as_it_was_asked_to(live: Job, trial: int) -> None:
+def test_released_learner_leaves_although_the_guardian_died(live: Job, trial: int) -> None:
     live.run(2)
     trains(live, 1)
     live.resize(0)

@@ -12,7 +12,7 @@ def told(*lines: str, epochs: int | None = None) -> list[Spot]:
     return [place.take(found) for line in lines if (found := reader.read(line)) is not None]
 
 
-def test_a_line_with_results_ends_its_epoch_and_a_header_begins_it() -> None:
+def test_result_line_ends_an_epoch_and_header_begins_it() -> None:
     header, results = told("Epoch 3/10", "loss: 0.5")
 
     assert (header.done, header.fraction) == (2, 0.2)
@@ -25,31 +25,31 @@ def test_epochs_may_count_from_0() -> None:
     assert [(one.done, one.fraction) for one in spots] == [(1, 0.5), (2, 1.0)]
 
 
-def test_epochs_from_0_to_the_last_one_are_one_more_than_the_total_says() -> None:
+def test_epochs_counted_from_0_include_the_last_one() -> None:
     spots = told("Epoch 0/1", "train Loss: 0.5", "Epoch 1/1", "train Loss: 0.4")
 
     assert [(one.done, one.epochs) for one in spots[2:]] == [(1, 2), (2, 2)]
 
 
-def test_steps_count_over_epochs_where_a_line_says_how_many_there_are() -> None:
+def test_steps_accumulate_over_epochs_with_a_known_length() -> None:
     spots = told("Epoch [1/2], Step [50/100], Loss: 1.0", "Epoch [2/2], Step [50/100], Loss: 1.0")
 
     assert [(one.step, one.steps, one.fraction) for one in spots] == [(50, 200, 0.25), (150, 200, 0.75)]
 
 
-def test_steps_count_over_epochs_also_where_no_line_says_how_many_there_are() -> None:
+def test_steps_accumulate_over_epochs_with_an_unknown_length() -> None:
     spots = told("[1, 2000] loss: 2.1", "[1, 4000] loss: 2.0", "[2, 2000] loss: 1.9")
 
     assert [one.step for one in spots] == [2000, 4000, 6000]
 
 
-def test_a_second_training_begins_anew() -> None:
+def test_second_training_starts_again() -> None:
     spots = told("epoch 1 loss 1.0", "epoch 2 loss 0.5", "epoch 1 loss 1.0", epochs=2)
 
     assert [one.fraction for one in spots] == [0.5, 1.0, 0.5]
 
 
-def test_the_outer_bar_counts_epochs_and_the_longest_inner_one_steps() -> None:
+def test_outer_bar_counts_epochs_and_longest_inner_bar_steps() -> None:
     bars, outer, train, val = Bars(), Bar(total=10, counts_numbers=True), Bar(total=100), Bar(total=20)
     bars.add(outer)
     outer.done = 2
@@ -80,7 +80,7 @@ def test_a_lone_bar_over_a_long_range_counts_steps() -> None:
     assert bars.spot() == Spot(step=100, done=0)
 
 
-def test_one_bar_for_each_epoch_is_counted() -> None:
+def test_bars_per_epoch_are_counted() -> None:
     bars = Bars(Place(epochs=3))
     for _ in range(2):
         bar = Bar(total=100)
@@ -102,7 +102,7 @@ def test_the_bar_of_the_validation_does_not_tell() -> None:
     assert bars.spot() is None
 
 
-def test_the_label_of_a_bar_says_which_epoch_it_is() -> None:
+def test_label_of_a_bar_names_its_epoch() -> None:
     bars = Bars()
     bars.add(Bar(total=100, label="Epoch 2/4", done=50))
 

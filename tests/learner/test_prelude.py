@@ -128,7 +128,7 @@ def test_a_download_is_made_once_and_found_by_the_others(job: Build, server: Ser
 
 
 @pytest.mark.parametrize("learners", [2, 4])
-def test_what_is_fetched_again_by_each_is_never_fetched_at_once(job: Build, server: Server, learners: int) -> None:
+def test_downloads_of_learners_never_run_concurrently(job: Build, server: Server, learners: int) -> None:
     one = notebook(job, program(ALWAYS, server))
     one.run(learners)
 
@@ -136,7 +136,7 @@ def test_what_is_fetched_again_by_each_is_never_fetched_at_once(job: Build, serv
     assert (server.begun, server.at_once) == (learners, 1)
 
 
-def test_a_program_that_another_process_fetches_for_is_taken_for_one_that_fetches(job: Build, server: Server) -> None:
+def test_download_by_a_child_process_counts_as_download(job: Build, server: Server) -> None:
     fetch = """
     import subprocess, sys
     code = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1]).read().decode())"
@@ -149,7 +149,7 @@ def test_a_program_that_another_process_fetches_for_is_taken_for_one_that_fetche
     assert (server.begun, server.at_once) == (3, 1)
 
 
-def test_the_first_is_alone_and_then_those_that_fetch_nothing_are_together(job: Build) -> None:
+def test_first_prelude_runs_alone_then_others_together(job: Build) -> None:
     meet = """
     data = b""
     deadline = time.monotonic() + 60
@@ -164,7 +164,7 @@ def test_the_first_is_alone_and_then_those_that_fetch_nothing_are_together(job: 
     assert all(times(one, member)["begins"] >= times(one, 0)["ends"] for member in (1, 2))
 
 
-def test_the_next_one_goes_on_when_the_first_is_killed_in_its_turn(job: Build, server: Server) -> None:
+def test_next_prelude_continues_after_the_first_is_killed(job: Build, server: Server) -> None:
     server.stalls.clear()
     one = notebook(job, program(CACHED, server))
     one.run(2)
@@ -211,7 +211,7 @@ def test_an_error_in_the_prelude_names_its_cell(job: Build) -> None:
     )
 
 
-def test_a_script_of_ones_own_and_one_learner_have_no_turns(job: Build, server: Server) -> None:
+def test_scripts_and_single_learners_have_no_prelude_turns(job: Build, server: Server) -> None:
     server.stalls.clear()
     script = job(program(ALWAYS, server))
     script.run(2)
@@ -225,7 +225,7 @@ def test_a_script_of_ones_own_and_one_learner_have_no_turns(job: Build, server: 
     assert not (alone.dir / "prelude.lock").exists()
 
 
-def test_learners_that_meet_in_the_prelude_do_not_wait_for_each_other(job: Build) -> None:
+def test_collectives_in_the_prelude_do_not_deadlock(job: Build) -> None:
     meet = """
     import torch
     import torch.distributed as dist
@@ -241,7 +241,7 @@ def test_learners_that_meet_in_the_prelude_do_not_wait_for_each_other(job: Build
     assert [one.output(f"size-{m}").read_text() for m in (0, 1)] == ["3", "3"]
 
 
-def test_children_of_the_first_learner_do_not_keep_the_others_waiting(job: Build) -> None:
+def test_children_of_the_first_learner_do_not_block_others(job: Build) -> None:
     linger = """
     data = b""
     if os.fork() == 0:

@@ -49,5 +49,5 @@ def test_other_logs_are_not_ours(text: str) -> None:
     assert not words_of(text).logs
 
 
-def test_what_is_no_python_says_nothing() -> None:
+def test_invalid_python_gives_no_findings() -> None:
     assert words_of("print 'Python 2: run.batches('") == Words()

@@ -56,7 +56,7 @@ def test_two_curves_are_kept_apart(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("lower", [Source.CALLBACK, Source.WRITER, Source.LOG])
-def test_a_curve_of_a_higher_source_is_not_drawn_again_from_a_lower_one(run: Seen, lower: Source) -> None:
+def test_higher_source_of_a_curve_wins(run: Seen, lower: Source) -> None:
     recorder = Recorder(run)
     say(recorder, Source.ASKED, loss=1.0)
     say(recorder, lower, train_loss=1.0, val_loss=2.0)
@@ -74,14 +74,14 @@ def test_a_program_that_logs_is_not_read_from_its_prints(run: Seen) -> None:
     assert [one[0] for one in run.records] == [{"accuracy": 0.5}]
 
 
-def test_a_program_that_will_log_is_not_read_from_its_prints_before(run: Seen) -> None:
+def test_prints_of_a_logging_program_are_not_parsed(run: Seen) -> None:
     recorder = Recorder(run, does_log=True)
     say(recorder, Source.LOG, accuracy=0.5)
 
     assert run.records == []
 
 
-def test_while_a_framework_leads_only_it_and_what_was_asked_for_count(run: Seen) -> None:
+def test_framework_metrics_exclude_lower_sources(run: Seen) -> None:
     recorder = Recorder(run)
     recorder.leaders.append(Source.CALLBACK.rank)
     say(recorder, Source.LOG, val_loss=1.0)
@@ -94,7 +94,7 @@ def test_while_a_framework_leads_only_it_and_what_was_asked_for_count(run: Seen)
     assert [one[0] for one in run.records] == [{"b": 2.0}, {"loss": 3.0}, {"test_accuracy": 0.9}]
 
 
-def test_steps_of_a_loop_do_not_tell_how_far_a_framework_came(run: Seen) -> None:
+def test_loop_steps_do_not_replace_framework_progress(run: Seen) -> None:
     recorder = Recorder(run)
     recorder.progress(Source.LOOP, None, None, 3, None, None)
     recorder.was_led = True
@@ -113,7 +113,7 @@ def test_without_a_step_the_points_of_a_curve_are_counted(run: Seen) -> None:
     assert [one[1] for one in run.records] == [0, 1, 2]
 
 
-def test_without_a_step_training_is_where_progress_said(run: Seen) -> None:
+def test_records_without_a_step_use_the_progress(run: Seen) -> None:
     recorder = Recorder(run)
     recorder.progress(Source.LOG, 2, 10, 75, 300, None)
     say(recorder, Source.LOG, loss=1.0)
@@ -121,7 +121,7 @@ def test_without_a_step_training_is_where_progress_said(run: Seen) -> None:
     assert run.records == [({"loss": 1.0}, 75, 2, "log")]
 
 
-def test_a_second_training_goes_on_behind_the_first(run: Seen) -> None:
+def test_second_training_continues_the_step_count(run: Seen) -> None:
     recorder = Recorder(run)
     for step in (0, 1, 2, 0, 1, 2):
         say(recorder, Source.LOG, step, loss=1.0)
@@ -139,7 +139,7 @@ def test_names_are_bounded_but_for_those_that_were_asked_for(run: Seen) -> None:
     assert run.records[-1][0] == {"mine": 1.0}
 
 
-def test_a_flood_of_points_is_thinned_and_the_last_one_is_kept(run: Seen) -> None:
+def test_many_points_are_thinned_and_the_last_is_kept(run: Seen) -> None:
     recorder = Recorder(run)
     for number in range(20_000):
         say(recorder, Source.LOG, loss=float(number))
@@ -149,7 +149,7 @@ def test_a_flood_of_points_is_thinned_and_the_last_one_is_kept(run: Seen) -> Non
     assert run.records[-1][:2] == ({"loss": 19_999.0}, 19_999)
 
 
-def test_values_that_are_no_numbers_are_passed_over_and_nan_is_one(run: Seen) -> None:
+def test_non_numeric_values_are_skipped_and_nan_kept(run: Seen) -> None:
     say(Recorder(run), Source.CALLBACK, loss="low", lr=[1, 2], accuracy=math.nan)
 
     ((found, *_),) = run.records
@@ -157,7 +157,7 @@ def test_values_that_are_no_numbers_are_passed_over_and_nan_is_one(run: Seen) ->
     assert math.isnan(found["accuracy"])
 
 
-def test_progress_of_a_lower_source_does_not_replace_that_of_a_higher(run: Seen) -> None:
+def test_lower_source_does_not_replace_progress(run: Seen) -> None:
     recorder = Recorder(run)
     recorder.progress(Source.LOG, 0, 5, None, None, None)
     recorder.progress(Source.CALLBACK, 1, 10, 20, 200, None)

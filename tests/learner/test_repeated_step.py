@@ -85,7 +85,7 @@ def flat(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("value", "change"), AVERAGES)
-def test_what_follows_the_backward_pass_counts_once(
+def test_code_after_the_backward_pass_counts_once(
     monkeypatch: pytest.MonkeyPatch, value: Any, change: Callable[[Any], object]
 ) -> None:
     once, program = copy.deepcopy(value), Program(monkeypatch, kept=value)
@@ -116,7 +116,7 @@ def test_counters_before_the_backward_pass_count_once(monkeypatch: pytest.Monkey
     assert program.reports == []
 
 
-def test_what_counts_twice_before_the_backward_pass_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_double_counting_before_the_backward_pass_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = Meter()
     program = Program(monkeypatch, meter=meter)
 
@@ -128,7 +128,7 @@ def test_what_counts_twice_before_the_backward_pass_is_reported(monkeypatch: pyt
     ]
 
 
-def test_what_a_step_only_remembers_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_values_of_a_step_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, opt = types.SimpleNamespace(features=None, model=nn.Linear(1, 1)), {"deep": [[{"lr": 0.1}]]}
     program = Program(monkeypatch, cache=cache, opt=opt, chance=np.random.default_rng(0))
 
@@ -143,7 +143,7 @@ def test_what_a_step_only_remembers_is_not_reported(monkeypatch: pytest.MonkeyPa
     assert program.reports == []
 
 
-def test_a_failure_in_another_thread_is_noted_before_the_optimiser_steps() -> None:
+def test_failure_in_another_thread_precedes_the_optimiser_step() -> None:
     model, noted = nn.Linear(1, 1), list[float]()
     opt, gate, before = torch.optim.SGD(model.parameters(), lr=1.0), Gate(), model.weight.item()
     gate.optimizer("opt", opt)

@@ -68,7 +68,7 @@ def in_place(values: dict[str, Any]) -> Restored:
     return restore(trained(values), values)
 
 
-def test_a_model_and_its_optimiser_keep_their_identity_and_get_the_state() -> None:
+def test_model_and_optimiser_keep_identity_and_get_the_state() -> None:
     model = nn.Linear(2, 1)
     opt = torch.optim.Adam(model.parameters(), lr=0.1)
     weight = model.weight
@@ -91,7 +91,7 @@ def test_two_names_of_one_model_stay_one_model() -> None:
     assert fives(model)
 
 
-def test_a_trainer_keeps_its_identity_and_its_model_and_gets_its_new_fields() -> None:
+def test_trainer_keeps_identity_and_gets_new_fields() -> None:
     model = nn.Linear(2, 1)
     trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
     values = {"model": model, "trainer": trainer}
@@ -107,7 +107,7 @@ def test_a_trainer_keeps_its_identity_and_its_model_and_gets_its_new_fields() ->
     assert (trainer.losses, vars(trainer)["best"]) == ([1.0, 0.5], 0.5)
 
 
-def test_a_scheduler_goes_on_over_the_optimiser_that_is_there() -> None:
+def test_scheduler_continues_over_the_existing_optimiser() -> None:
     model = nn.Linear(2, 1)
     opt = torch.optim.SGD(model.parameters(), lr=1.0)
     values = {"model": model, "opt": opt, "plan": torch.optim.lr_scheduler.StepLR(opt, 1, 0.1)}
@@ -131,7 +131,7 @@ def test_a_moving_average_is_loaded_beside_its_model() -> None:
     assert fives(model, average)
 
 
-def test_tied_weights_stay_tied_and_are_not_tied_by_a_result() -> None:
+def test_tied_weights_stay_tied() -> None:
     one, other = nn.Linear(2, 2), nn.Linear(2, 2)
     other.weight = one.weight
     assert in_place({"one": one, "other": other}).values == {"one": one, "other": other}
@@ -214,7 +214,7 @@ def test_plain_attributes_modes_and_frozen_weights_come_along() -> None:
         (nn.Linear(2, 1).double(), "its weights have different shapes or types"),
     ],
 )
-def test_a_model_that_does_not_fit_is_new_with_all_of_its_graph(there: nn.Module, why: str) -> None:
+def test_mismatched_model_is_new_with_its_graph(there: nn.Module, why: str) -> None:
     model = nn.Linear(2, 1)
     values = {"model": model, "opt": torch.optim.SGD(model.parameters(), lr=0.1)}
     before = {key: one.clone() for key, one in there.state_dict().items()}
@@ -226,7 +226,7 @@ def test_a_model_that_does_not_fit_is_new_with_all_of_its_graph(there: nn.Module
     assert all(torch.equal(before[key], one) for key, one in there.state_dict().items())
 
 
-def test_an_optimiser_without_its_model_is_new_unless_its_weights_are_asked_for() -> None:
+def test_optimiser_without_its_model_is_new() -> None:
     model = nn.Linear(2, 1)
     opt = torch.optim.SGD(model.parameters(), lr=1.0)
     before = model.weight.detach().clone()
@@ -240,7 +240,7 @@ def test_an_optimiser_without_its_model_is_new_unless_its_weights_are_asked_for(
     assert torch.equal(model.weight, before - 1)
 
 
-def test_a_name_that_was_bound_to_nothing_gets_the_model_that_is_there() -> None:
+def test_unbound_name_gets_the_existing_model() -> None:
     model = nn.Linear(2, 1)
 
     found = restore(trained({"model": model, "best": model}), {"model": model, "best": None})
@@ -315,9 +315,7 @@ SCHEDULES: list[Callable[[torch.optim.Optimizer], Any]] = [
 
 
 @pytest.mark.parametrize(("value", "change"), FILLED)
-def test_a_container_that_the_program_changes_is_filled_and_its_aliases_see_it(
-    value: Any, change: Callable[[Any], object]
-) -> None:
+def test_changed_container_is_filled_in_place(value: Any, change: Callable[[Any], object]) -> None:
     (got,) = results.load(results.dump([value]))
     change(got)
     expected = copy.deepcopy(got)
@@ -330,7 +328,7 @@ def test_a_container_that_the_program_changes_is_filled_and_its_aliases_see_it(
 
 
 @pytest.mark.parametrize(("value", "draw"), GENERATORS)
-def test_a_generator_goes_on_and_keeps_its_identity(value: Any, draw: Callable[[Any], object]) -> None:
+def test_generator_continues_and_keeps_its_identity(value: Any, draw: Callable[[Any], object]) -> None:
     got = results.load(results.dump(value))
     draw(got)
     expected = draw(copy.deepcopy(got))
@@ -340,7 +338,7 @@ def test_a_generator_goes_on_and_keeps_its_identity(value: Any, draw: Callable[[
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_a_gradient_scaler_goes_on_over_two_jobs(*, is_enabled: bool) -> None:
+def test_gradient_scaler_continues_over_two_jobs(*, is_enabled: bool) -> None:
     def scale(scaler: torch.amp.GradScaler, steps: int) -> None:
         weight = torch.ones(2, requires_grad=True)
         opt = torch.optim.SGD([weight], lr=0.1)
@@ -376,7 +374,7 @@ def test_schedules_go_on_over_two_jobs(make: Callable[[torch.optim.Optimizer], A
         assert opts[0].param_groups[0]["lr"] == opts[1].param_groups[0]["lr"]
 
 
-def test_what_a_module_keeps_beside_its_state_dict_comes_along() -> None:
+def test_module_attributes_beside_the_state_dict_are_restored() -> None:
     inner = nn.Linear(2, 1)
     metric = Metric(inner)
     values = {"inner": inner, "metric": metric}
@@ -396,7 +394,7 @@ def test_what_a_module_keeps_beside_its_state_dict_comes_along() -> None:
     assert torch.equal(inner.weight, got["inner"].weight)
 
 
-def test_a_module_of_another_module_that_is_no_part_of_it_is_loaded() -> None:
+def test_unregistered_submodule_is_loaded() -> None:
     metric = Metric(nn.Linear(2, 1))
     got = results.load(results.dump(metric))
     got.hidden[0].weight.data.fill_(5.0)
@@ -459,7 +457,7 @@ def test_a_filled_list_holds_the_models_that_are_there() -> None:
         ("del losses", False),
     ],
 )
-def test_what_a_training_cell_changes_and_what_it_binds(cell: str, is_changed: bool) -> None:
+def test_changed_and_bound_names_of_a_training_cell(cell: str, is_changed: bool) -> None:
     body = "\n".join(f"    {line}" for line in cell.splitlines())
     program = f"losses = []\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
 
@@ -481,7 +479,7 @@ def test_what_a_training_cell_changes_and_what_it_binds(cell: str, is_changed: b
         ("def make():\n    net = Net()", False),
     ],
 )
-def test_which_names_a_training_cell_binds_anew(cell: str, is_anew: bool) -> None:
+def test_rebound_names_of_a_training_cell(cell: str, is_anew: bool) -> None:
     body = "\n".join(f"    {line}" for line in cell.splitlines())
     program = f"net = Net()\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
 

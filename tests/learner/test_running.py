@@ -105,7 +105,7 @@ def saved(job: Job, step: int) -> None:
     until((job.dir / "checkpoints" / f"step-{step:010}").exists, f"there is a checkpoint of step {step}")
 
 
-def test_a_kill_goes_back_to_the_last_checkpoint_and_counts_nothing_twice(job: Build) -> None:
+def test_kill_returns_to_the_last_checkpoint_without_double_counting(job: Build) -> None:
     one = job(SAVING, outputs=("result", "history"), checkpoint_every_s=0)
     pause_at(one, 8, 15)
     one.run()
@@ -128,7 +128,7 @@ def test_a_kill_goes_back_to_the_last_checkpoint_and_counts_nothing_twice(job: B
     assert_whole(one)
 
 
-def test_a_kill_without_any_checkpoint_starts_afresh_and_forgets_what_was_logged(job: Build) -> None:
+def test_kill_without_checkpoint_starts_over_and_drops_metrics(job: Build) -> None:
     one = job(PLAIN, outputs=("result", "history"), checkpoint_every_s=0)
     pause_at(one, 8)
     one.run()
@@ -143,7 +143,7 @@ def test_a_kill_without_any_checkpoint_starts_afresh_and_forgets_what_was_logged
     assert_whole(one)
 
 
-def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(job: Build) -> None:
+def test_damaged_checkpoint_is_moved_aside_for_the_one_before(job: Build) -> None:
     one = job(SAVING, outputs=("result", "history"), checkpoint_every_s=0)
     pause_at(one, 9)
     one.run()
@@ -166,7 +166,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(job: Bu
     assert_whole(one)
 
 
-def test_a_guardian_killed_while_the_loop_runs_is_told_all_again_and_can_still_halt_it(job: Build) -> None:
+def test_next_guardian_gets_all_reports_and_can_halt(job: Build) -> None:
     one = job(PLAIN, outputs=("result", "history"))
     pause_at(one, 5)
     one.run()
@@ -258,7 +258,7 @@ def test_a_loop_over_epochs_only_resumes_at_its_epoch(job: Build) -> None:
     assert result(one, "history") == {"x": [0, 1, 2, 3, 4]}
 
 
-def test_a_loop_of_ones_own_that_looks_at_should_stop_counts_as_halted(job: Build) -> None:
+def test_loop_that_checks_should_stop_counts_as_halted(job: Build) -> None:
     source = """
     import os, pathlib, time
     from jupyter_dlaas import run
@@ -305,7 +305,7 @@ def test_numbers_in_printed_lines_become_metrics_and_a_history(job: Build) -> No
     assert {record["source"] for record in records} == {"log"}
 
 
-def test_what_cannot_be_brought_back_is_named_and_the_rest_comes(job: Build) -> None:
+def test_unrestorable_value_is_reported_and_others_restored(job: Build) -> None:
     one = job("import threading\ngood = [1]\nbad = threading.Lock()\n", outputs=("good", "bad", "none"))
     one.run()
 
@@ -436,7 +436,7 @@ def test_a_script_for_torchrun_runs_unchanged(job: Build) -> None:
     assert result(one, "value") == 3.0
 
 
-def test_an_error_in_one_learner_ends_the_gang_and_is_named_once_as_the_first_cause(job: Build) -> None:
+def test_error_in_one_learner_is_the_only_cause(job: Build) -> None:
     one = job(
         TORCH.replace("opt.step()\n", "opt.step()\n            assert run.step < 5 or run.rank == 0, 'bad sample'\n")
     )

@@ -139,7 +139,7 @@ GRAPHS = [
 
 
 @pytest.mark.parametrize("make", GRAPHS, ids=[one.__name__ for one in GRAPHS])
-def test_values_that_share_objects_are_one_graph_from_the_file_of_any_of_their_names(
+def test_values_sharing_objects_load_as_one_graph(
     make: Callable[[], tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]], tmp_path: Path
 ) -> None:
     values, is_one_graph = make()
@@ -158,7 +158,7 @@ def test_values_that_share_nothing_are_read_alone(tmp_path: Path) -> None:
         assert list(brought_back(tmp_path, values, name)) == [name]
 
 
-def test_a_graph_is_stored_once_under_the_names_of_its_values(tmp_path: Path) -> None:
+def test_object_graph_is_stored_once(tmp_path: Path) -> None:
     model = nn.Linear(256, 256)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -171,7 +171,7 @@ def test_a_graph_is_stored_once_under_the_names_of_its_values(tmp_path: Path) ->
     assert results.names_in((tmp_path / "n.bin").read_bytes()) == ()
 
 
-def test_what_cannot_be_stored_does_not_keep_the_others_of_its_graph(tmp_path: Path) -> None:
+def test_unstorable_value_does_not_block_its_graph(tmp_path: Path) -> None:
     model = nn.Linear(2, 1)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     values = {"model": model, "opt": opt, "writer": [model, iter_of_lines()]}
@@ -184,7 +184,7 @@ def test_what_cannot_be_stored_does_not_keep_the_others_of_its_graph(tmp_path: P
     assert weights_of(got["opt"]) is got["model"].weight
 
 
-def test_a_file_of_an_earlier_version_is_read_as_the_value_of_its_name() -> None:
+def test_result_file_of_an_earlier_version_is_read() -> None:
     assert results.load_graph("rows", results.dump([1, 2])) == {"rows": [1, 2]}
     assert results.names_in(results.dump([1, 2])) == ()
 

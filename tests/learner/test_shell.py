@@ -12,7 +12,7 @@ from jupyter_dlaas import learner
 WHERE = {"folder": "of the module"}
 
 
-def test_a_commands_output_goes_to_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_command_is_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     dlaas.shell("printf 'loss 0.5\\n'; printf 'ä' >&2; exit 3")
 
     said = capfd.readouterr()
@@ -47,7 +47,7 @@ def test_variables_are_filled_in_and_those_of_the_shell_stay(command: str, writt
     assert dlaas.shell_lines(command) == [written], name
 
 
-def test_no_module_of_the_learner_hides_a_function_of_its_name() -> None:
+def test_learner_modules_hide_no_function() -> None:
     modules = {path.stem for path in Path(learner.__file__).parent.iterdir()}
 
     assert modules.isdisjoint(learner.__all__)

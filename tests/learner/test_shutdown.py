@@ -70,7 +70,7 @@ def ended(request: pytest.FixtureRequest, plain_job: Build) -> Path:
     return one.dir.parent
 
 
-def test_what_was_written_to_files_that_are_open_at_the_end_is_there(ended: Path) -> None:
+def test_files_open_at_the_end_are_flushed(ended: Path) -> None:
     names = ("plain.txt", "train.log", "closure.txt", "class.txt", "own.txt", "store.txt")
     assert {name: (ended / name).read_text().strip() for name in names} == dict.fromkeys(names, "end")
     assert (ended / "table.csv").read_text() == "1,2\n"
@@ -130,7 +130,7 @@ threading.Thread(target=upload, name="uploader").start()
 """
 
 
-def test_a_thread_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) -> None:
+def test_non_daemon_thread_is_awaited_and_named(plain_job: Build) -> None:
     one = plain_job(WAITING, cells={"1-20": "cell [4]:1"})
     one.run()
     one.wait(FactKind.LEARNER_UP)
@@ -145,7 +145,7 @@ def test_a_thread_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) ->
 
 
 @exhaustive
-def test_a_program_that_failed_is_not_held_up_by_its_threads(plain_job: Build) -> None:
+def test_threads_do_not_delay_a_failed_program(plain_job: Build) -> None:
     one = plain_job(WAITING + "raise ValueError('x')\n")
     one.run()
 
@@ -168,7 +168,7 @@ manager = multiprocessing.get_context("fork").Manager()
 """
 
 
-def test_a_child_process_that_is_no_daemon_is_waited_for_and_named(plain_job: Build) -> None:
+def test_non_daemon_child_process_is_awaited_and_named(plain_job: Build) -> None:
     # The limit of exit handlers is shorter than the child takes: it does not hold for child processes.
     short = (
         "from jupyter_dlaas.learner.process import interpreter_shutdown as shutdown\n"
@@ -209,7 +209,7 @@ def test_a_program_that_still_runs_is_named(plain_job: Build) -> None:
     assert one.log() == said
 
 
-def test_what_a_c_library_printed_is_in_the_log(plain_job: Build) -> None:
+def test_output_of_c_libraries_is_in_the_log(plain_job: Build) -> None:
     one = plain_job("import ctypes\nctypes.CDLL(None).puts(b'from C')\n")
     one.run()
 

@@ -26,7 +26,7 @@ LOOP = """
 """
 
 
-def test_a_silent_loop_shows_its_steps_and_the_loss_under_its_own_name(job: Build) -> None:
+def test_silent_loop_shows_steps_and_its_loss(job: Build) -> None:
     one = ran(job, LOOP.format(says=""), deadline_s=LONG_S)
 
     assert names(one) == {"cost"}
@@ -71,7 +71,7 @@ def test_nothing_is_watched_without_autolog(job: Build) -> None:
     assert names(one) == set()
 
 
-def test_gradients_are_what_they_are_without_the_watching(job: Build) -> None:
+def test_observation_does_not_change_gradients(job: Build) -> None:
     source = LOOP.format(says="") + "\n    print('weights', w.tolist())"
     one, other = ran(job, source, deadline_s=LONG_S), ran(job, source, deadline_s=LONG_S, autolog=False)
 
@@ -90,7 +90,7 @@ def test_two_optimisers_of_one_step_are_counted_once() -> None:
     assert loop._steps == 50
 
 
-def test_the_optimiser_of_a_second_training_goes_on_behind_the_first() -> None:
+def test_second_optimiser_continues_the_step_count() -> None:
     loop = Loop()
     first, second = object(), object()
     for optimizer in (first, second):

@@ -73,7 +73,7 @@ KERAS = ("import keras; keras.utils.set_random_seed(0)", "keras.random.normal((3
         pytest.param(*KERAS, False, marks=exhaustive),
     ],
 )
-def test_a_job_draws_what_the_notebook_drew(
+def test_job_draws_the_numbers_of_the_notebook(
     before: str, draw: str, is_seeded: bool, is_loaded: bool, tmp_path: Path
 ) -> None:
     look = draw if is_seeded else "pass"  # the notebook drew something that the job leaves out

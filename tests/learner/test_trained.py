@@ -18,7 +18,7 @@ from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
         max_size=30,
     )
 )
-def test_ranges_hold_each_step_in_the_order_in_which_it_was_trained(moves: list[tuple[str, int]]) -> None:
+def test_step_ranges_keep_the_order_of_training(moves: list[tuple[str, int]]) -> None:
     """ "next": a step of this epoch or one of the next; "from": the step to come is another one, as after a restart."""
     found, steps, step, epoch = Trained(), [], 0, 0
     for move, number in moves:

@@ -33,9 +33,7 @@ class _Layer:
         ({"encoder": _Layer(), "decoder": _Layer(), "size": 3}, "so can its models: -o encoder,decoder"),
     ],
 )
-def test_a_model_that_cannot_be_stored_says_in_one_line_what_can(
-    tmp_path: Path, parts: dict[str, object], says: str
-) -> None:
+def test_unstorable_model_says_what_can_be_stored(tmp_path: Path, parts: dict[str, object], says: str) -> None:
     _, errors = results.store(tmp_path / "results", ["vae"], {**parts, "vae": _Layer(**parts)})
 
     assert errors["vae"].endswith(says)
@@ -64,7 +62,7 @@ def test_a_scaler_between_step_and_update_names_the_update(tmp_path: Path) -> No
     assert results.store(tmp_path / "results", ["scaler"], {"scaler": scaler})[1] == {}
 
 
-def test_what_is_no_model_has_a_state_and_no_weights(tmp_path: Path) -> None:
+def test_object_without_weights_has_only_a_state(tmp_path: Path) -> None:
     opt = torch.optim.SGD([torch.ones(1)], lr=0.1)
     plan = torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.5**epoch)
     plan.held = (number for number in range(0))  # type: ignore[attr-defined]

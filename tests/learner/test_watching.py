@@ -98,7 +98,7 @@ def test_nested_bars_give_progress_and_their_postfix_is_drawn(job: Build) -> Non
     assert {one["source"] for one in records(one)} == {"log"}
 
 
-def test_a_bar_for_each_epoch_is_placed_by_the_lines_between(job: Build) -> None:
+def test_bars_per_epoch_are_placed_by_lines_between(job: Build) -> None:
     one = ran(
         job,
         """
@@ -123,7 +123,7 @@ def test_a_bar_for_each_epoch_is_placed_by_the_lines_between(job: Build) -> None
     assert progress(one)["epochs"] == 3
 
 
-def test_a_loop_that_moves_its_bar_by_hand_tells_the_same(job: Build) -> None:
+def test_manually_updated_bar_reports_the_same(job: Build) -> None:
     one = ran(
         job,
         """
@@ -160,14 +160,14 @@ def test_the_notebooks_bar_is_text_with_ipywidgets_and_without(job: Build, widge
     assert progress(one)["fraction"] == 1.0
 
 
-def test_the_notebooks_bar_is_there_after_a_mere_import_of_tqdm_as_in_a_kernel(job: Build) -> None:
+def test_notebook_bar_exists_after_importing_tqdm(job: Build) -> None:
     one = ran(job, "import tqdm\nfor _ in tqdm.notebook.tqdm(range(3)):\n    pass\nprint(hasattr(tqdm, 'nonsense'))")
 
     assert "False" in one.log()
     assert progress(one)["fraction"] == 1.0
 
 
-def test_a_summary_writer_is_drawn_and_what_it_has_is_not_drawn_again_from_prints(job: Build) -> None:
+def test_summary_writer_metrics_exclude_equal_prints(job: Build) -> None:
     one = ran(
         job,
         """
@@ -188,7 +188,7 @@ def test_a_summary_writer_is_drawn_and_what_it_has_is_not_drawn_again_from_print
     assert names(one) == {"Loss/train", "acc/val", "train_perplexity"}
 
 
-def test_who_logs_is_not_read(job: Build) -> None:
+def test_prints_of_a_logging_program_are_ignored(job: Build) -> None:
     one = ran(
         job,
         """
@@ -206,7 +206,7 @@ def test_who_logs_is_not_read(job: Build) -> None:
     assert progress(one)["fraction"] == 1.0
 
 
-def test_patterns_win_over_what_is_recognised(job: Build) -> None:
+def test_patterns_win_over_recognised_metrics(job: Build) -> None:
     one = ran(
         job,
         "for i in range(3):\n    print(f'epoch {i} loss: 9.0 true loss {1 / (i + 1):.2f} acc: 0.5')\n",
@@ -217,7 +217,7 @@ def test_patterns_win_over_what_is_recognised(job: Build) -> None:
     assert [value for _, value in curve(one, "acc")] == [0.5] * 3
 
 
-def test_with_autolog_off_only_what_was_asked_for_is_drawn(job: Build) -> None:
+def test_autolog_off_draws_only_requested_metrics(job: Build) -> None:
     one = ran(
         job,
         """
@@ -233,7 +233,7 @@ def test_with_autolog_off_only_what_was_asked_for_is_drawn(job: Build) -> None:
     assert not (one.dir / "progress.json").exists() or progress(one)["epochs"] is None
 
 
-def test_what_workers_and_children_print_is_not_recorded_twice(job: Build) -> None:
+def test_prints_of_workers_are_not_recorded_twice(job: Build) -> None:
     one = ran(
         job,
         """
@@ -267,7 +267,7 @@ class Clock:
         return self.now
 
 
-def test_what_a_framework_prints_while_it_trains_is_not_taken_up_later(job: Build) -> None:
+def test_framework_prints_during_training_are_not_parsed_later(job: Build) -> None:
     one = ran(
         job,
         """
@@ -284,7 +284,7 @@ def test_what_a_framework_prints_while_it_trains_is_not_taken_up_later(job: Buil
     assert records(one) == []
 
 
-def test_reading_takes_a_bounded_share_of_the_time_and_the_last_line_counts() -> None:
+def test_log_parsing_time_is_bounded_and_includes_the_end() -> None:
     clock, read = Clock(), list[str]()
 
     class Listed(Reader):
@@ -300,7 +300,7 @@ def test_reading_takes_a_bounded_share_of_the_time_and_the_last_line_counts() ->
     assert read[-1] == "loss: 9999"
 
 
-def test_a_loss_that_becomes_nan_is_reported_once_though_a_guardian_is_replaced(job: Build) -> None:
+def test_nan_loss_is_reported_once_across_guardians(job: Build) -> None:
     one = job(
         dedent(
             """

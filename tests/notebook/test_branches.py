@@ -18,7 +18,7 @@ PYTHON_2 = "import sys\ntext = 'a'\nif sys.version_info < (3, 0):\n    text = un
         "for i in range(3):\n    try:\n        print(x)\n    except (ValueError, HTTPError):\n        pass",
     ],
 )
-def test_a_name_read_only_by_an_except_clause_or_below_an_if_is_a_warning(train: str) -> None:
+def test_name_read_only_in_except_or_if_is_a_warning(train: str) -> None:
     made = job("x = 1", train=train)
 
     assert codes(made) == ["late_undefined"]
@@ -30,12 +30,12 @@ def test_a_misspelt_name_in_the_training_itself_is_still_refused(train: str) -> 
     assert codes(job("x = 1", train=train)) == ["undefined_name"]
 
 
-def test_what_an_earlier_cell_did_not_come_to_is_a_warning_also_in_a_loop() -> None:
+def test_statements_not_reached_by_an_earlier_cell_are_a_warning() -> None:
     assert codes(job(PYTHON_2, train="print(text)")) == ["late_undefined"]
     assert codes(job("x = []\nfor i in [1]:\n    if not i:\n        x.append(unicode(i))")) == ["late_undefined"]
 
 
-def test_what_a_branch_reads_comes_along_where_a_cell_binds_it() -> None:
+def test_names_read_by_a_branch_are_captured() -> None:
     made = job("from urllib.error import HTTPError", train="try:\n    print(1)\nexcept HTTPError:\n    pass")
 
     assert prelude(made) == ["from urllib.error import HTTPError"]
@@ -46,7 +46,7 @@ def test_a_name_that_something_else_surely_reads_is_refused() -> None:
 
 
 @pytest.mark.parametrize("word", ["break", "continue"])
-def test_a_binding_that_a_loop_may_skip_keeps_the_earlier_one(word: str) -> None:
+def test_binding_that_a_loop_may_skip_keeps_the_earlier_one(word: str) -> None:
     loop = f"for i in [1, 2]:\n    if flag:\n        {word}\n    x = i"
 
     assert prelude(job("x = 0", "flag = True", loop))[0] == "x = 0"

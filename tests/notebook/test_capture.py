@@ -13,7 +13,7 @@ from jupyter_dlaas.capture.capture import capture
 from tests.notebook.cases import codes, facts, job, prelude
 
 
-def test_only_what_the_training_cell_needs_comes_along() -> None:
+def test_only_code_that_the_training_cell_needs_is_captured() -> None:
     made = job("x = 1\ny = 2", "z = x + y\nw = 3", train="print(z)")
 
     assert prelude(made) == ["x = 1", "y = 2", "z = x + y"]
@@ -47,7 +47,7 @@ def test_both_branches_together_replace_the_earlier_binding() -> None:
     assert "x = 1" not in prelude(made)
 
 
-def test_a_list_filled_in_a_loop_is_filled_in_the_job() -> None:
+def test_list_filled_in_a_loop_is_filled_in_the_job() -> None:
     made = job("files = [1, 2]\nx = []", "for f in files:\n    x.append(f)\n    print(f)")
 
     assert "    x.append(f)" in prelude(made)
@@ -75,7 +75,7 @@ def test_item_and_attribute_assignments_change_the_object() -> None:
     assert prelude(made)[-3:] == ["x.items = {}", "x.items['k'] = 1", "x.size = 3"]
 
 
-def test_an_own_function_that_changes_its_argument_is_seen_through_an_assignment() -> None:
+def test_function_that_mutates_its_argument_is_followed_through_an_assignment() -> None:
     made = job("def fill(d):\n    d['k'] = 1\n    return 1", "x = {}", "done = fill(x)")
 
     assert prelude(made)[-1] == "done = fill(x)"
@@ -99,19 +99,19 @@ def test_a_function_that_binds_a_global_is_run() -> None:
     assert prelude(made)[-1] == "up()"
 
 
-def test_what_function_bodies_read_is_needed_when_they_are_called() -> None:
+def test_names_in_function_bodies_are_needed_at_the_call() -> None:
     made = job("def f(v):\n    return g(v) * SCALE", "def g(v):\n    return v + 1", "SCALE = 3", train="f(1)")
 
     assert {"def g(v):", "SCALE = 3"} <= set(prelude(made))
 
 
-def test_of_a_helper_that_was_edited_often_only_the_last_version_comes() -> None:
+def test_only_the_last_version_of_an_edited_function_is_captured() -> None:
     made = job("def f(): return g()", "def g(): return 1", "def g(): return 2", train="f()")
 
     assert prelude(made) == ["def f(): return g()", "def g(): return 2"]
 
 
-def test_a_call_in_between_sees_the_function_as_it_was_then() -> None:
+def test_call_between_edits_uses_the_version_of_that_time() -> None:
     made = job("def g(): return 1", "x = g()", "def g(): return 2", train="print(x, g())")
 
     assert prelude(made) == ["def g(): return 1", "x = g()", "def g(): return 2"]
@@ -157,7 +157,7 @@ def test_a_builtin_given_back_by_del_is_the_builtin() -> None:
     assert prelude(job("list = 5", "del list", train="print(list)")) == []
 
 
-def test_a_deleted_name_is_undefined_and_the_cell_that_deleted_it_is_named() -> None:
+def test_deleted_name_is_undefined_and_its_cell_is_named() -> None:
     made = job("x = 1", "del x")
 
     assert [e.message for e in made.errors] == [
@@ -193,7 +193,7 @@ def test_magics_that_only_wrap_are_unwrapped() -> None:
     assert prelude(made) == ["x = 1", "y = 2", "z = 3"]
 
 
-def test_a_magic_inside_a_block_leaves_a_gap_and_the_block_stays() -> None:
+def test_magic_inside_a_block_is_removed_and_the_block_stays() -> None:
     made = job("x = 0\nif True:\n    %matplotlib inline\n    x = 1")
 
     assert prelude(made) == ["if True:", "    pass", "    x = 1"]
@@ -206,7 +206,7 @@ def test_a_file_that_was_run_counts_as_its_text() -> None:
     assert made.kept[0].cell == "prepare.py, run by cell [1]"
 
 
-def test_an_earlier_training_is_left_out_and_the_ways_to_have_it_are_named() -> None:
+def test_earlier_training_is_left_out_with_advice() -> None:
     made = job(
         "model = Net = object()\nopt = Adam = object()",
         "for epoch in range(2):\n    loss = model.loss()\n    loss.backward()\n    opt.step()",
@@ -244,7 +244,7 @@ def test_an_answer_to_input_becomes_a_literal() -> None:
     assert prelude(made) == ["n = 4  # the kernel's value: cell [1], line 1 got it from input()"]
 
 
-def test_what_cannot_be_made_again_is_an_error_with_the_ways_out() -> None:
+def test_irreproducible_value_is_an_error_with_advice() -> None:
     table = NameFact(type_name="pandas.DataFrame", size_bytes=12_000_000, shape="(100, 3)")
     made = job("x = load(input())", facts=facts(x=table, load=NameFact(type_name="function")))
 
@@ -256,7 +256,7 @@ def test_what_cannot_be_made_again_is_an_error_with_the_ways_out() -> None:
     ]
 
 
-def test_a_name_that_no_cell_bound_but_the_kernel_has_is_written_or_asked_for() -> None:
+def test_name_bound_by_no_cell_is_written_or_requested() -> None:
     written = job(train="print(x)", facts=facts(x=3))
     asked = job(train="print(x)", facts=facts(x=NameFact(type_name="Net")))
 
@@ -284,7 +284,7 @@ def test_a_result_of_an_earlier_job_is_taken_by_reference() -> None:
     assert made.results == (ResultRef("resnet-48", "x", after_cell=1),)
 
 
-def test_pushed_names_come_in_one_line_behind_the_classes_that_they_need() -> None:
+def test_pushed_names_are_loaded_after_their_classes() -> None:
     made = job(
         "class Net: pass",
         "model = Net()\nopt = [model]",
@@ -326,7 +326,7 @@ def test_an_undefined_name_is_an_error_with_cell_and_line() -> None:
     assert made.unbound == ("modle",)
 
 
-def test_a_function_that_may_read_an_unknown_name_is_only_warned_about() -> None:
+def test_function_that_may_read_an_unknown_name_is_a_warning() -> None:
     made = job("def f(v):\n    return v or unknown", train="f(1)")
 
     assert codes(made) == ["late_undefined"]
@@ -380,7 +380,7 @@ def test_a_syntax_error_in_the_training_cell_names_its_line() -> None:
     assert (made.errors[0].code, made.errors[0].line) == ("syntax_error", 3)
 
 
-def test_slow_cells_are_named_with_a_push_of_what_they_made() -> None:
+def test_slow_cells_are_reported_with_a_push_option() -> None:
     made = capture(
         [ExecutedCell(count=1, source="x = load = sum([1])", duration_s=45.0)],
         TrainingCell(count=2, source="print(x)"),
@@ -410,7 +410,7 @@ def test_each_line_knows_its_cell() -> None:
     assert made.where(len(made.text.splitlines())) == "cell [3], line 3"
 
 
-def test_a_cell_that_ran_again_unchanged_is_named_as_the_page_numbers_it_now() -> None:
+def test_rerun_cell_is_named_by_its_present_number() -> None:
     made = job("def f(): return 1", "x = f()", "def f(): return 1", train="print(x)")
 
     assert [kept.cell for kept in made.kept] == ["cell [3]", "cell [2]"]
@@ -451,7 +451,7 @@ def test_dlaas_is_imported_where_the_cell_uses_it() -> None:
     assert made.is_ready
 
 
-def test_capture_imports_neither_torch_nor_anything_beyond_the_standard_library_and_ipython() -> None:
+def test_capture_imports_only_the_standard_library_and_ipython() -> None:
     code = (
         "import sys\nfrom jupyter_dlaas.capture import capture\n"
         "print([m for m in ('torch', 'numpy', 'IPython', 'tornado') if m in sys.modules])"
@@ -461,7 +461,7 @@ def test_capture_imports_neither_torch_nor_anything_beyond_the_standard_library_
     assert done.stdout.strip() == "[]"
 
 
-def test_an_optimiser_made_before_the_pushed_model_can_be_loaded_is_refused() -> None:
+def test_optimiser_made_before_the_pushed_model_is_refused() -> None:
     made = job(
         "model = [1]",
         "opt = [model]",
@@ -491,7 +491,7 @@ def test_own_modules_are_copied_once_one_of_them_is_imported() -> None:
     assert unused.modules == ()
 
 
-def test_a_result_of_an_earlier_training_that_is_needed_is_made_again_and_said() -> None:
+def test_needed_result_of_an_earlier_training_is_recomputed_with_notice() -> None:
     made = job(
         "model = object()",
         "history = model.fit([1])",
@@ -502,7 +502,7 @@ def test_a_result_of_an_earlier_training_that_is_needed_is_made_again_and_said()
     assert codes(made) == ["training_again"]
 
 
-def test_training_in_a_function_is_recognised_through_the_functions_that_it_calls() -> None:
+def test_training_in_nested_functions_is_recognised() -> None:
     made = job(
         "model = Net = object()\nopt = object()",
         "def step(m, o):\n    m.loss().backward()\n    o.step()",
@@ -527,7 +527,7 @@ def test_a_model_that_its_training_returns_starts_fresh() -> None:
     assert codes(made) == ["earlier_training"]
 
 
-def test_a_small_value_that_an_earlier_training_left_is_written_as_a_literal() -> None:
+def test_small_value_of_an_earlier_training_becomes_a_literal() -> None:
     made = job(
         "model = object()",
         "for epoch in range(3):\n    model.loss().backward()\n    best = 0.5",
@@ -570,7 +570,7 @@ def test_whatever_is_typed_capture_answers_in_words(sources: list[str], train: s
     assert made.is_ready or all(problem.message for problem in made.errors)
 
 
-def test_a_file_that_the_notebook_saved_is_read_by_the_job_and_never_written_again() -> None:
+def test_file_saved_by_the_notebook_is_read_and_not_rewritten() -> None:
     made = job(
         "import torch\nmodel = torch.nn.Linear(2, 2)",
         "model(torch.ones(2)).sum().backward()",
@@ -583,7 +583,7 @@ def test_a_file_that_the_notebook_saved_is_read_by_the_job_and_never_written_aga
     assert [left.kind for left in made.left_out if "torch.save" in left.source] == ["saved"]
 
 
-def test_only_what_a_training_changes_is_named_not_the_data_that_it_reads() -> None:
+def test_only_names_that_a_training_changes_are_reported() -> None:
     made = job(
         "model = Net = object()\nopt = SGD(model)\nloader = [1]\ndef SGD(m): return m",
         "def train_epoch(m, data, o):\n    for b in data:\n        m(b).backward()\n        o.step()\n    return 1",

@@ -29,7 +29,7 @@ def restored(made: Capture) -> Mapping[int, str]:
     return made.random_state
 
 
-def test_a_look_at_random_numbers_is_made_up_for_in_the_next_cell() -> None:
+def test_random_draws_of_a_skipped_look_are_replayed() -> None:
     made = job(SEED, "print(torch.rand(3))", "w = torch.rand(3)", train="w.sum()", streams="abcd")
 
     assert restored(made) == {3: "c"}
@@ -38,7 +38,7 @@ def test_a_look_at_random_numbers_is_made_up_for_in_the_next_cell() -> None:
     assert "import jupyter_dlaas as dlaas" in made.text
 
 
-def test_another_models_training_is_made_up_for_in_the_training_cell() -> None:
+def test_random_draws_of_another_training_are_replayed() -> None:
     made = job(SEED, "x = torch.rand(3)\nfor i in [1]:\n    fit(torch.rand(2))", train="x * 2", streams="abc")
 
     assert restored(made) == {3: "c"}
@@ -49,7 +49,7 @@ def test_nothing_is_made_up_for_where_nothing_was_drawn() -> None:
     assert not restored(job(SEED, "show(3)", "w = torch.rand(3)", train="w.sum()", streams="abbc"))
 
 
-def test_nothing_is_made_up_for_where_all_that_drew_goes_along() -> None:
+def test_no_replay_if_all_drawing_code_is_captured() -> None:
     assert not restored(job(SEED, "w = torch.rand(3)\nprint(w)\nw.shape", train="w.sum()", streams="abc"))
 
 
@@ -60,7 +60,7 @@ def test_a_notebook_that_seeds_nothing_gets_the_jobs_own_numbers() -> None:
     assert "import jupyter_dlaas" not in made.text
 
 
-def test_what_a_notebook_without_a_seed_drew_is_drawn_again_alike() -> None:
+def test_draws_of_an_unseeded_notebook_are_reproduced() -> None:
     made = job("import torch", "w = torch.rand(3)", "x = 2", "v = f(w)", train="w.sum() * x * v", streams="aabbc")
 
     assert restored(made) == {2: "a"}
@@ -98,11 +98,11 @@ def streams(**libraries: int) -> str:
     return json.dumps({"random": [0], "numpy.random": [libraries.get("numpy", 0)], "torch": [libraries["torch"]]})
 
 
-def test_what_was_drawn_before_the_seed_does_not_count() -> None:
+def test_draws_before_the_seed_do_not_count() -> None:
     assert not restored(job("import torch\ntorch.rand(3)", SEED, train="torch.rand(3)", streams="abc"))
 
 
-def test_the_first_of_two_runs_of_a_cell_is_made_up_for() -> None:
+def test_draws_of_the_first_of_two_runs_are_replayed() -> None:
     made = job(SEED, "w = torch.rand(3)", "w = torch.rand(3)", train="w.sum()", streams="abcd")
 
     assert restored(made) == {3: "c"}
@@ -112,7 +112,7 @@ def test_without_a_kernel_nothing_is_known_and_nothing_is_done() -> None:
     assert not restored(job(SEED, "print(torch.rand(3))", "w = torch.rand(3)", train="w.sum()", streams=None))
 
 
-def test_a_path_that_says_seed_seeds_nothing() -> None:
+def test_path_containing_seed_seeds_nothing() -> None:
     first = "import sys\nsys.path.append('/data/seed_bank')  # the seed bank"
 
     assert not restored(job(first, "print(rand(3))", train="rand(3)", streams="abc"))
@@ -140,7 +140,7 @@ def test_a_function_that_seeds_its_own_generator_sets_nothing_up(generator: str)
 @pytest.mark.parametrize(
     "seed", ["torch.manual_seed(0)", "np.random.seed(0)", "import torch\n    torch.manual_seed(0)"]
 )
-def test_a_function_that_seeds_the_global_streams_goes_along(seed: str) -> None:
+def test_function_that_seeds_global_streams_is_captured(seed: str) -> None:
     made = job(SEED, f"def again():\n    {seed}", "again()", train="w = torch.rand(3)", streams="aab")
 
     assert "again()" in made.text

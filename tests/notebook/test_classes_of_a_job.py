@@ -67,7 +67,7 @@ def stored(main: ModuleType, program: str, *names: str) -> list[bytes]:
     return found
 
 
-def test_a_model_of_a_class_in_the_training_cell_is_loaded_and_nothing_else_is_bound_or_run(
+def test_class_of_the_training_cell_is_restored_without_side_effects(
     main: ModuleType, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,7 @@ def test_a_class_that_the_kernel_has_is_the_kernels(main: ModuleType) -> None:
     assert results.load(data, lambda: PROGRAM).rate == 7
 
 
-def test_what_neither_has_is_said_as_pickle_says_it(main: ModuleType) -> None:
+def test_missing_class_gives_the_error_of_pickle(main: ModuleType) -> None:
     program = "Thing = type('Thing', (), {'__module__': '__main__'})\nthing = Thing()"
     (data,) = stored(main, program, "thing")
 
@@ -96,14 +96,14 @@ def test_what_neither_has_is_said_as_pickle_says_it(main: ModuleType) -> None:
         results.load(data, lambda: program)
 
 
-def test_a_definition_that_raises_here_is_as_one_that_is_not_there(main: ModuleType) -> None:
+def test_definition_that_raises_counts_as_missing(main: ModuleType) -> None:
     (data,) = stored(main, "class A:\n    pass\na = A()", "a")
 
     with pytest.raises(AttributeError, match="Can't get attribute 'A'"):
         results.load(data, lambda: "class A(missing):\n    pass")
 
 
-def test_the_program_is_asked_for_only_where_a_class_is_missing() -> None:
+def test_program_is_fetched_only_for_a_missing_class() -> None:
     def never() -> str:
         raise AssertionError
 
@@ -150,7 +150,7 @@ EDITS: list[tuple[str, str, str, bool]] = [
 
 @pytest.mark.parametrize("how", ["cell", "%run"])
 @pytest.mark.parametrize(("was", "value", "now", "is_edited"), EDITS)
-def test_a_result_of_what_was_edited_since_is_named(
+def test_result_of_an_edited_class_is_reported(
     main: ModuleType, was: str, value: str, now: str, is_edited: bool, how: str
 ) -> None:
     program = f"{was}\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n    value = {value}\n"

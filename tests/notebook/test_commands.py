@@ -32,13 +32,13 @@ def test_shell_lines_of_the_training_cell_run_in_the_job() -> None:
     assert made.left_out == ()
 
 
-def test_shell_commands_called_by_name_run_too_also_between_other_code() -> None:
+def test_shell_commands_called_by_name_run_in_the_job() -> None:
     made = job(train="a = 1; get_ipython().system(f'echo ä{a}'); b = get_ipython().getoutput('ls')\nprint(a)")
 
     assert cell(made)[0] == "a = 1; dlaas.shell(f'echo ä{a}'); b = dlaas.shell_lines('ls')"
 
 
-def test_variables_that_a_command_names_come_along_and_those_of_the_shell_are_no_error() -> None:
+def test_variables_in_shell_commands_are_captured() -> None:
     made = job("folder = 'x'\nfile = 'y'\nother = 1", train="!cp {folder + '/a'} $file $HOME")
 
     assert prelude(made) == ["import jupyter_dlaas as dlaas", "folder = 'x'", "file = 'y'"]
@@ -54,14 +54,14 @@ def test_a_function_that_the_job_calls_runs_its_commands() -> None:
     assert codes(made) == []
 
 
-def test_commands_of_earlier_cells_are_not_run_again_since_the_kernel_has_what_they_gave() -> None:
+def test_shell_commands_of_earlier_cells_are_not_repeated() -> None:
     made = job("!mkdir data", "files = !ls data\nrest = !ls", "get_ipython().system('echo hi')", train="print(files)")
 
     assert prelude(made) == []
     assert "shell" not in made.text
 
 
-def test_directories_and_variables_of_the_environment_are_set_in_the_job() -> None:
+def test_job_gets_directories_and_environment_variables() -> None:
     made = job(train="%cd data\n%env RATE=0.5\n%mkdir out\nprint(1)")
 
     assert cell(made)[:3] == [
@@ -82,7 +82,7 @@ def test_magics_that_only_show_are_left_out_and_listed() -> None:
 
 
 @pytest.mark.parametrize("line", ["%run more.py", "%pip install torch", "x = %who_ls", "%cd -", "%unheard of it"])
-def test_a_magic_that_a_job_cannot_run_is_refused_with_what_to_do(line: str) -> None:
+def test_unsupported_magic_is_refused_with_advice(line: str) -> None:
     made = job(train=f"print(1)\n{line}")
 
     assert codes(made) == ["magic_in_job"]
@@ -94,7 +94,7 @@ def test_a_magic_that_a_job_cannot_run_is_refused_with_what_to_do(line: str) -> 
     assert "magic_in_job" in [said.code for said in report.cells[0].errors]
 
 
-def test_what_ipython_gives_to_every_cell_is_no_object_of_the_notebook() -> None:
+def test_names_provided_by_ipython_are_not_captured() -> None:
     first = "get_ipython().system('echo hi')\nx = get_ipython().getoutput('ls')\nget_ipython().magic('matplotlib')"
     made = job(first, train="print(get_ipython() is None)\nexit()")
 
@@ -107,7 +107,7 @@ def test_a_name_of_the_users_is_the_users() -> None:
     assert prelude(job("exit = [1]", "exit.append(2)", train="print(exit)")) == ["exit = [1]", "exit.append(2)"]
 
 
-def test_a_look_at_the_pool_is_not_repeated_in_the_job() -> None:
+def test_pool_queries_are_not_repeated_in_the_job() -> None:
     made = job("dlaas.jobs()\ndlaas.job('a').halt()", train="run = dlaas.run()", facts=facts(x=1))
 
     assert prelude(made) == ["import jupyter_dlaas as dlaas"]

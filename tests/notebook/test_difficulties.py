@@ -43,7 +43,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_the_job_sees_what_the_training_cell_saw(case: Case, outcomes: dict[str, Any]) -> None:
+def test_job_has_the_values_that_the_training_cell_saw(case: Case, outcomes: dict[str, Any]) -> None:
     kernel, job = outcomes[case.name]["kernel"], outcomes[case.name]["job"]
     assert "error" not in kernel, kernel["error"]
     made = kernel["capture"]

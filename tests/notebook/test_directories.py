@@ -16,7 +16,7 @@ def in_directories(*cells: tuple[str, str | None], started_in: str, now: str) ->
     return capture(ran, TrainingCell(count=len(cells) + 1, source="print(open('data.txt'))"), facts)
 
 
-def test_a_notebook_below_a_folder_named_chdir_goes_where_its_cells_went() -> None:
+def test_notebook_below_a_folder_named_chdir_follows_its_cells() -> None:
     made = in_directories(("import os", HOME), ("os.chdir('sub')", HOME), started_in=HOME, now=f"{HOME}/sub")
 
     assert prelude(made) == [
@@ -35,7 +35,7 @@ def test_a_word_in_a_string_or_comment_moves_no_cell() -> None:
     assert "chdir" not in made.text.replace(text, "")
 
 
-def test_a_call_before_anybody_looked_is_taken_again_from_where_the_kernel_started() -> None:
+def test_early_chdir_is_repeated_from_the_start_directory() -> None:
     made = in_directories(("import os\nos.chdir('/a')", None), ("y = 1", "/a"), started_in="/s", now="/a")
 
     assert prelude(made)[0] == "__import__(\"os\").chdir('/s')  # directory of the kernel"

@@ -21,7 +21,7 @@ TORCH = "import torch\ng = torch.Generator().manual_seed(0)"
         ("dls = DataLoaders(1)", "dls.one_batch()", "fit(dls)"),
     ],
 )
-def test_a_look_that_draws_from_a_needed_generator_goes_along(made: str, look: str, train: str) -> None:
+def test_look_that_draws_from_a_needed_generator_is_captured(made: str, look: str, train: str) -> None:
     assert look in prelude(job(made, look, train=train))
 
 
@@ -39,14 +39,14 @@ def test_a_name_that_is_looked_up_as_text_is_needed() -> None:
     "guarded",
     ['rate = rate / 2 if "rate" in globals() else 0.2', 'if "rate" not in globals():\n    rate = 0.2\nrate = rate / 2'],
 )
-def test_a_name_that_is_read_only_if_it_is_there_is_not_missing(guarded: str) -> None:
+def test_name_read_only_if_defined_is_not_missing(guarded: str) -> None:
     made = job(guarded, train="print(rate)")
 
     assert codes(made) == []
     assert made.is_ready
 
 
-def test_a_method_that_a_decorator_puts_into_a_class_goes_along() -> None:
+def test_method_added_by_a_decorator_is_captured() -> None:
     patch = (
         "def patch(cls):\n    def inner(f):\n        setattr(cls, f.__name__, f)\n        return f\n    return inner"
     )
@@ -56,7 +56,7 @@ def test_a_method_that_a_decorator_puts_into_a_class_goes_along() -> None:
     assert "@patch(Learner)" in prelude(made)
 
 
-def test_a_class_that_a_decorator_registers_goes_along() -> None:
+def test_class_registered_by_a_decorator_is_captured() -> None:
     inner = "    def inner(c):\n        KINDS[kind] = c\n        return c\n    return inner"
     register = f"KINDS = {{}}\ndef register(kind):\n{inner}"
     made = job(register, '@register("mlp")\nclass Net: pass', train='net = KINDS["mlp"]()')

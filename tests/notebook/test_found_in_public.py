@@ -19,13 +19,13 @@ DEEP = {
 }
 
 
-def test_a_name_bound_anew_by_the_function_that_had_it_is_no_trouble() -> None:
+def test_name_rebound_by_its_function_is_accepted() -> None:
     made = job("def x(a):\n    return a", "x = x([x, 1])", train="print(x)")
 
     assert prelude(made) == ["def x(a):", "    return a", "x = x([x, 1])"]
 
 
-def test_what_a_starred_library_passes_on_from_another_one_comes_by_the_star() -> None:
+def test_star_import_covers_reexported_names() -> None:
     known = facts(range_of=NameFact(type_name="function", module="fastcore.basics", is_callable=True))
     made = job("from fastai.tabular.all import *", "x = range_of([1])", facts=known)
 
@@ -33,26 +33,26 @@ def test_what_a_starred_library_passes_on_from_another_one_comes_by_the_star() -
     assert codes(made) == []
 
 
-def test_a_function_of_the_notebook_does_not_come_by_a_star() -> None:
+def test_notebook_function_is_not_covered_by_a_star_import() -> None:
     known = facts(own=NameFact(type_name="function", module="__main__", is_callable=True))
     made = job("from library import *", train="own()", facts=known)
 
     assert codes(made) == ["not_reproducible"]
 
 
-def test_the_random_streams_of_flax_are_where_the_cells_before_left_them() -> None:
+def test_flax_random_streams_continue_in_the_job() -> None:
     made = job("from flax import nnx\nrngs = nnx.Rngs(0)", "y = model(x, rngs=rngs)", train="z = net(rngs=rngs)")
 
     assert prelude(made)[-1] == "y = model(x, rngs=rngs)"
 
 
-def test_a_question_in_a_module_that_was_imported_below_try_cannot_be_asked_again() -> None:
+def test_input_in_a_module_imported_below_try_is_refused() -> None:
     made = job("try:\n    import getpass\nexcept ImportError:\n    pass", "key = getpass.getpass()", train="print(key)")
 
     assert codes(made) == ["not_reproducible"]
 
 
-def test_attributes_that_other_tools_set_on_shared_nodes_are_not_followed() -> None:
+def test_foreign_attributes_on_shared_ast_nodes_are_ignored() -> None:
     """`executing`, which formats IPython's tracebacks, sets `parent` on operators, which all trees share."""
     comparison = ast.parse("a == b", mode="eval").body
     assert isinstance(comparison, ast.Compare)
@@ -80,7 +80,7 @@ def test_whatever_python_can_run_can_be_read_however_deep(source: str) -> None:
     assert sys.getrecursionlimit() == limit
 
 
-def test_more_source_than_can_be_read_in_time_is_refused_with_the_cell_to_blame() -> None:
+def test_source_too_slow_to_analyse_is_refused_with_its_cell() -> None:
     huge = "x = [" + "1, " * (SOURCE_CHARS_MAX // 3) + "]"
     made = job("y = 1", huge, train="print(y)")
 
@@ -101,7 +101,7 @@ def test_more_source_than_can_be_read_in_time_is_refused_with_the_cell_to_blame(
         "tf.debugging.assert_equal(before, before)",
     ],
 )
-def test_a_library_s_assertion_is_left_out_with_the_model_that_it_looks_at(check: str) -> None:
+def test_library_assertion_is_left_out_with_its_model(check: str) -> None:
     """Kept as a change of the library, it brought a model of no use, and a note about that model's training."""
     made = job(
         "import numpy as np, torch, pandas as pd, tensorflow as tf, keras",
@@ -115,7 +115,7 @@ def test_a_library_s_assertion_is_left_out_with_the_model_that_it_looks_at(check
     assert "earlier_training" not in codes(made)
 
 
-def test_an_assertion_of_the_notebook_s_own_that_changes_its_argument_is_kept() -> None:
+def test_notebook_assertion_that_mutates_its_argument_is_kept() -> None:
     made = job(
         "def assert_sorted(items):\n    items.sort()",
         "items = [3, 1]",
@@ -143,14 +143,14 @@ def test_drawing_the_data_changes_nothing(look: str) -> None:
     assert look.splitlines()[-1].strip() not in made.text
 
 
-def test_numbers_drawn_by_a_generator_are_not_used_up_by_looks() -> None:
+def test_looks_do_not_consume_generator_values() -> None:
     made = job("noise = torch.randn(8, generator=g)", "print(noise)\nshape(noise[0])", train="fit(noise)")
 
     assert "print(noise)" not in made.text
 
 
 @pytest.mark.parametrize("call", ["t.plot(3)", "t.hist(3)", "t.describe(3)"])
-def test_an_own_method_that_changes_its_object_goes_along(call: str) -> None:
+def test_mutating_method_of_a_notebook_class_is_captured(call: str) -> None:
     method = call[2:].partition("(")[0]
     tracker = f"class T:\n    seen = []\n    def {method}(self, x):\n        self.seen.append(x)\nt = T()"
     made = job(tracker, call, train="print(t.seen)")
@@ -165,7 +165,7 @@ def test_an_own_method_that_only_draws_stays_out() -> None:
     assert "t.plot(axes)" not in made.text
 
 
-def test_a_library_may_change_what_it_annotates() -> None:
+def test_library_may_change_annotated_objects() -> None:
     made = job("rows = {}", "labeller.annotate(rows)", train="print(rows)")
 
     assert prelude(made) == ["rows = {}", "labeller.annotate(rows)"]

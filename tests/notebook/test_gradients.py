@@ -10,7 +10,7 @@ WEIGHTS = "import torch\nw = torch.ones(1)\nw.requires_grad_()"
 MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters())\nx = torch.ones(3, 2)"
 
 
-def test_a_kept_reader_of_a_gradient_needs_the_backward_pass_and_its_loss() -> None:
+def test_gradient_reader_needs_backward_pass_and_loss() -> None:
     update = "with torch.no_grad():\n    w -= w.grad * 0.1"
     made = job(WEIGHTS, "loss = (w ** 2).sum()", "loss.backward()", update, train="print(w)")
 
@@ -26,7 +26,7 @@ def test_a_training_cell_that_only_steps_needs_the_backward_pass() -> None:
     assert codes(made) == []
 
 
-def test_a_training_cell_that_goes_backward_itself_does_not() -> None:
+def test_training_cell_with_backward_needs_no_earlier_gradient() -> None:
     train = "for i in range(3):\n    opt.zero_grad()\n    model(x).sum().backward()\n    opt.step()"
     made = job(MODEL, "model(x).sum().backward()", train=train)
 
@@ -73,7 +73,7 @@ COMPUTES = {
 
 
 @pytest.mark.parametrize("way", COMPUTES)
-def test_gradients_that_a_function_of_the_notebook_makes_are_kept_for_their_user(way: str) -> None:
+def test_gradients_made_by_a_function_are_kept_for_readers(way: str) -> None:
     definition, call = COMPUTES[way]
     made = job(MODEL, definition, call, train="opt.step()\nprint(model.weight)")
 
@@ -88,7 +88,7 @@ def test_a_function_that_uses_gradients_needs_them() -> None:
     assert "loss.backward()" in prelude(made)
 
 
-def test_a_training_cell_whose_own_function_goes_backward_needs_no_earlier_gradient() -> None:
+def test_backward_in_a_called_function_needs_no_earlier_gradient() -> None:
     compute = "def compute():\n    model(x).sum().backward()"
     train = "for i in range(3):\n    opt.zero_grad()\n    compute()\n    opt.step()"
     made = job(MODEL, compute, "compute()", train=train)
@@ -133,7 +133,7 @@ def test_an_optimiser_of_any_name_needs_the_backward_pass(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", OWN_OPTIMISERS)
-def test_a_loop_with_an_optimiser_of_any_name_makes_no_gradients_for_others(way: str) -> None:
+def test_optimiser_loop_of_any_name_makes_no_gradients(way: str) -> None:
     cells = OWN_OPTIMISERS[way].split("\n")
     name = cells[-1].partition(" ")[0]
     loop = f"for i in range(3):\n    (w ** 2).sum().backward()\n    {name}.step()"

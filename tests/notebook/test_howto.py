@@ -27,7 +27,7 @@ def test_the_users_own_loop_and_names_are_shown() -> None:
     )
 
 
-def test_a_loop_in_a_function_of_an_earlier_cell_is_found() -> None:
+def test_loop_in_a_function_of_an_earlier_cell_is_found() -> None:
     program = """
 def fit(model):
     for step in range(100):
@@ -57,7 +57,7 @@ def test_a_training_loop_comes_before_one_that_only_reads() -> None:
         ("    opt.step()", "loss=…"),
     ],
 )
-def test_names_that_one_would_watch_are_told_apart(body: str, names: str) -> None:
+def test_metric_names_are_recognised(body: str, names: str) -> None:
     assert f"run.log({names})" in how_to_log(f"while not done:\n{body}\n")
 
 
@@ -70,7 +70,7 @@ def test_names_that_one_would_watch_are_told_apart(body: str, names: str) -> Non
         "for i in\n",
     ],
 )
-def test_who_logs_already_is_told_nothing(source: str) -> None:
+def test_program_that_logs_gets_no_hint(source: str) -> None:
     assert how_to_log(source) == ""
 
 

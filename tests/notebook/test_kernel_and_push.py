@@ -49,7 +49,7 @@ def test_large_values_and_objects_have_no_literal() -> None:
     assert [fact(value, None).literal for value in ("x" * 5000, list(range(1000)), object(), [object()])] == [None] * 4
 
 
-def test_what_lives_only_in_this_process_is_told_apart(tmp_path: Path) -> None:
+def test_process_bound_objects_are_recognised(tmp_path: Path) -> None:
     with (tmp_path / "f").open("w") as file:
         values = [file, threading.Lock(), (n for n in "a"), sys, [1]]
         reasons = [fact(value, None).cannot_travel for value in values]
@@ -105,7 +105,7 @@ def test_a_scheduler_that_has_not_stepped_yet_warns_of_nothing(tmp_path: Path) -
     assert [group["lr"] for group in optimiser_2.param_groups] == [0.5]
 
 
-def test_a_loader_goes_without_the_workers_that_wait(tmp_path: Path) -> None:
+def test_loader_is_pushed_without_its_workers(tmp_path: Path) -> None:
     data = torch.utils.data.TensorDataset(torch.arange(6.0))
     loader = torch.utils.data.DataLoader(data, 2, num_workers=1, persistent_workers=True, collate_fn=lambda b: len(b))
     assert list(loader) == [2, 2, 2]
@@ -116,7 +116,7 @@ def test_a_loader_goes_without_the_workers_that_wait(tmp_path: Path) -> None:
     assert again.collate_fn is not loader.collate_fn
 
 
-def test_tensors_of_a_gpu_come_to_the_cpu_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_tensors_load_on_the_cpu_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = torch.nn.Linear(2, 2)
     optimiser = torch.optim.Adam(net.parameters())
     net(torch.ones(1, 2)).sum().backward()
@@ -132,7 +132,7 @@ def test_tensors_of_a_gpu_come_to_the_cpu_where_there_is_none(tmp_path: Path, mo
     assert torch.equal(net_2.weight, net.weight)
 
 
-def test_writing_and_checking_leave_gradients_and_random_streams_as_they_are(tmp_path: Path) -> None:
+def test_push_leaves_gradients_and_random_streams_unchanged(tmp_path: Path) -> None:
     net = torch.nn.Linear(2, 2)
     net(torch.ones(1, 2)).sum().backward()
     gradients = [p.grad for p in net.parameters()]
@@ -193,9 +193,7 @@ END = " and cannot be sent to a job. Create it in the training cell, or push the
         (lambda: memoryview(b"x"), "a memory view"),
     ],
 )
-def test_what_exists_only_in_the_process_is_refused_with_the_way_to_it(
-    tmp_path: Path, make: Callable[[], Any], what: str
-) -> None:
+def test_process_bound_object_is_refused_with_its_path(tmp_path: Path, make: Callable[[], Any], what: str) -> None:
     part = make()
     model = Holder(fine=[1], cache={"a": [0, Slotted(part)]})
 
@@ -206,14 +204,14 @@ def test_what_exists_only_in_the_process_is_refused_with_the_way_to_it(
     assert said == f"--push model: `model.cache['a'][1].held` is {what}{END}"
 
 
-def test_a_part_of_a_torch_model_is_named_as_the_model_names_it(tmp_path: Path) -> None:
+def test_torch_submodule_has_its_name_in_the_model(tmp_path: Path) -> None:
     model: Any = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Linear(1, 1)))
     model[1].guard = threading.Lock()
 
     assert refusal(tmp_path, model=model) == f"--push model: `model[1].guard` is a lock{END}"
 
 
-def test_what_a_closure_holds_is_named_by_its_variable(tmp_path: Path) -> None:
+def test_closure_content_is_named_by_its_variable(tmp_path: Path) -> None:
     lock = threading.Lock()
 
     assert refusal(tmp_path, hook=lambda: lock) == f"--push hook: `hook (its `lock`)` is a lock{END}"
@@ -241,7 +239,7 @@ class Forgets:
         return {"a": 1}
 
 
-def test_what_does_not_load_again_is_refused(tmp_path: Path) -> None:
+def test_object_that_does_not_load_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotSendable, match="cannot be loaded again: ValueError: no way back"):
         write_pushed(tmp_path / "p", {"x": Forgets()})
 

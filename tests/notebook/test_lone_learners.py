@@ -38,7 +38,7 @@ def test_a_program_that_nothing_brings_together_trains_alone(text: str) -> None:
         "launch(main, args=())",
     ],
 )
-def test_a_program_that_may_know_of_others_gets_what_was_asked_for(text: str) -> None:
+def test_possibly_distributed_program_gets_the_requested_size(text: str) -> None:
     assert not trains_alone([text])
     assert not trains_alone(["import helper", text]), "also in a module of its own"
 
@@ -51,7 +51,7 @@ def test_a_program_that_may_know_of_others_gets_what_was_asked_for(text: str) ->
         ({"gpus": "4", "gpus_per_learner": "2"}, (1, 2, 2)),
     ],
 )
-def test_it_starts_with_one_learner_of_as_many_as_were_asked_for(given: dict[str, Any], sizes: tuple[int, ...]) -> None:
+def test_single_learner_program_starts_with_one_learner(given: dict[str, Any], sizes: tuple[int, ...]) -> None:
     most = option_parsing.sizes(**given).learners_max
 
     found = options(given | {"elastic": "auto:goodput"}, most)

@@ -131,7 +131,7 @@ def test_a_reload_without_an_edit_names_nothing(helpers: Any) -> None:
     assert of_before_reload(net, {"own_helpers": helpers}) == ""
 
 
-def test_a_job_that_makes_an_object_with_a_reloaded_class_is_warned() -> None:
+def test_object_of_a_reloaded_class_is_a_warning() -> None:
     known = KernelFacts(
         names={
             "net": NameFact(type_name="helpers.Net", of_before_reload="helpers.Net"),
@@ -149,7 +149,7 @@ def test_a_job_that_makes_an_object_with_a_reloaded_class_is_warned() -> None:
     assert job("import helpers\nnet = helpers.Net()", train="print(helpers)", facts=known).warnings == ()
 
 
-def test_a_pushed_object_of_before_a_reload_is_refused_with_what_to_type(helpers: Any, tmp_path: Path) -> None:
+def test_object_from_before_a_reload_is_refused_with_advice(helpers: Any, tmp_path: Path) -> None:
     net = helpers.Net()
     importlib.reload(helpers)
 
@@ -162,7 +162,7 @@ def test_a_pushed_object_of_before_a_reload_is_refused_with_what_to_type(helpers
 
 
 @pytest.mark.parametrize("what", ["a method", "a base class"])
-def test_a_result_of_another_version_is_named_when_it_is_loaded(helpers: Any, what: str) -> None:
+def test_result_of_another_module_version_is_reported(helpers: Any, what: str) -> None:
     data, table = results.dump([helpers.Net()]), code_versions.table()
     told: Any = []
     results.load(data, None, told.extend, lambda: table)
@@ -185,7 +185,7 @@ def test_values_of_a_class_that_change_are_no_other_version(helpers: Any) -> Non
     assert told == []
 
 
-def test_an_edited_module_of_another_directory_is_named_where_it_is_imported() -> None:
+def test_edited_module_of_another_directory_is_reported() -> None:
     known = KernelFacts(edited_elsewhere=(OwnModule("helpers", "/src/helpers.py", is_edited=True),))
 
     (warning,) = job("import helpers", train="helpers.f()", facts=known).warnings
@@ -193,9 +193,7 @@ def test_an_edited_module_of_another_directory_is_named_where_it_is_imported() -
     assert job("import json", train="json.dumps(1)", facts=known).warnings == ()
 
 
-def test_versions_of_the_newest_modules_are_kept_when_there_are_too_many(
-    helpers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_versions_of_the_newest_modules_are_kept(helpers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_versions, "_MODULES_MAX", 1)
 
     assert list(code_versions.table()["modules"]) == ["own_helpers"]

@@ -34,9 +34,7 @@ SLOW = {"08_classes_over_cells", "09_seeds", "16_frozen_layers"}
     "notebook",
     [pytest.param(one, id=one.stem, marks=exhaustive if one.stem in SLOW else ()) for one in NOTEBOOKS],
 )
-def test_the_job_has_the_kernels_value_of_every_name_that_the_training_cell_reads(
-    notebook: Path, tmp_path: Path
-) -> None:
+def test_job_has_the_kernels_values_of_all_read_names(notebook: Path, tmp_path: Path) -> None:
     document = json.loads(notebook.read_text())
     sources = ["".join(cell["source"]) for cell in document["cells"] if cell["cell_type"] == "code"]
     options: dict[str, Any] = document["metadata"]["dlaas"]

@@ -52,7 +52,7 @@ OVER_EACH_OTHER = "so they overwrite each other's file. Put it under `if run.is_
         ("joblib.dump(model, 'm')", "joblib.dump(…)"),
     ],
 )
-def test_a_file_that_every_learner_would_write_is_told_where_more_than_one_may_run(line: str, what: str) -> None:
+def test_file_written_by_every_learner_is_reported(line: str, what: str) -> None:
     imports = "import torch, tensorboard, joblib\nimport numpy as np\nimport matplotlib.pyplot as plt\n"
     imports += "from torch.utils.tensorboard import SummaryWriter\nmodel = frame = torch.nn.Linear(1, 1)"
 
@@ -80,7 +80,7 @@ def test_a_file_that_one_learner_writes_is_nothing_to_tell(guard: str) -> None:
     assert said(made(before, train=guard.format("torch.save(model, 'm.pt')"), learners=2)) == []
 
 
-def test_a_file_that_a_function_writes_is_told_with_the_functions_place() -> None:
+def test_file_written_by_a_function_is_reported_with_its_line() -> None:
     function = "def keep(model):\n    torch.save(model, 'm.pt')"
 
     assert said(made("import torch\nmodel = 1", function, train="keep(model)", learners=2)) == [
@@ -91,19 +91,19 @@ def test_a_file_that_a_function_writes_is_told_with_the_functions_place() -> Non
 # ------------------------------------------------------------------------------------------------------ names and input
 
 
-def test_an_undefined_name_in_a_function_is_told_with_the_functions_place() -> None:
+def test_undefined_name_in_a_function_is_reported_with_its_line() -> None:
     assert said(made("def f():\n    return nowhere + 1", train="f()")) == [
         "cell [1], line 2, may read `nowhere`, which is not defined anywhere. If that line runs in the job, it fails."
     ]
 
 
-def test_a_result_that_nothing_binds_is_told() -> None:
+def test_unbound_result_is_reported() -> None:
     assert said(made("hist = 1", train="x = hist", outputs=("history",))) == [
         "-o history: `history` is not defined in the training cell or before it. Did you mean -o hist?"
     ]
 
 
-def test_a_question_in_a_function_is_told_with_the_functions_place() -> None:
+def test_input_in_a_function_is_reported_with_its_line() -> None:
     assert said(made("def ask():\n    return input('n? ')", train="n = ask()")) == [
         "cell [1], line 2: input() does not work in a job. Call it in an earlier cell and use the variable here."
     ]
@@ -112,7 +112,7 @@ def test_a_question_in_a_function_is_told_with_the_functions_place() -> None:
 # --------------------------------------------------------------------------------------------------------- slow to redo
 
 
-def test_slow_cells_are_told_with_the_push_of_what_they_end_in() -> None:
+def test_slow_cells_are_reported_with_a_push_of_their_result() -> None:
     one = made(
         "import numpy as np\ndef load():\n    return np.zeros((3, 2))",
         "raw = load()\nlimit = 3\ndata = raw[:limit]\nclean = data.copy",
@@ -132,7 +132,7 @@ def test_slow_cells_are_told_with_the_push_of_what_they_end_in() -> None:
     ]
 
 
-def test_a_push_that_is_asked_for_already_stands_in_the_offer() -> None:
+def test_offered_push_includes_requested_names() -> None:
     one = made(
         "model = list(range(3))",
         "data = list(range(5))",
@@ -151,7 +151,7 @@ def test_a_push_that_is_asked_for_already_stands_in_the_offer() -> None:
     assert [offer.rpartition(". ")[2] for offer in offers] == ["To send their result: --push model,data."]
 
 
-def test_a_cell_that_loads_a_library_is_not_slow_by_that() -> None:
+def test_import_time_does_not_make_a_cell_slow() -> None:
     cells = ("import torch\nx = list(range(3))", "import os, torch\ny = list(range(4))")
     seconds = {1: 40.0, 2: 50.0}
     one = made(*cells, train="print(x, y, torch, os)", seconds=seconds)
@@ -168,7 +168,7 @@ def test_thirty_seconds_are_not_slow() -> None:
 # --------------------------------------------------------------------------------------------------------------- pushes
 
 
-def test_a_pushed_optimiser_and_a_model_that_is_made_anew_are_refused_together() -> None:
+def test_pushed_optimiser_with_a_new_model_is_refused() -> None:
     facts = KernelFacts(
         names={"net": NameFact(type_name="Net"), "opt": NameFact(type_name="torch.optim.SGD", shares=("net", "other"))}
     )
@@ -210,7 +210,7 @@ def test_a_program_that_knows_nothing_of_other_learners_trains_alone(text: str, 
 # -------------------------------------------------------------------------------------------------------------- modules
 
 
-def test_a_module_that_was_edited_after_its_import_is_told() -> None:
+def test_module_edited_after_import_is_reported() -> None:
     facts = KernelFacts(own_modules=(OwnModule("tools.data", "tools/data.py", is_edited=True),))
 
     assert said(made("from tools import data", train="data.load()", facts=facts)) == [
@@ -244,9 +244,7 @@ PARTS = "encoder = keras.Sequential([])\ndecoder = keras.Sequential([])\nwidth =
         ((GAN, "class Wide(GAN):\n    pass"), "Wide(1, width)", ""),
     ],
 )
-def test_a_keras_model_that_cannot_come_back_is_told_before_the_start(
-    cells: tuple[str, ...], call: str, also: str
-) -> None:
+def test_unloadable_keras_model_is_reported_before_the_start(cells: tuple[str, ...], call: str, also: str) -> None:
     one = made(KERAS, PARTS, *cells, f"m = {call}", train="m.fit(1)", outputs=("m",))
 
     said = (

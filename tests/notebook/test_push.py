@@ -42,7 +42,7 @@ def travel(tmp_path: Path, *, definitions: str, made: str, used: str, names: str
     return said.strip().splitlines()[-1]
 
 
-def test_a_training_goes_on_with_all_that_belongs_to_it(tmp_path: Path) -> None:
+def test_pushed_training_continues_with_all_its_state(tmp_path: Path) -> None:
     said = travel(
         tmp_path,
         definitions="""
@@ -169,7 +169,7 @@ def test_jax_arrays_trees_and_optimisers(tmp_path: Path) -> None:
     )
 
 
-def test_a_keras_model_goes_with_its_weights_and_its_optimiser(tmp_path: Path) -> None:
+def test_keras_model_is_pushed_with_weights_and_optimiser(tmp_path: Path) -> None:
     travel(
         tmp_path,
         definitions="""

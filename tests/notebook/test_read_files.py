@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("cell", [*READS, *LISTS])
-def test_a_file_that_was_changed_since_a_cell_read_it_is_named(folder: Path, cell: str) -> None:
+def test_file_changed_since_it_was_read_is_reported(folder: Path, cell: str) -> None:
     (said,) = warned(folder, cell)
 
     assert "which has changed since; the job reads the current file. To send the notebook's value: --push x." in said
@@ -76,7 +76,7 @@ def test_a_file_that_was_not_changed_is_not_named(folder: Path, cell: str) -> No
         "x = print('data.txt')",
     ],
 )
-def test_what_reads_no_file_is_not_named(folder: Path, cell: str) -> None:
+def test_code_that_reads_no_file_is_not_reported(folder: Path, cell: str) -> None:
     assert warned(folder, cell) == []
 
 
@@ -97,5 +97,5 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, cell: str) -> None:
         "made = fetch('data.txt')\nx = pd.read_csv('data.txt'), made",
     ],
 )
-def test_a_file_that_the_job_may_not_read_or_makes_itself_is_not_named(tmp_path: Path, cell: str) -> None:
+def test_file_that_the_job_does_not_read_is_not_reported(tmp_path: Path, cell: str) -> None:
     assert warned(tmp_path, cell) == []

@@ -37,7 +37,7 @@ def _lines(directory: Path) -> dict[str, list]:
     return {key: json.loads(rest) for key, _, rest in found if key in {"CELLS", "NAMES"}}
 
 
-def test_the_recorder_knows_order_errors_lines_and_durations_and_what_ran_before_it(tmp_path: Path) -> None:
+def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None:
     found = _lines(tmp_path)
 
     assert [(c["count"], c["raised"], c["raised_line"]) for c in found["CELLS"]] == [

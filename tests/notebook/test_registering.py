@@ -38,7 +38,7 @@ def test_an_import_that_ran_twice_comes_once() -> None:
     assert prelude(job("import panda_gym\nx = 1", "import panda_gym")) == ["import panda_gym", "x = 1"]
 
 
-def test_an_import_that_is_repeated_for_its_names_stands_where_it_is_needed() -> None:
+def test_repeated_import_is_placed_where_it_is_needed() -> None:
     cells = ("import shapes\nfrom shapes import area", "import importlib\nimportlib.reload(shapes)")
     made = job(*cells, "from shapes import area", train="print(area)")
 

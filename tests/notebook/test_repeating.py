@@ -87,7 +87,7 @@ def warned(made: Capture) -> list[str]:
         "import pandas as pd\nx = pd.read_sql('select 1', con)",
     ],
 )
-def test_what_would_be_drawn_anew_is_reported_with_what_to_type(cell: str) -> None:
+def test_value_that_would_be_drawn_again_is_reported(cell: str) -> None:
     urls = {"base": small("'https://a/'"), "urls": small("['https://a', 'https://b']", "list")}
     names = {"x": LARGE, "rng": LARGE, "draw": FUNCTION, "Noise": FUNCTION, "load": FUNCTION, "con": LARGE, **urls}
     cells = ("base, urls = 'https://a/', ['https://a', 'https://b']\ncon = 1", cell)
@@ -147,7 +147,7 @@ def test_local_pinned_and_cached_reads_are_not_reported(cell: str) -> None:
         "import time\nx = time.perf_counter()",
     ],
 )
-def test_what_is_seeded_or_draws_nothing_is_not_reported(cell: str) -> None:
+def test_seeded_or_deterministic_value_is_not_reported(cell: str) -> None:
     names = {"x": LARGE, "rng": LARGE, "random": FUNCTION}
 
     assert not warned(job(cell, train="print(x)", names=names))
@@ -157,7 +157,7 @@ def test_what_is_seeded_or_draws_nothing_is_not_reported(cell: str) -> None:
     "look",
     ["next(iter(loader))", "for x in loader:\n    break", "print(torch.rand(3))", "opt.step()", "show(draw())"],
 )
-def test_a_seeded_draw_after_one_that_is_left_out_is_reported(look: str) -> None:
+def test_seeded_draw_after_a_skipped_one_is_reported(look: str) -> None:
     first = "import torch\ndef draw():\n    return torch.rand(3)\ndef show(x):\n    print(x)\ntorch.manual_seed(0)"
     second = "loader = torch.utils.data.DataLoader(range(9), shuffle=True)\nopt = torch.optim.SGD([], lr=1)"
     loader = NameFact(type_name="torch.utils.data.dataloader.DataLoader")
@@ -169,7 +169,7 @@ def test_a_seeded_draw_after_one_that_is_left_out_is_reported(look: str) -> None
     assert not warned(job(first, second, f"i = torch.randperm(900)\n{look}", train="print(i)", names=names))
 
 
-def test_one_push_has_all_names_that_would_be_drawn_anew() -> None:
+def test_offered_push_has_all_names_drawn_again() -> None:
     cell = "import numpy as np, torch\nx = np.random.rand(9)\ny = torch.rand(9)\nz = torch.rand(9)"
     warnings = warned(job(cell, train="print(x, y)", names=dict.fromkeys("xyz", LARGE)))
 
@@ -207,7 +207,7 @@ def test_small_values_are_written_into_the_program(cell: str, value: str) -> Non
     assert not warned(made)
 
 
-def test_a_small_value_that_was_bound_again_later_is_not_taken() -> None:
+def test_rebound_small_value_is_not_used() -> None:
     cell = "import random\nx = random.random()\ny = [x] * 1000\nx = 3"
     made = job(cell, train="print(y)", names={"x": small("3", "int"), "y": NUMBERS})
 
@@ -215,7 +215,7 @@ def test_a_small_value_that_was_bound_again_later_is_not_taken() -> None:
     assert len(warned(made)) == 1
 
 
-def test_a_cell_that_is_asked_for_again_draws_anew_without_a_word() -> None:
+def test_explicitly_rerun_cell_draws_again_silently() -> None:
     cell = "import numpy as np\nx = np.random.rand(9)"
 
     assert not warned(job(cell, train="print(x)", names={"x": LARGE}, with_cells=(1,)))
@@ -242,7 +242,7 @@ def test_a_cell_that_is_asked_for_again_draws_anew_without_a_word() -> None:
         "x = [hash(w) % 8 for w in words]",
     ],
 )
-def test_the_order_of_a_set_of_strings_is_reported_unless_the_job_has_the_same(cell: str) -> None:
+def test_order_of_a_string_set_is_reported_unless_equal(cell: str) -> None:
     names = {"x": TEXTS, "s": TEXTS, "words": TEXTS, "vocabulary": FUNCTION, "Vocabulary": FUNCTION}
     cells = ("words = open('words.txt').read().split()", cell)
     warnings = warned(job(*cells, train="print(x)", names=names))

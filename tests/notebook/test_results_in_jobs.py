@@ -14,7 +14,7 @@ def result_of(
     return NameFact(type_name=type_name, result=ref, has_weights=has_weights)
 
 
-def test_the_next_job_takes_results_of_one_job_in_one_line_and_of_two_jobs_in_two() -> None:
+def test_results_of_each_job_are_loaded_in_one_line() -> None:
     known = facts(
         model=result_of("first-1", "model"), opt=result_of("first-1", "opt"), best=result_of("second-2", "best")
     )
@@ -47,7 +47,7 @@ MODEL = "model = Linear()\nopt = SGD(model.parameters())"
 AGAIN = "%%train first -o model\nopt.step()"
 
 
-def test_a_result_is_loaded_into_the_model_that_an_optimiser_was_made_over() -> None:
+def test_result_is_loaded_into_the_model_of_an_optimiser() -> None:
     known = facts(model=result_of("first-1", "model", is_restored=True), opt=NameFact(type_name="SGD"))
     made = job("from torch import Linear, SGD", MODEL, AGAIN, train="model(1)\nopt.step()", facts=known)
 
@@ -58,14 +58,14 @@ def test_a_result_is_loaded_into_the_model_that_an_optimiser_was_made_over() -> 
     assert codes(made) == []
 
 
-def test_an_alias_of_a_restored_model_is_the_trained_model_in_the_job() -> None:
+def test_alias_of_a_restored_model_is_the_trained_one() -> None:
     known = facts(model=result_of("first-1", "model", is_restored=True), net=NameFact(type_name="Linear"))
     made = job("from torch import Linear\nnet = model = Linear()", AGAIN, train="print(net)", facts=known)
 
     assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model", into={"model": model})'
 
 
-def test_a_result_that_nothing_else_refers_to_is_taken_without_making_the_old_object() -> None:
+def test_unreferenced_result_is_loaded_without_the_old_object() -> None:
     known = facts(model=result_of("first-1", "model", is_restored=True))
     made = job("from torch import Linear\nmodel = Linear()", AGAIN, train="print(model)", facts=known)
 
@@ -73,7 +73,7 @@ def test_a_result_that_nothing_else_refers_to_is_taken_without_making_the_old_ob
     assert "model = Linear()" not in prelude(made)
 
 
-def test_an_optimiser_over_a_model_that_a_result_replaced_is_refused() -> None:
+def test_optimiser_over_a_replaced_model_is_refused() -> None:
     known = facts(
         model=result_of("first-1", "model", has_weights=True), opt=NameFact(type_name="SGD", has_weights=True)
     )
@@ -86,7 +86,7 @@ def test_an_optimiser_over_a_model_that_a_result_replaced_is_refused() -> None:
     )
 
 
-def test_a_value_that_was_computed_from_a_replaced_result_is_computed_from_the_old_one() -> None:
+def test_value_from_a_replaced_result_uses_the_old_one() -> None:
     known = facts(level=result_of("first-1", "level", "int"), table=NameFact(type_name="list"))
     made = job("level = 1\ntable = [level]", AGAIN, train="print(level, table)", facts=known)
 
@@ -94,7 +94,7 @@ def test_a_value_that_was_computed_from_a_replaced_result_is_computed_from_the_o
     assert codes(made) == []
 
 
-def test_a_pushed_optimiser_beside_a_model_taken_from_a_job_is_refused() -> None:
+def test_pushed_optimiser_with_a_result_model_is_refused() -> None:
     known = facts(model=result_of("first-1", "model"), opt=NameFact(type_name="SGD", shares=("model",)))
     made = job("x = 1", AGAIN, train="model(1)\nopt.step()", push=("opt",), facts=known)
 

@@ -130,7 +130,7 @@ def _run(source: str) -> dict[str, object]:
 
 
 @given(histories, st.sets(st.sampled_from([*NUMBERS, *LISTS]), min_size=1, max_size=3))
-def test_the_slice_gives_the_asked_names_the_value_that_all_cells_give(cells: list[str], asked: set[str]) -> None:
+def test_slice_computes_the_same_values_as_all_cells(cells: list[str], asked: set[str]) -> None:
     names = sorted(asked)
     everything = _run("\n".join([START, *cells]))
     made = capture(

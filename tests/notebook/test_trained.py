@@ -116,13 +116,13 @@ def test_a_training_of_another_object_is_not_mentioned(cells: list[str], train: 
         ),
     ],
 )
-def test_a_training_of_the_same_object_names_what_it_trained_alone(
+def test_training_of_the_same_object_names_its_own_changes(
     cells: list[str], train: str, names: tuple[str, ...]
 ) -> None:
     assert told(cells, train) == [names]
 
 
-def test_what_another_training_changed_beside_is_told() -> None:
+def test_side_effects_of_another_training_are_reported() -> None:
     inside = INSIDE.replace("            opt.step()", "            opt.step()\n            losses.append(1.0)")
     made = job(*nets("a", "b"), "losses = []", inside, "train(a, 2)", train="train(b, 2)\nprint(losses)")
 
@@ -132,7 +132,7 @@ def test_what_another_training_changed_beside_is_told() -> None:
     assert "Use --push losses to send the current value, or --with-cell 6 to run" in told[0]
 
 
-def test_a_training_that_runs_again_is_told_by_the_result_that_needs_it() -> None:
+def test_repeated_training_is_reported_with_its_needed_result() -> None:
     made = job(KERAS, DENSE.format("m"), train="m.fit(X, y)\nprint(hm)")
 
     assert [one.message for one in made.warnings] == [

@@ -6,7 +6,7 @@ from tests.learner.test_prelude import serving
 from tests.notebook_e2e.rooms import Kernel, Pool
 
 
-def test_what_an_earlier_cell_downloads_is_fetched_by_one_learner_at_a_time(kernel: Kernel, pool: Pool) -> None:
+def test_learners_repeat_a_download_one_at_a_time(kernel: Kernel, pool: Pool) -> None:
     with serving() as server:
         kernel.run(
             "import pathlib, urllib.request\n"

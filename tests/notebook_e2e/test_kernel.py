@@ -34,7 +34,7 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert kernel.updates[card["transient"]["display_id"]][MIME]["job"]["state"] == "COMPLETED"
 
 
-def test_a_result_of_a_class_that_only_the_training_cell_defines_comes_back(kernel: Kernel, pool: Pool) -> None:
+def test_result_of_a_class_in_the_training_cell_returns(kernel: Kernel, pool: Pool) -> None:
     sent = kernel.run("%%train own -o thing\nclass Thing:\n    size = 3\nthing = Thing()")
 
     kernel.listen(lambda: displays_of(kernel, f"thing: assigned from {sent.job['id']}."))
@@ -44,9 +44,7 @@ def test_a_result_of_a_class_that_only_the_training_cell_defines_comes_back(kern
     assert kernel.value("size") == 4
 
 
-def test_a_result_of_a_class_that_only_the_running_cell_could_make_is_told_with_the_way_out(
-    kernel: Kernel, pool: Pool
-) -> None:
+def test_unrestorable_class_of_a_result_is_reported_with_advice(kernel: Kernel, pool: Pool) -> None:
     sent = kernel.run("%%train own -o thing\nThing = type('Thing', (), {'__module__': '__main__'})\nthing = Thing()")
 
     kernel.listen(lambda: displays_of(kernel, "it needs `Thing`, which exists only in the job"))
@@ -54,7 +52,7 @@ def test_a_result_of_a_class_that_only_the_running_cell_could_make_is_told_with_
     assert kernel.value(f"dlaas.result('{sent.job['id']}', 'thing').size") == 3
 
 
-def test_a_result_that_cannot_be_written_is_told_with_its_reason_and_the_way_out(kernel: Kernel, pool: Pool) -> None:
+def test_unstorable_result_is_reported_with_reason_and_advice(kernel: Kernel, pool: Pool) -> None:
     kernel.run("import weakref\nclass Net:\n    def state_dict(self):\n        return {'w': 1}")
     kernel.run("%%train own -o net\nnet = Net()\nnet.itself = weakref.ref(net)")
 
@@ -92,7 +90,7 @@ def test_nothing_in_the_kernel_changes(kernel: Kernel, pool: Pool) -> None:
     pool.until("quiet", "COMPLETED")
 
 
-def test_a_torch_model_of_earlier_cells_trains_with_the_learner_api(kernel: Kernel, pool: Pool) -> None:
+def test_torch_model_of_earlier_cells_trains_with_the_api(kernel: Kernel, pool: Pool) -> None:
     kernel.run("import torch\nfrom torch import nn\nfrom torch.utils.data import TensorDataset")
     kernel.run(
         "torch.manual_seed(0)\nx = torch.randn(256, 4)\ny = (x.sum(dim=1) > 0).long()\ntrain_set = TensorDataset(x, y)"
@@ -124,7 +122,7 @@ def test_a_torch_model_of_earlier_cells_trains_with_the_learner_api(kernel: Kern
     assert "loss" in shown["text/html"]
 
 
-def test_the_same_cell_again_trains_on_with_what_came_back(kernel: Kernel, pool: Pool) -> None:
+def test_rerun_cell_trains_the_returned_model(kernel: Kernel, pool: Pool) -> None:
     kernel.run("level, log = 1, []")
     cell = "%%train again -o level,log --wait\nlog = [level]\nlevel = level * 10"
     kernel.run(cell)
@@ -138,7 +136,7 @@ def test_the_same_cell_again_trains_on_with_what_came_back(kernel: Kernel, pool:
     assert kernel.value("(level, log)") == (100, [10])
 
 
-def test_a_cell_that_uses_a_result_does_not_run_ahead_of_it(kernel: Kernel, pool: Pool) -> None:
+def test_cell_that_uses_a_result_waits_for_it(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train ahead -o answer\nanswer = 7")
     kernel.run("dlaas.job('ahead').wait(60)")
     assert kernel.value("answer") == 7
@@ -153,7 +151,7 @@ def test_a_cell_that_uses_a_result_does_not_run_ahead_of_it(kernel: Kernel, pool
         "%dlaas logs within -f",
     ],
 )
-def test_results_are_assigned_when_the_running_cell_learns_of_the_end(kernel: Kernel, pool: Pool, wait: str) -> None:
+def test_results_arrive_when_the_running_cell_learns_of_the_end(kernel: Kernel, pool: Pool, wait: str) -> None:
     kernel.run("answer, kept = 0, 0")
     kernel.run("%%train within -o answer,kept\nprint('trains')\nanswer, kept = 7, 7")
 
@@ -163,9 +161,7 @@ def test_results_are_assigned_when_the_running_cell_learns_of_the_end(kernel: Ke
     assert kernel.value("(answer, kept)") == (8, 1), "the result is assigned once"
 
 
-def test_a_result_that_arrives_while_a_cell_is_about_to_begin_is_there_in_that_cell(
-    kernel: Kernel, pool: Pool, tmp_path: Path
-) -> None:
+def test_result_arriving_before_a_cell_is_available_in_it(kernel: Kernel, pool: Pool, tmp_path: Path) -> None:
     goes_on = tmp_path / "goes-on"
     wait = f"import time\nfrom pathlib import Path\nwhile not Path({str(goes_on)!r}).exists():\n    time.sleep(0.01)"
     kernel.run(f"%%train between -o answer\n{wait}\nanswer = 7")
@@ -187,7 +183,7 @@ get_ipython().events.register("pre_execute", ends_now)
         kernel.run('get_ipython().events.unregister("pre_execute", ends_now)')
 
 
-def test_a_name_that_was_bound_anew_is_left_alone(kernel: Kernel, pool: Pool) -> None:
+def test_rebound_name_is_left_alone(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train anew -o mine\nimport time\ntime.sleep(0.5)\nmine = 'from the job'")
     kernel.run("mine = 'from here'")
 
@@ -270,7 +266,7 @@ def test_wait_shows_states_and_log_as_they_come(kernel: Kernel, pool: Pool) -> N
     assert re.search(r"^shown-\d+  Completed", sent.stdout, re.MULTILINE)
 
 
-def test_an_interrupt_detaches_and_says_so(kernel: Kernel, pool: Pool) -> None:
+def test_interrupt_detaches_with_a_message(kernel: Kernel, pool: Pool) -> None:
     asked = kernel.start("%%train long --wait\nimport time\nprint('it runs', flush=True)\ntime.sleep(60)")
     kernel.wait_for(asked, until_said="it runs")
 
@@ -285,7 +281,7 @@ def test_an_interrupt_detaches_and_says_so(kernel: Kernel, pool: Pool) -> None:
     pool.until("long", "CANCELLED")
 
 
-def test_a_job_that_fails_says_what_where_and_what_to_do(kernel: Kernel, pool: Pool) -> None:
+def test_failing_job_prints_cause_place_and_advice(kernel: Kernel, pool: Pool) -> None:
     sent = kernel.run("%%train wrong --wait -o never\nx = 1\nnever = x / 0", fails=True)
 
     handle, count = sent.job["id"], sent.job["origin"]["execution_count"]
@@ -297,7 +293,7 @@ def test_a_job_that_fails_says_what_where_and_what_to_do(kernel: Kernel, pool: P
     kernel.listen(lambda: displays_of(kernel, f"never: not assigned because {handle} is FAILED."))
 
 
-def test_a_job_that_is_too_large_is_refused_with_what_there_is(kernel: Kernel, pool: Pool) -> None:
+def test_too_large_job_is_refused_with_the_available_devices(kernel: Kernel, pool: Pool) -> None:
     unit, total = pool.client.pool().unit, pool.client.pool().devices_total
 
     sent = kernel.run("%%train huge --gpus 1000\nrun = dlaas.run()", fails=True)
@@ -342,7 +338,7 @@ loader = DataLoader(TensorDataset(torch.ones(4, 2), torch.ones(4, 1)), batch_siz
 """
 
 
-def test_a_plain_loop_is_told_what_a_few_lines_would_add(kernel: Kernel, pool: Pool) -> None:
+def test_plain_loop_gets_the_elastic_suggestion(kernel: Kernel, pool: Pool) -> None:
     kernel.run(LOADER)
     sent = kernel.run(f"%%train plain --wait --gpus 1:2\n{LOOP}")
 
@@ -358,7 +354,7 @@ def test_a_plain_loop_is_told_what_a_few_lines_would_add(kernel: Kernel, pool: P
     ]
 
 
-def test_asked_for_a_suggestion_it_shows_the_cell_s_diff_and_submits_nothing(kernel: Kernel, pool: Pool) -> None:
+def test_suggest_shows_the_diff_and_submits_nothing(kernel: Kernel, pool: Pool) -> None:
     kernel.run(LOADER)
     jobs = len(pool.client.jobs())
     asked = kernel.run(f"%%train --suggest\n{LOOP}")
@@ -370,7 +366,7 @@ def test_asked_for_a_suggestion_it_shows_the_cell_s_diff_and_submits_nothing(ker
     assert len(pool.client.jobs()) == jobs
 
 
-def test_a_suggestion_that_cannot_be_made_says_why(kernel: Kernel) -> None:
+def test_impossible_suggestion_has_a_reason(kernel: Kernel) -> None:
     kernel.run(LOADER)
     (shown,) = kernel.run("%%train --suggest\nwhile True:\n    loss.backward()\n    sgd2.step()").displays
 
@@ -378,7 +374,7 @@ def test_a_suggestion_that_cannot_be_made_says_why(kernel: Kernel) -> None:
     assert "a `while` loop has no known length" in shown["data"]["text/html"]
 
 
-def test_what_would_surprise_is_told_beforehand(kernel: Kernel, pool: Pool) -> None:
+def test_surprising_effects_are_reported_beforehand(kernel: Kernel, pool: Pool) -> None:
     kernel.run("import torch\nm = torch.nn.Linear(1, 1)\no = torch.optim.SGD(m.parameters(), lr=0.1)")
     trained = kernel.value("len(In)")
     kernel.run("for _ in range(2):\n    o.zero_grad()\n    m(torch.ones(1, 1)).sum().backward()\n    o.step()")
@@ -456,7 +452,7 @@ def test_a_verb_for_a_job_that_is_not_there(kernel: Kernel, pool: Pool) -> None:
     )
 
 
-def test_no_thread_of_ours_is_left_when_all_jobs_are_over(kernel: Kernel, pool: Pool) -> None:
+def test_no_thread_is_left_after_all_jobs(kernel: Kernel, pool: Pool) -> None:
     until(lambda: all(view.state.is_final for view in pool.client.jobs()))
     kernel.run("import threading")
 

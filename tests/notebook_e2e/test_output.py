@@ -89,7 +89,7 @@ def test_a_stored_attack_is_shown_as_text() -> None:
 
 
 @given(st.text(max_size=3000))
-def test_whatever_a_job_says_the_page_stays_small_and_plain(text: str) -> None:
+def test_any_job_output_stays_small_and_plain(text: str) -> None:
     made = html.html_of(hostile(text))
 
     assert len(made.encode(errors="surrogatepass")) <= html.BYTES_MAX
@@ -97,14 +97,14 @@ def test_whatever_a_job_says_the_page_stays_small_and_plain(text: str) -> None:
     assert "\n" not in html.plain_of(hostile(text))
 
 
-def test_a_job_with_very_much_to_say_stays_within_8_kb() -> None:
+def test_output_of_a_large_job_stays_within_8_kb() -> None:
     made = html.html_of(hostile("&" * 100_000))
 
     assert len(made) <= 8000
     assert parsed(made).tags <= ALLOWED
 
 
-def test_a_curve_is_drawn_in_blocks_with_its_first_and_last_value() -> None:
+def test_curve_is_drawn_in_blocks_with_its_ends() -> None:
     made = html.html_of(bundle(curves={"loss": [[n, float(n), 2.31 - n * 0.02] for n in range(100)]}))
 
     row = re.search(r"<tr><th>loss</th><td>(\S+) 2\.31 → 0\.330</td></tr>", made)
@@ -131,13 +131,13 @@ def test_nan_and_infinite_values_are_shown_as_such() -> None:
     assert "  loss ∞  bad NaN  " in html.plain_of(bundle(curves=curves, job=job))
 
 
-def test_the_line_of_a_running_job_says_how_far_it_is() -> None:
+def test_line_of_a_running_job_shows_progress() -> None:
     assert html.plain_of(bundle(curves={"loss": [[1, 1.0, 0.412]]})) == (
         "resnet-48  PROCESSING  epoch 8/30, 24%  loss 0.412  4 GPUs (1-8)"
     )
 
 
-def test_the_line_of_a_failed_job_says_where() -> None:
+def test_line_of_a_failed_job_shows_the_place() -> None:
     job = replace(
         bundle().job,
         state=State.FAILED,
@@ -153,7 +153,7 @@ def test_the_line_of_a_failed_job_says_where() -> None:
     assert html.plain_of(bundle(job=job)) == "resnet-48  FAILED  your code, cell [5], line 14: ValueError: no news"
 
 
-def test_long_curves_are_thinned_to_200_points_that_keep_their_ends() -> None:
+def test_long_curves_are_thinned_to_200_points() -> None:
     points = [[n, float(n), 1.0] for n in range(5000)]
 
     kept = html.thinned(points)

@@ -21,7 +21,7 @@ def torched(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def test_a_training_goes_on_in_the_job_where_the_kernel_left_it(torched: Kernel, pool: Pool) -> None:
+def test_job_continues_the_training_of_the_kernel(torched: Kernel, pool: Pool) -> None:
     torched.run(
         "torch.manual_seed(0)\nx, y = torch.randn(16, 2), torch.randn(16, 2)\nnet = Net()\n"
         "opt = torch.optim.Adam(net.parameters(), lr=0.05)\n"
@@ -49,7 +49,7 @@ def test_a_training_goes_on_in_the_job_where_the_kernel_left_it(torched: Kernel,
     assert note.endswith(" kB)")
 
 
-def test_what_only_the_writing_tells_is_found_in_the_cells(torched: Kernel, pool: Pool) -> None:
+def test_problem_found_while_pickling_is_traced_to_its_cell(torched: Kernel, pool: Pool) -> None:
     torched.run("import math\noffset = 10")
     torched.run("def scale(x):\n    return math.floor(x * 2)")
     torched.run("class Deep:\n    pass")
@@ -66,7 +66,7 @@ def test_what_only_the_writing_tells_is_found_in_the_cells(torched: Kernel, pool
     assert torched.value("said") == (13, "Deep", True, True)
 
 
-def test_a_dry_run_says_how_much_would_go(torched: Kernel, pool: Pool) -> None:
+def test_dry_run_reports_the_size_of_a_push(torched: Kernel, pool: Pool) -> None:
     torched.run("import numpy as np\ntable = np.zeros((1000, 250))")
 
     said = torched.run("%%train --dry-run --push table\nprint(table.sum())").stdout
@@ -74,7 +74,7 @@ def test_a_dry_run_says_how_much_would_go(torched: Kernel, pool: Pool) -> None:
     assert "  table by value (2.0 MB)\n" in said
 
 
-def test_what_points_at_a_pushed_object_without_going_along_is_named(torched: Kernel, pool: Pool) -> None:
+def test_unpushed_references_to_a_pushed_object_are_reported(torched: Kernel, pool: Pool) -> None:
     torched.run("lone = Net()")
     made = torched.value("len(In)")
     torched.run("lone_opt = torch.optim.SGD(lone.parameters(), lr=1.0)")
@@ -101,7 +101,7 @@ def test_an_optimiser_that_would_point_elsewhere_is_refused(torched: Kernel, poo
     )
 
 
-def test_numpy_generators_and_data_of_the_notebook_go_on_where_they_are(torched: Kernel, pool: Pool) -> None:
+def test_numpy_generators_and_data_continue_in_the_job(torched: Kernel, pool: Pool) -> None:
     torched.run("rng = np.random.default_rng(5)\nrng.random()")
     torched.run("%%train chance --push rng -o drawn --wait\ndrawn = rng.random()")
 

@@ -109,7 +109,7 @@ def test_pushing_an_open_file(shell: InteractiveShell) -> None:
     run(shell, "file.close()")
 
 
-def test_pushing_what_only_shows_when_it_is_written(shell: InteractiveShell) -> None:
+def test_push_of_an_object_that_fails_while_pickling(shell: InteractiveShell) -> None:
     run(
         shell,
         "import threading\nclass Model:\n    pass\nmodel = Model()\nmodel.parts = [1, {'guard': threading.Lock()}]",
@@ -210,7 +210,7 @@ def test_a_cell_number_that_never_ran(shell: InteractiveShell) -> None:
     )
 
 
-def test_all_that_is_wrong_is_said_at_once(shell: InteractiveShell) -> None:
+def test_all_problems_are_reported_at_once(shell: InteractiveShell) -> None:
     said = refusal(shell, "%%train -o b\nprint(aaa)\ninput()")
 
     assert said.startswith("Not submitted: 3 errors to fix first.\n- ")
@@ -273,7 +273,7 @@ def shell_for_lines() -> Iterator[InteractiveShell]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_line_that_says_what_cannot_be(shell_for_lines: InteractiveShell, line: str) -> None:
+def test_invalid_magic_line(shell_for_lines: InteractiveShell, line: str) -> None:
     cell = shell_for_lines.execution_count
     said = refusal(shell_for_lines, f"%%train {line}\nx = a = 1")
 
@@ -296,7 +296,7 @@ def test_a_refusal_shows_no_traceback_of_ours(shell: InteractiveShell, capsys: p
     assert len(shown) == 2
 
 
-def test_what_dlaas_does_not_know(shell: InteractiveShell) -> None:
+def test_unknown_dlaas_command(shell: InteractiveShell) -> None:
     refused = refusal(shell, "%dlaas fly")
     assert refused.startswith("%dlaas: unknown verb 'fly'. Use one of jobs, attach, logs, why,")
     assert "submit" not in refused
@@ -336,7 +336,7 @@ def test_the_name_dlaas_is_bound_when_it_is_free() -> None:
         assert one.find_cell_magic("train") is None
 
 
-def test_the_name_dlaas_stays_what_it_was() -> None:
+def test_user_variable_dlaas_is_kept() -> None:
     with new_shell(loaded=False) as one:
         run(one, "dlaas = 3\n%load_ext jupyter_dlaas")
         assert run(one, "dlaas") == 3

@@ -19,7 +19,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_only_who_types_it_gets_a_spot_job() -> None:
+def test_spot_jobs_are_explicit() -> None:
     with new_shell() as one:
         parser = _parser(_loaded[one].train)
         spot, ordinary = (parse(parser, line).options for line in ("night --gpus 1:4 --spot", "night"))

@@ -50,7 +50,7 @@ def trains_on(pool: Pool, handle: str, size: int) -> None:
 
 
 @exhaustive
-def test_a_rewritten_loop_grows_to_two_and_shrinks_again_and_takes_each_step_once(kernel: Kernel, pool: Pool) -> None:
+def test_rewritten_loop_scales_and_takes_each_step_once(kernel: Kernel, pool: Pool) -> None:
     *before, training = rewritten(*CELLS)
     for cell in before:
         kernel.run(cell)

@@ -28,7 +28,7 @@ def fresh(kernel: Kernel, optimiser: str = "torch.optim.SGD(model.parameters(), 
 
 
 @pytest.mark.parametrize("names", ["model", "model,opt"])
-def test_the_same_cell_again_trains_on_and_so_does_the_notebook(torched: Kernel, pool: Pool, names: str) -> None:
+def test_rerun_cell_and_notebook_continue_the_training(torched: Kernel, pool: Pool, names: str) -> None:
     fresh(torched, "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)")
     torched.run("first_error, first_weight, seen = error(), model.weight, losses")
     cell = f"%%train twice -o {names},losses --wait\n{LOOP}"
@@ -49,7 +49,7 @@ def test_the_same_cell_again_trains_on_and_so_does_the_notebook(torched: Kernel,
     )
 
 
-def test_all_that_refers_to_a_model_refers_to_the_trained_one(torched: Kernel, pool: Pool) -> None:
+def test_all_references_point_to_the_trained_model(torched: Kernel, pool: Pool) -> None:
     torched.run(
         "class Trainer:\n    def __init__(self, model, opt):\n        self.model, self.opt, self.seen = model, opt, 0\n"
         "    def fit(self):\n        loss = (self.model(X) - Y).pow(2).mean(); self.opt.zero_grad(); loss.backward()\n"
@@ -74,7 +74,7 @@ def test_all_that_refers_to_a_model_refers_to_the_trained_one(torched: Kernel, p
     assert torched.value("error()") < before
 
 
-def test_scalers_generators_and_metrics_go_on_where_the_notebook_refers_to_them(torched: Kernel, pool: Pool) -> None:
+def test_scalers_generators_and_metrics_are_restored_in_place(torched: Kernel, pool: Pool) -> None:
     torched.run(
         "class Meter:\n    def __init__(self):\n        self.seen = []\n"
         "scaler = torch.amp.GradScaler('cpu', 8.0, growth_interval=3)\n"
@@ -96,7 +96,7 @@ def test_scalers_generators_and_metrics_go_on_where_the_notebook_refers_to_them(
     assert torched.value("(scaler.get_scale(), scaler.state_dict()['_growth_tracker'])") == (16.0, 1)
 
 
-def test_what_was_done_to_a_result_in_the_notebook_is_done_in_the_next_job(torched: Kernel, pool: Pool) -> None:
+def test_changes_of_a_result_are_repeated_in_the_next_job(torched: Kernel, pool: Pool) -> None:
     torched.run("model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))")
     torched.run("%%train body -o model --wait\nmodel[0].weight.data.fill_(0.5)")
     torched.run("model[1] = nn.Linear(4, 2)")
@@ -105,9 +105,7 @@ def test_what_was_done_to_a_result_in_the_notebook_is_done_in_the_next_job(torch
     assert torched.value("shapes") == [(4, 4), (4,), (2, 4), (2,)]
 
 
-def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_is_named(
-    torched: Kernel, pool: Pool
-) -> None:
+def test_mismatched_model_is_rebound_and_references_are_reported(torched: Kernel, pool: Pool) -> None:
     fresh(torched)
     made = torched.value("len(In)") - 2
     torched.run("alias = model")
@@ -123,7 +121,7 @@ def test_a_model_that_does_not_fit_is_bound_anew_and_what_refers_to_the_old_one_
     assert f"cell [{made}], line 1: `opt` would not refer to the `model` that {sent.job['id']}" in (refused.evalue)
 
 
-def test_an_alias_keeps_its_model_where_the_training_cell_binds_another(torched: Kernel, pool: Pool) -> None:
+def test_alias_keeps_its_model_if_the_cell_rebinds(torched: Kernel, pool: Pool) -> None:
     torched.run("model = nn.Linear(4, 1)\nbaseline, first = model, model.weight.detach().clone()")
 
     torched.run("%%train anew -o model --wait\nmodel = nn.Linear(4, 1)\nmodel.weight.data.fill_(3.0)")
@@ -136,7 +134,7 @@ def test_an_alias_keeps_its_model_where_the_training_cell_binds_another(torched:
     assert displays_of(torched, "(the training cell rebinds it); `baseline` still refers to the old one")
 
 
-def test_a_model_of_a_class_that_was_edited_is_left_as_it_is(torched: Kernel, pool: Pool) -> None:
+def test_model_of_an_edited_class_is_left_unchanged(torched: Kernel, pool: Pool) -> None:
     text = "class Net(nn.Linear):\n    def forward(self, x):\n        return super().forward(x) * {factor}"
     torched.run(text.format(factor=1))
     torched.run("edited = Net(4, 1)\nuntouched = edited.weight.detach().clone()")
@@ -157,7 +155,7 @@ DRAWN = (
 )
 
 
-def test_random_numbers_go_on_after_the_results_as_after_the_cell_itself(torched: Kernel, pool: Pool) -> None:
+def test_random_streams_continue_after_the_results(torched: Kernel, pool: Pool) -> None:
     torched.run("torch.manual_seed(5)")
     torched.run(DRAWS)
     torched.run(DRAWN)
@@ -172,7 +170,7 @@ def test_random_numbers_go_on_after_the_results_as_after_the_cell_itself(torched
     assert torched.value("(picked.tolist(), torch.rand(1).item())") == expected
 
 
-def test_random_numbers_that_a_cell_has_drawn_meanwhile_are_not_taken_back(torched: Kernel, pool: Pool) -> None:
+def test_random_numbers_drawn_meanwhile_are_kept(torched: Kernel, pool: Pool) -> None:
     torched.run("torch.manual_seed(5)")
     torched.run(DRAWS)
     torched.run("picked = None")

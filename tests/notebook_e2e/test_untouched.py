@@ -142,7 +142,7 @@ def test_waiting_and_an_interrupt_change_nothing(quiet: Kernel, pool: Pool) -> N
     untouched(quiet)
 
 
-def test_a_job_that_fails_while_it_is_waited_for_changes_nothing(quiet: Kernel) -> None:
+def test_awaited_failing_job_changes_nothing(quiet: Kernel) -> None:
     quiet.run("before = look()")
 
     quiet.run("%%train fails --wait\n1 / 0", fails=True)
@@ -270,7 +270,7 @@ def test_a_look_at_the_kernel_calls_nothing(spied: InteractiveShell, calls: Call
     assert {name for error in said.errors for name in error.names} >= {"thing", "net", "held"}
 
 
-def test_a_look_at_what_would_be_pushed_calls_nothing(spied: InteractiveShell, calls: Calls) -> None:
+def test_push_preview_calls_no_user_code(spied: InteractiveShell, calls: Calls) -> None:
     said = captured(spied, f"--push {NAMES.replace(' ', ',')}", CELL)
 
     assert calls.made == []

@@ -89,7 +89,7 @@ def test_nothing_is_lost_wherever_the_extension_is_loaded(load: Callable[..., No
 
 
 @both
-def test_of_a_cell_that_raised_the_statements_before_the_error_did_run(load: Callable[..., None]) -> None:
+def test_statements_before_an_error_count_as_run(load: Callable[..., None]) -> None:
     with new_shell(loaded=False) as one:
         load(one, raises("\n\na = 1\nb = [a]\nb.append(1 / 0)\nc = 3"))
 
@@ -103,7 +103,7 @@ def test_of_a_cell_that_raised_the_statements_before_the_error_did_run(load: Cal
 
 
 @both
-def test_what_a_loop_had_done_when_it_raised_is_the_kernels_value(load: Callable[..., None]) -> None:
+def test_partial_results_of_a_raising_loop_are_used(load: Callable[..., None]) -> None:
     with new_shell(loaded=False) as one:
         load(one, plain("items = []"), raises("for i in range(9):\n    items.append(i)\n    1 / (2 - i)"))
 
@@ -124,7 +124,7 @@ def test_a_cell_that_runs_others_has_its_own_duration(tmp_path: Path) -> None:
     assert all(cell.duration_s is not None for cell in found[1:])
 
 
-def test_durations_and_errors_are_still_known_after_the_extension_was_reloaded() -> None:
+def test_reloaded_extension_keeps_durations_and_errors() -> None:
     with new_shell() as one:
         run(one, "a = 1")
         attempt(one, "b = 2\n1 / 0")
@@ -176,7 +176,7 @@ def test_durations_and_errors_are_still_known_after_the_extension_was_reloaded()
         ),
     ],
 )
-def test_a_small_plain_value_that_cannot_be_made_again_is_written_into_the_program(
+def test_irreproducible_small_value_is_written_into_the_program(
     monkeypatch: pytest.MonkeyPatch, cells: list[str], name: str, written: str
 ) -> None:
     monkeypatch.setattr(builtins, "input", lambda *_: "7")
@@ -187,7 +187,7 @@ def test_a_small_plain_value_that_cannot_be_made_again_is_written_into_the_progr
         assert program(captured(one, f"print({name})")) == [written]
 
 
-def test_a_large_value_that_cannot_be_made_again_is_named_with_its_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irreproducible_large_value_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "input", lambda *_: "3")
     with new_shell() as one:
         run(one, "import numpy as np\ntable = np.zeros((int(input()), 2))")
@@ -200,7 +200,7 @@ def test_a_large_value_that_cannot_be_made_again_is_named_with_its_ways_out(monk
         assert captured(one, "print(table)", "--push table").errors == ()
 
 
-def test_what_can_neither_be_made_again_nor_be_sent_says_so() -> None:
+def test_irreproducible_unsendable_value_is_reported() -> None:
     with new_shell() as one:
         run(one, "import threading\nget_ipython().user_ns['guard'] = threading.Lock()")
 
@@ -210,7 +210,7 @@ def test_what_can_neither_be_made_again_nor_be_sent_says_so() -> None:
         )
 
 
-def test_a_widget_is_told_to_give_its_value() -> None:
+def test_widget_is_reported_with_its_value_attribute() -> None:
     with new_shell() as one:
         run(one, "import ipywidgets\nslider = ipywidgets.FloatSlider(0.1)")
 
@@ -239,7 +239,7 @@ def test_an_output_in_the_training_cell_itself_is_refused() -> None:
 # --------------------------------------------------------------------------------------------------------- slow to redo
 
 
-def test_slow_cells_are_told_with_the_push_of_what_they_end_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_cells_are_reported_with_a_push_of_their_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jupyter_dlaas.capture.preflight.SLOW_S", 0.0)
     with new_shell() as one:
         run(one, "import time")
@@ -257,7 +257,7 @@ def test_slow_cells_are_told_with_the_push_of_what_they_end_in(monkeypatch: pyte
         assert "table = clean(" not in captured(one, "print(table)", "--push table").text
 
 
-def test_the_time_of_a_training_that_is_left_out_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_a_skipped_training_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jupyter_dlaas.capture.preflight.SLOW_S", 0.1)
     with new_shell() as one:
         run(one, "import time\nimport torch")

@@ -63,7 +63,7 @@ def test_the_buttons_ask_the_pool(job: Job, pool: Pool) -> None:
     until(lambda: "Cancelled" in shown.head.value)
 
 
-def test_what_the_pool_refuses_stands_beside_the_buttons(job: Job, pool: Pool) -> None:
+def test_refusal_is_shown_beside_the_buttons(job: Job, pool: Pool) -> None:
     shown = JobWidget(job)
     job.cancel().wait(60, raise_on_failure=False)
 
@@ -96,11 +96,11 @@ def test_it_is_chosen_where_no_extension_can_run(environ: dict[str, str], is_wan
     assert widget.is_wanted({}, environ) is is_wanted
 
 
-def test_a_notebook_of_vs_code_is_known_by_its_own_mark() -> None:
+def test_vs_code_notebook_is_recognised() -> None:
     assert widget.is_wanted({"__vsc_ipynb_file__": "a.ipynb"}, {"JPY_SESSION_NAME": "a.ipynb"})
 
 
-def test_a_kernel_of_vs_code_gets_the_widget_beside_the_plain_form(pool: Pool) -> None:
+def test_vs_code_kernel_gets_the_widget_and_plain_output(pool: Pool) -> None:
     with kernel_in(pool.folder, VSCODE_PID="7") as kernel:
         kernel.run("%load_ext jupyter_dlaas")
         sent = kernel.run("%%train here --wait\nx = 1")

@@ -89,7 +89,7 @@ def last_loss(lab: Lab, job: str) -> str:
     return found or ""
 
 
-def test_a_cell_becomes_a_job_whose_card_lives_from_queued_to_completed(lab: Open, site: Site) -> None:
+def test_card_of_a_cell_lives_from_queued_to_completed(lab: Open, site: Site) -> None:
     page = lab()
     job = started(page, "alive", "alive.ipynb", epochs=25, after="print(len(history['loss']))")
     page.is_at(job, "PROCESSING")
@@ -132,7 +132,7 @@ def test_minus_and_plus_work_while_another_cell_blocks_the_kernel(lab: Open, sit
     assert steps == list(range(10, 1201, 10)), "training went on at the right step"
 
 
-def test_the_card_goes_on_when_both_servers_were_killed(lab: Open, site: Site, server: Server) -> None:
+def test_card_continues_after_both_servers_were_killed(lab: Open, site: Site, server: Server) -> None:
     page = lab()
     job = started(page, "killed", "killed.ipynb", epochs=200)
     page.is_at(job, "PROCESSING")
@@ -155,7 +155,7 @@ def test_the_card_goes_on_when_both_servers_were_killed(lab: Open, site: Site, s
 
 
 @pytest.mark.parametrize("record", each_nth(["without a token", "with a token"], 2))
-def test_one_job_through_magic_browser_command_line_and_plain_python(
+def test_job_is_shared_by_magic_browser_command_line_and_python(
     lab: Open, site: Site, server: Server, record: str
 ) -> None:
     if record == "without a token":
@@ -178,7 +178,7 @@ def test_one_job_through_magic_browser_command_line_and_plain_python(
     assert epochs == list(range(1, 121)), "each epoch counts once"
 
 
-def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doubled(lab: Open, site: Site) -> None:
+def test_reloaded_page_is_live_without_missing_or_doubled_lines(lab: Open, site: Site) -> None:
     page = lab()
     job = started(page, "reload", "reload.ipynb", epochs=150)
     page.is_at(job, "PROCESSING")
@@ -199,7 +199,7 @@ def test_a_page_reloaded_in_mid_run_is_live_again_and_no_line_is_missing_or_doub
 
 
 @exhaustive
-def test_a_checkpoint_is_asked_for_in_the_menu_of_the_card(lab: Open, site: Site) -> None:
+def test_checkpoint_is_requested_in_the_menu_of_the_card(lab: Open, site: Site) -> None:
     page = lab()
     job = started(page, "kept", "kept.ipynb", epochs=500)
     page.is_at(job, "PROCESSING")
@@ -279,7 +279,7 @@ NASTY = (
 
 
 @exhaustive
-def test_what_a_job_says_is_text_and_never_markup(lab: Open, site: Site) -> None:
+def test_output_of_a_job_is_never_markup(lab: Open, site: Site) -> None:
     page = lab()
     cell = f"%%train nasty\nfor line in {NASTY!r}:\n    print(line, flush=True)\nraise ValueError({NASTY[0]!r})"
     page.notebook("nasty.ipynb", [LOAD, cell])

@@ -64,9 +64,7 @@ def choose(panel: Locator, node: str, *keys: str) -> Locator:
 
 
 @exhaustive
-def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
-    lab: Open, site: Site, tmp_path: Path
-) -> None:
+def test_panel_drains_a_node_as_previewed_and_uncordons_it(lab: Open, site: Site, tmp_path: Path) -> None:
     left = started(site, "left")
     page = lab()
     page.notebook("empty.ipynb", ["1 + 1"])
@@ -111,7 +109,7 @@ def test_a_node_is_drained_from_the_panel_as_its_preview_says_and_taken_back(
         until(partial(trains_on, site, job, "n1", "n2"), f"{job} grows back")
 
 
-def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tmp_path: Path) -> None:
+def test_cordoned_node_keeps_its_running_jobs(lab: Open, site: Site, tmp_path: Path) -> None:
     job = started(site, "kept")
     page = lab(width=1000)
     page.notebook("empty.ipynb", ["1 + 1"])
@@ -133,7 +131,7 @@ def test_a_node_that_is_cordoned_keeps_what_runs_there(lab: Open, site: Site, tm
 
 
 @exhaustive
-def test_of_hundreds_of_jobs_who_runs_and_who_is_first_in_line_is_listed(lab: Open, site: Site, tmp_path: Path) -> None:
+def test_running_and_first_queued_of_hundreds_are_listed(lab: Open, site: Site, tmp_path: Path) -> None:
     holder = site.submit("import signal\nsignal.pause()\n", name="holder", learners=site.client.pool().devices_total).id
     until(lambda: site.job(holder).view.state == "PROCESSING", "one job holds the pool")
     waiting = [site.submit("pass\n", name="next").id for _ in range(320)]

@@ -69,7 +69,7 @@ def submitted(lab: Lab, name: str, cell: str) -> str:
     return label.removeprefix("Job ")
 
 
-def test_bars_and_prints_become_progress_and_curves_marked_from_the_log(lab: Open, site: Site) -> None:
+def test_bars_and_prints_become_progress_and_curves(lab: Open, site: Site) -> None:
     page = lab()
     job = submitted(page, "plain", TRAIN)
     page.is_at(job, "PROCESSING")
@@ -88,7 +88,7 @@ def test_bars_and_prints_become_progress_and_curves_marked_from_the_log(lab: Ope
 
 
 @exhaustive
-def test_a_loop_that_says_nothing_is_told_how_to_log_with_its_own_names(lab: Open, site: Site) -> None:
+def test_silent_loop_gets_a_logging_hint_with_its_names(lab: Open, site: Site) -> None:
     page = lab()
     job = submitted(page, "silent", SILENT)
     page.is_at(job, "PROCESSING")

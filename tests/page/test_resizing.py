@@ -195,7 +195,7 @@ def says(text: str, resize: Resize) -> bool:
     return same and pause_s == pytest.approx(resize.idle_s, abs=0.0006 if unit == "ms" else 0.06)
 
 
-def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
+def test_last_of_many_presses_wins_and_the_curve_is_complete(
     lab: Open, site: Site, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     presses = 20 if request.config.getoption("exhaustive") else 10
@@ -256,7 +256,7 @@ def test_of_presses_in_any_order_the_last_intent_wins_and_the_curve_has_no_hole(
 
 
 @exhaustive
-def test_auto_is_switched_on_and_a_press_on_minus_takes_the_choice_back(lab: Open, site: Site) -> None:
+def test_auto_is_switched_on_and_minus_switches_it_off(lab: Open, site: Site) -> None:
     page = lab()
     job = started(page, "auto")
     switch = page.card(job).get_by_role("switch", name="Auto")

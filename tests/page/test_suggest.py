@@ -36,7 +36,7 @@ for epoch in range(3):
 
 
 @exhaustive
-def test_a_plain_loop_s_card_shows_by_keyboard_what_would_make_it_elastic(lab: Open, site: Site) -> None:
+def test_elastic_suggestion_of_a_card_opens_by_keyboard(lab: Open, site: Site) -> None:
     page = lab()
     page.notebook("plain.ipynb", [LOAD, SETUP, FUNCTION, TRAIN])
     for index in range(3):
@@ -74,7 +74,7 @@ def test_a_plain_loop_s_card_shows_by_keyboard_what_would_make_it_elastic(lab: O
     )
 
 
-def test_a_suggestion_is_shown_below_the_cell_and_starts_no_job(lab: Open, site: Site) -> None:
+def test_suggestion_is_shown_below_the_cell_without_a_job(lab: Open, site: Site) -> None:
     page = lab()
     jobs = len(site.client.jobs())
     page.notebook("asked.ipynb", [LOAD, SETUP, FUNCTION, TRAIN.replace("--gpus 1", "--suggest")])
@@ -87,7 +87,7 @@ def test_a_suggestion_is_shown_below_the_cell_and_starts_no_job(lab: Open, site:
     assert len(site.client.jobs()) == jobs
 
 
-def test_the_dialog_says_at_each_cell_what_check_says(lab: Open, site: Site) -> None:
+def test_dialog_shows_the_findings_of_check_per_cell(lab: Open, site: Site) -> None:
     page = lab()
     page.notebook("picked.ipynb", [SETUP, FUNCTION, TRAIN.partition("\n")[2]])
     page.page.get_by_role("button", name="Train this notebook").click()
@@ -107,7 +107,7 @@ def test_the_dialog_says_at_each_cell_what_check_says(lab: Open, site: Site) -> 
     assert site.client.jobs() == [] or all(view.name != "picked" for view in site.client.jobs())
 
 
-def test_a_notebook_is_trained_as_a_spot_job_where_the_box_for_it_is_ticked(lab: Open, site: Site) -> None:
+def test_ticked_box_trains_the_notebook_as_a_spot_job(lab: Open, site: Site) -> None:
     page = lab()
     page.notebook("lent.ipynb", ["print('hi')"])
     page.page.get_by_role("button", name="Train this notebook").click()

@@ -102,7 +102,7 @@ class PoolContract:
 
     # ---- the pool --------------------------------------------------------------------------------------------
 
-    async def test_a_pool_says_what_it_is(self, rig: Rig) -> None:
+    async def test_pool_describes_itself(self, rig: Rig) -> None:
         assert rig.pool.name
         assert rig.pool.unit in ("GPU", "CPU slot")
         assert rig.pool.isolation
@@ -137,7 +137,7 @@ class PoolContract:
             with pytest.raises((NotFound, Refused)):
                 await rig.pool.get(name, "train.py", 0, 10)
 
-    async def test_making_a_job_again_leaves_what_is_there(self, rig: Rig) -> None:
+    async def test_repeated_create_changes_nothing(self, rig: Rig) -> None:
         job = await rig.job()
         before = await rig.pool.get(job, "spec.json", 0, 10_000)
         await rig.pool.create(job, "somebody", JobSpec(name="other"), {"A": "b"})
@@ -181,7 +181,7 @@ class PoolContract:
             await rig.pool.put(job, path, b"x")
 
     @pytest.mark.parametrize("path", ["environment.json", "nothing", "results/nothing.bin", "files"])
-    async def test_what_is_secret_or_not_there_is_not_found(self, rig: Rig, path: str) -> None:
+    async def test_secret_or_missing_file_is_not_found(self, rig: Rig, path: str) -> None:
         job = await rig.job()
         with pytest.raises(NotFound):
             await rig.pool.get(job, path, 0, 10)
@@ -266,7 +266,7 @@ class PoolContract:
         assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
         await self.unguarded(rig, job)
 
-    async def test_a_halted_job_goes_on_with_new_learners(self, rig: Rig) -> None:
+    async def test_halted_job_continues_with_new_learners(self, rig: Rig) -> None:
         job = await self.running(rig)
         await self.act(rig, job, 2, (0,), goal=Goal.HALT)
         await self.told(rig, job, FactKind.CLOSED)
@@ -287,7 +287,7 @@ class PoolContract:
         assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
         await self.unguarded(rig, job)
 
-    async def test_a_change_of_size_lets_the_old_leave_before_the_new_come(self, rig: Rig) -> None:
+    async def test_resize_ends_old_learners_before_new_ones(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1))
         await self.act(rig, job, 2, (2, 3, 4), generation=2)
         facts = await self.told(rig, job, FactKind.GENERATION, 2)
@@ -318,7 +318,7 @@ class PoolContract:
         await self.act(rig, job, 2, (), goal=Goal.STOP)
         assert members_of(await self.told(rig, job, FactKind.CLOSED), DOWN) == [0]
 
-    async def test_a_killed_learner_breaks_its_generation_and_the_next_one_can_start(self, rig: Rig) -> None:
+    async def test_killed_learner_ends_its_generation(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1))
         rig.kill_learner(job, 1)
         facts = await self.told(rig, job, FactKind.LOST)
@@ -331,7 +331,7 @@ class PoolContract:
         facts = await self.told(rig, job, FactKind.GENERATION, 2)
         assert members_of(facts, UP) == [0, 1, 2, 3]
 
-    async def test_a_learner_that_fails_says_why(self, rig: Rig) -> None:
+    async def test_failed_learner_reports_the_reason(self, rig: Rig) -> None:
         job = await self.running(rig, fails_at=3)
         facts = await self.told(rig, job, FactKind.LOST)
         (loss,) = (fact for fact in facts if fact.kind == DOWN)
@@ -387,7 +387,7 @@ class PoolContract:
         assert chunk.start == chunk.end == chunk.size
         assert chunk.data == b""
 
-    async def test_a_stream_that_has_not_begun_is_empty_and_an_unknown_one_not_found(self, rig: Rig) -> None:
+    async def test_unstarted_stream_is_empty_and_unknown_one_missing(self, rig: Rig) -> None:
         job = await rig.job()
 
         assert await rig.pool.streams(job) == {}
@@ -406,7 +406,7 @@ class PoolContract:
         assert facts[0].at_s <= at_s <= facts[-1].at_s + 1.0
         assert await rig.pool.time_of(job, 7, 0) is None
 
-    async def test_news_name_the_stream_that_grew(self, rig: Rig) -> None:
+    async def test_change_events_name_the_grown_stream(self, rig: Rig) -> None:
         job = await self.running(rig)
 
         async def is_told() -> bool:

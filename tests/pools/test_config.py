@@ -71,7 +71,7 @@ def test_an_error_names_file_and_key(tmp_path: Path, text: str, says: str) -> No
     assert says in str(error.value)
 
 
-def test_where_nodes_stand_and_which_devices_are_linked_is_read(tmp_path: Path) -> None:
+def test_racks_areas_and_links_are_read(tmp_path: Path) -> None:
     config = written(
         tmp_path,
         """
@@ -89,7 +89,7 @@ def test_where_nodes_stand_and_which_devices_are_linked_is_read(tmp_path: Path) 
     assert (node.area, node.rack, node.devices[0].link) == ("hall", "r1", "bridge")
 
 
-def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: Path) -> None:
+def test_order_shares_and_admins_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         '[pool]\norder = "fair"\nplacement = "topology"\npreemption = false\nadmins = ["ben"]\n'
         "spot_price = 0.5\nspot_notice_s = 5\n"
@@ -116,7 +116,7 @@ def test_the_order_the_shares_of_queues_and_who_may_set_them_are_read(tmp_path: 
         ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"\n', "duplicate queue 'a'"),
     ],
 )
-def test_an_order_a_placement_or_a_queue_that_makes_no_sense_is_refused(text: str, says: str, tmp_path: Path) -> None:
+def test_invalid_order_placement_or_queue_is_refused(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(text)
 
     with pytest.raises(ConfigError, match=says):

@@ -63,7 +63,7 @@ def test_each_gpu_is_a_device_named_by_its_uuid(fake_nvml: Path) -> None:
     ]
 
 
-def test_a_lost_gpu_is_out_of_service_and_spoils_no_other(fake_nvml: Path) -> None:
+def test_lost_gpu_is_out_of_service_alone(fake_nvml: Path) -> None:
     first, second, _ = devices(fake_nvml, FAKE_NVML_LOST="1")
 
     assert first.endswith("|16|None")
@@ -78,7 +78,7 @@ def test_a_gpu_whose_handle_is_refused_keeps_its_place(fake_nvml: Path) -> None:
     assert second.endswith("|16|None")
 
 
-def test_mig_slices_are_the_devices_of_a_gpu_in_that_mode(fake_nvml: Path) -> None:
+def test_mig_slices_are_devices(fake_nvml: Path) -> None:
     found = devices(fake_nvml, FAKE_NVML_MIG="0")
 
     assert [line.split("|")[1] for line in found[:3]] == ["MIG-fake-0-0", "MIG-fake-0-1", f"{UUID}1"]
@@ -128,7 +128,7 @@ def test_a_gpu_that_the_pool_lends_is_not_called_occupied(fake_nvml: Path) -> No
     assert devices(fake_nvml, lent, FAKE_NVML_FOREIGN="0")[0].endswith("|None")
 
 
-def test_memory_left_over_by_nobody_keeps_a_gpu_from_being_lent(fake_nvml: Path) -> None:
+def test_gpu_with_unexplained_memory_use_is_not_lent(fake_nvml: Path) -> None:
     assert "held by no visible process" in devices(fake_nvml, FAKE_NVML_LEFT_OVER="0")[0]
 
 
@@ -145,7 +145,7 @@ def test_an_xid_of_a_program_leaves_the_gpu_in_service(fake_nvml: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "says"), [("9", "problem: None"), ("18", "problem: the NVIDIA driver does not")])
-def test_a_driver_that_does_not_start_gives_no_device_and_says_why(fake_nvml: Path, code: str, says: str) -> None:
+def test_failing_driver_gives_no_device_and_a_reason(fake_nvml: Path, code: str, says: str) -> None:
     (only,) = devices(fake_nvml, FAKE_NVML_INIT=code)
 
     assert only.startswith(says)
@@ -181,7 +181,7 @@ print(probe.unit, [len(n.devices) for n in probe.nodes({})])
     assert probed(fake_nvml, code, CUDA_VISIBLE_DEVICES="") == f"CPU slot [{cores()}]\n"
 
 
-def test_without_gpus_each_core_is_a_slot_with_an_honest_name() -> None:
+def test_without_gpus_each_core_is_a_named_slot() -> None:
     config = PoolConfig()
     nodes = choose_probe(config, environment={"CUDA_VISIBLE_DEVICES": ""}).nodes({})
 
@@ -197,7 +197,7 @@ def test_the_number_of_slots_can_be_configured() -> None:
     assert len(node.devices) == 8
 
 
-def test_configured_nodes_replace_what_is_found() -> None:
+def test_configured_nodes_replace_detected_ones() -> None:
     config = PoolConfig(nodes=(NodeEntry(name="left", slots=2), NodeEntry(name="right", slots=1, cordoned="repair")))
     probe = choose_probe(config)
 
@@ -208,7 +208,7 @@ def test_configured_nodes_replace_what_is_found() -> None:
     ]
 
 
-def test_a_cpu_seat_sees_no_gpu_and_gets_its_share_of_the_cores() -> None:
+def test_cpu_seat_hides_gpus_and_limits_threads() -> None:
     assert seat_environment(["cpu-0"], cores_of_node=8, slots_of_node=4) == {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "2",

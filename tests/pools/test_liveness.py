@@ -92,7 +92,7 @@ def test_a_guardian_without_a_socket_is_not_hung(me: Identity, tmp_path: Path) -
     assert checks_until_hung(me, tmp_path) is None
 
 
-def test_the_socket_of_another_process_says_nothing(me: Identity, listener: socket.socket, tmp_path: Path) -> None:
+def test_socket_of_another_process_proves_nothing(me: Identity, listener: socket.socket, tmp_path: Path) -> None:
     assert checks_until_hung(Identity(1, 1, me.boot), tmp_path) is None
 
 

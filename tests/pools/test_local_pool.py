@@ -211,7 +211,7 @@ async def test_a_pipe_or_a_folder_is_no_file(rig: LocalRig) -> None:
             await rig.pool.get(job, path, 0, 100)
 
 
-async def test_a_full_disk_is_said_in_words(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_gives_a_clear_error(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
     job = await rig.job()
 
     def full(*_: object, **__: object) -> None:
@@ -227,7 +227,7 @@ async def test_a_full_disk_is_said_in_words(rig: LocalRig, monkeypatch: pytest.M
     assert not rig.root("b-2").exists()
 
 
-async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> None:
+async def test_incomplete_directories_of_a_crash_are_removed(rig: LocalRig) -> None:
     (rig.folder / "jobs" / ".making-c-3-1").mkdir()
     (rig.folder / "jobs" / ".removed-c-2-1").mkdir()
     await rig.reopened()
@@ -235,7 +235,7 @@ async def test_what_a_crash_left_half_made_is_cleared_away(rig: LocalRig) -> Non
     assert list((rig.folder / "jobs").iterdir()) == []
 
 
-def test_what_a_power_cut_left_empty_is_made_again(tmp_path: Path) -> None:
+def test_files_emptied_by_a_power_cut_are_rewritten(tmp_path: Path) -> None:
     folder = JobFolder("a-1", tmp_path / "a-1")
     folder.create("me", JobSpec(name="a"), {"A": "b"})
     (folder.root / "spec.json").write_bytes(b"")
@@ -256,7 +256,7 @@ async def test_jobs_find_nothing_but_our_package_on_their_path(rig: LocalRig) ->
 # ---- journal ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_torn_line_is_left_and_a_damaged_one_is_skipped(rig: LocalRig) -> None:
+async def test_torn_line_waits_and_damaged_line_is_skipped(rig: LocalRig) -> None:
     job = await rig.job()
     journal = rig.root(job) / "journal.jsonl"
     good = b'{"n":0,"at_s":1.0,"kind":"seen","revision":1}\n'
@@ -280,7 +280,7 @@ async def test_a_journal_that_was_cut_is_read_again(rig: LocalRig) -> None:
     assert (await rig.pool.facts(job, offset)) == ([], offset)
 
 
-async def test_jobs_are_not_taken_for_lost_while_their_disk_is_away(rig: LocalRig) -> None:
+async def test_jobs_on_an_unmounted_disk_are_not_lost(rig: LocalRig) -> None:
     job = await rig.job()
     jobs = rig.folder / "jobs"
     away = jobs.rename(jobs.with_name("away"))
@@ -373,7 +373,7 @@ async def test_damaged_files_are_laid_out_again(rig: LocalRig) -> None:
     assert folder.environment()["SECRET"] == "canary"
 
 
-async def test_a_removed_directory_is_told_though_its_files_are_open(rig: LocalRig) -> None:
+async def test_removed_directory_is_reported_despite_open_files(rig: LocalRig) -> None:
     job = await rig.job()
     await start(rig, job)
     remove(rig.root(job))
@@ -428,7 +428,7 @@ async def test_a_missing_interpreter_is_reported_as_permanent(rig: LocalRig) -> 
         await rig.pool.act("a-1", wanted(node=node(rig)))
 
 
-async def test_a_guardian_that_dies_at_once_is_told(rig: LocalRig) -> None:
+async def test_immediate_death_of_a_guardian_is_reported(rig: LocalRig) -> None:
     await rig.pool.create("a-1", "me", JobSpec(interpreter="/bin/false"), {})
     await rig.pool.put("a-1", "train.py", b"")
     await rig.pool.act("a-1", wanted(node=node(rig)))
@@ -471,7 +471,7 @@ async def test_a_job_with_a_guardian_cannot_be_removed(rig: LocalRig) -> None:
 # ---- watching --------------------------------------------------------------------------------------------------------
 
 
-async def test_without_inotify_news_come_by_looking_again(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_inotify_changes_are_polled(rig: LocalRig, monkeypatch: pytest.MonkeyPatch) -> None:
     class Used(Watch):
         def __init__(self) -> None:
             super().__init__()
@@ -489,7 +489,7 @@ async def test_without_inotify_news_come_by_looking_again(rig: LocalRig, monkeyp
     await stop(rig, job)
 
 
-async def test_a_job_named_like_a_learner_confuses_nobody(rig: LocalRig) -> None:
+async def test_job_named_like_a_learner_works(rig: LocalRig) -> None:
     other, job = await rig.job("learner-0"), await rig.job()
     await start(rig, other)
     await start(rig, job)
@@ -502,7 +502,7 @@ async def test_a_job_named_like_a_learner_confuses_nobody(rig: LocalRig) -> None
     await stop(rig, job)
 
 
-async def test_the_pool_is_the_same_through_a_link_to_its_directory(rig: LocalRig, tmp_path: Path) -> None:
+async def test_link_to_the_directory_is_the_same_pool(rig: LocalRig, tmp_path: Path) -> None:
     job = await rig.job()
     await start(rig, job)
     await rig.pool.close()
@@ -515,7 +515,7 @@ async def test_the_pool_is_the_same_through_a_link_to_its_directory(rig: LocalRi
     await stop(rig, job)
 
 
-async def test_a_flood_of_news_makes_it_look_at_everything(rig: LocalRig) -> None:
+async def test_overflowing_events_trigger_a_full_check(rig: LocalRig) -> None:
     job = await rig.job()
     await start(rig, job)
     watch = rig.local._watch
@@ -530,7 +530,7 @@ async def test_a_flood_of_news_makes_it_look_at_everything(rig: LocalRig) -> Non
     await stop(rig, job)
 
 
-async def test_a_guardian_that_died_while_nobody_watched_is_known_to_be_gone(rig: LocalRig) -> None:
+async def test_unwatched_death_of_a_guardian_is_detected(rig: LocalRig) -> None:
     job = await rig.job()
     await start(rig, job)
     await rig.pool.close()
@@ -550,7 +550,7 @@ async def test_a_guardian_that_died_while_nobody_watched_is_known_to_be_gone(rig
     await stop(rig, job)
 
 
-async def test_jobs_that_start_and_end_at_the_same_time_leave_nothing_behind(rig: LocalRig) -> None:
+async def test_concurrent_jobs_leave_nothing_behind(rig: LocalRig) -> None:
     """Once a guardian's end that met another one's start was never noticed."""
     names = [await rig.job(f"a-{number}", steps=1) for number in range(8)]
     watch = rig.local._watch

@@ -35,7 +35,7 @@ facts = st.lists(records, max_size=8)
 
 
 @given(facts, st.data())
-def test_wherever_a_reader_comes_in_between_it_gets_each_fact_once(written: list[Fact], data: st.DataObject) -> None:
+def test_reader_gets_each_fact_once_at_any_offset(written: list[Fact], data: st.DataObject) -> None:
     journal = b"".join(map(fact_to_line, written))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(journal)), max_size=5)))
     found: list[Fact] = []
@@ -49,7 +49,7 @@ def test_wherever_a_reader_comes_in_between_it_gets_each_fact_once(written: list
     assert offset == len(journal)
 
 
-def test_what_stands_behind_half_a_line_is_read() -> None:
+def test_facts_after_a_torn_line_are_read() -> None:
     seen = WantedSeen(n=7, at_s=1.0, revision=3)
     found, end = facts_in(b'{"n":6,"at_' + fact_to_line(seen) + b"\xff\xfe\n\n" + fact_to_line(seen), 100)
 

@@ -144,9 +144,7 @@ def test_committed_steps_cover_all_steps_once_whatever_hits_the_job(plan: list[t
 
 
 @pytest.mark.parametrize("joins_lost", [0, 1])
-async def test_a_live_gang_changes_while_it_trains_and_goes_on_without_one_that_dies(
-    rig: SimulatedRig, joins_lost: int
-) -> None:
+async def test_live_gang_resizes_and_survives_a_death(rig: SimulatedRig, joins_lost: int) -> None:
     rig.simulated.scripts["a-1"] = Script(steps=200, is_live=True, joins_lost=joins_lost)
     await rig.pool.create("a-1", "me", JobSpec(), {})
     await rig.pool.act("a-1", run(1, {0: "n0-0", 1: "n0-1"}))
@@ -225,7 +223,7 @@ async def test_an_unreachable_job_is_neither_guarded_nor_not(rig: SimulatedRig) 
         await rig.pool.facts(job, 0)
 
 
-async def test_what_happened_without_a_guardian_is_told_by_the_next(rig: SimulatedRig) -> None:
+async def test_next_guardian_reports_events_it_missed(rig: SimulatedRig) -> None:
     job = await rig.job(steps=20)
     await rig.pool.act(job, run(1, {0: "n0-0"}))
     rig.clock.advance(rig.clock.now_s() + 0.5)
@@ -242,7 +240,7 @@ async def test_what_happened_without_a_guardian_is_told_by_the_next(rig: Simulat
     assert FactKind.COMPLETED in after
 
 
-async def test_a_learner_that_ignores_a_halt_is_killed_after_the_grace(rig: SimulatedRig) -> None:
+async def test_learner_ignoring_a_halt_is_killed_after_its_grace(rig: SimulatedRig) -> None:
     rig.simulated.scripts["a-1"] = Script(steps=ENDLESS, ignores_halt=True)
     await rig.pool.create("a-1", "me", JobSpec(), {})
     await rig.pool.act("a-1", run(1, {0: "n0-0"}))
@@ -258,7 +256,7 @@ async def test_a_learner_that_ignores_a_halt_is_killed_after_the_grace(rig: Simu
     assert facts[-1].why == "halted"
 
 
-async def test_a_halt_that_was_taken_back_too_late_is_closed_all_the_same(rig: SimulatedRig) -> None:
+async def test_late_withdrawal_of_a_halt_still_closes(rig: SimulatedRig) -> None:
     job = await rig.job()
     await rig.pool.act(job, run(1, {0: "n0-0"}))
     rig.clock.advance(rig.clock.now_s() + 1)
@@ -270,7 +268,7 @@ async def test_a_halt_that_was_taken_back_too_late_is_closed_all_the_same(rig: S
     assert (await facts_of(rig.pool, job))[-1].why == "halted"
 
 
-async def test_a_guardian_of_a_closed_job_with_nothing_new_tells_nothing(rig: SimulatedRig) -> None:
+async def test_guardian_of_a_closed_job_writes_nothing(rig: SimulatedRig) -> None:
     job = await rig.job(steps=5)
     await rig.pool.act(job, run(1, {0: "n0-0"}))
     rig.clock.advance(rig.clock.now_s() + 10)
@@ -304,7 +302,7 @@ async def test_a_damaged_line_is_skipped(rig: SimulatedRig) -> None:
     assert list((await rig.pool.facts(job, 0))[0])[:-1] == list(good)
 
 
-async def test_nodes_that_change_are_told() -> None:
+async def test_changed_nodes_are_reported() -> None:
     told: list[bool] = []
     pool = SimulatedPool(nodes(), VirtualClock())
     await pool.open(lambda job, stream: None, lambda: told.append(True))
@@ -314,7 +312,7 @@ async def test_nodes_that_change_are_told() -> None:
     assert [node.name for node in pool.nodes()] == ["n0", "n1"]
 
 
-async def test_a_silent_pool_tells_nobody() -> None:
+async def test_silent_pool_reports_nothing() -> None:
     rig = await opened(VirtualClock(), Trouble(is_silent=True))
     job = await rig.job()
     await rig.pool.act(job, run(1, {0: "n0-0"}))
@@ -324,7 +322,7 @@ async def test_a_silent_pool_tells_nobody() -> None:
     assert (await rig.pool.read(job, JOURNAL, 0, 10)).size > 0
 
 
-def test_a_virtual_clock_calls_in_order_and_at_the_right_time() -> None:
+def test_virtual_clock_calls_in_order_and_on_time() -> None:
     clock, calls = VirtualClock(), list[tuple[str, float]]()
     clock.call_at(2.0, lambda: calls.append(("b", clock.now_s())))
     clock.call_at(1.0, lambda: calls.append(("a", clock.now_s())))
@@ -339,7 +337,7 @@ def test_a_virtual_clock_calls_in_order_and_at_the_right_time() -> None:
     assert clock.next_s is None
 
 
-async def test_a_checkpoint_that_is_asked_for_is_taken_once_and_training_goes_on(rig: SimulatedRig) -> None:
+async def test_requested_checkpoint_is_taken_once_while_training_continues(rig: SimulatedRig) -> None:
     rig.simulated.scripts["a-1"] = Script(steps=ENDLESS, checkpoint_every_steps=0)
     await rig.pool.create("a-1", "me", JobSpec(), {})
     await rig.pool.put("a-1", "train.py", b"")

@@ -15,13 +15,13 @@ from jupyter_dlaas.wire.journal import is_retried
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
 
-def test_the_table_of_failures_is_large_and_says_what_to_do() -> None:
+def test_failure_table_is_large_and_gives_advice() -> None:
     assert len(ROWS) >= 40
     assert all(row.advice.endswith((".", "?")) for row in ROWS)
     assert all(re.fullmatch(r"[a-z_]+", row.code) for row in ROWS)
 
 
-def test_the_first_cause_comes_before_what_follows_from_it() -> None:
+def test_root_cause_comes_before_its_consequences() -> None:
     peer = diagnosis.from_exception(
         ["RuntimeError", "Exception"], "Connection closed by peer", where=None, traceback=""
     )
@@ -33,13 +33,13 @@ def test_the_first_cause_comes_before_what_follows_from_it() -> None:
     assert (chosen.code, chosen.raised_by) == ("killed", (1,))
 
 
-def test_a_kill_after_the_memory_was_full_is_told_as_such() -> None:
+def test_kill_after_full_memory_is_reported_as_such() -> None:
     assert diagnosis.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
     assert diagnosis.from_exit(None, 9).cause is Cause.EVICTED
     assert diagnosis.from_exit(None, 40).what == "ended by signal 40"
 
 
-def test_a_lost_connection_of_the_only_learner_is_not_told_of_another_one() -> None:
+def test_lost_connection_of_a_single_learner_blames_no_other() -> None:
     names = ["ConnectionRefusedError", "ConnectionError", "OSError", "Exception"]
 
     def told(*, is_alone: bool) -> Failure:
@@ -258,7 +258,7 @@ def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None
         ("import subprocess\nsubprocess.run(['a-program-that-is-not-there'])", "no_command"),
     ],
 )
-def test_traceback_tells_more_than_the_message(source: str, code: str) -> None:
+def test_traceback_adds_to_the_message(source: str, code: str) -> None:
     try:
         exec(source, {})
     except (KeyError, FileNotFoundError) as error:
@@ -269,7 +269,7 @@ def test_traceback_tells_more_than_the_message(source: str, code: str) -> None:
         raise AssertionError("nothing was raised")
 
 
-def test_line_that_only_announces_the_cause_is_shown_with_the_next() -> None:
+def test_line_announcing_the_cause_is_shown_with_the_next() -> None:
     def what(message: str) -> str:
         return diagnosis.from_exception(["ValueError", "Exception"], message, where=None, traceback="").what
 
@@ -282,7 +282,7 @@ def test_line_that_only_announces_the_cause_is_shown_with_the_next() -> None:
     assert what("one line\nanother") == "ValueError: one line"
 
 
-def test_values_and_types_that_nobody_knows_have_advice_too() -> None:
+def test_unknown_values_and_types_have_advice_too() -> None:
     for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "pic should be PIL Image")):
         found = diagnosis.from_exception([name, "Exception"], message, where=None, traceback="")
         assert found.code == "your_code"
@@ -297,7 +297,7 @@ def test_values_and_types_that_nobody_knows_have_advice_too() -> None:
         ("RuntimeError", "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."),
     ],
 )
-def test_a_missing_gpu_on_a_cpu_pool_is_the_programs_fault(name: str, message: str) -> None:
+def test_missing_gpu_on_a_cpu_pool_is_a_user_error(name: str, message: str) -> None:
     def found(*, has_gpus: bool) -> Failure:
         return diagnosis.from_exception([name, "Exception"], message, where=None, traceback="", has_gpus=has_gpus)
 
@@ -329,12 +329,12 @@ NEVER_AGAIN = {
 
 
 @pytest.mark.parametrize("case", AGAIN)
-def test_what_may_go_well_the_next_time_is_tried_again(case: str) -> None:
+def test_transient_failure_is_retried(case: str) -> None:
     assert is_retried(AGAIN[case])
 
 
 @pytest.mark.parametrize("case", NEVER_AGAIN)
-def test_what_the_program_meets_again_is_not_tried_again(case: str) -> None:
+def test_deterministic_failure_is_not_retried(case: str) -> None:
     assert not is_retried(NEVER_AGAIN[case])
 
 

@@ -50,7 +50,7 @@ def kinds(job: Job) -> list[FactKind]:
     return [fact.kind for fact in job.facts()]
 
 
-def test_a_job_goes_from_start_to_its_last_word(job: Build) -> None:
+def test_job_runs_from_start_to_its_closing_fact(job: Build) -> None:
     one = job("print('hello')")
     one.run()
 
@@ -70,7 +70,7 @@ def test_a_job_goes_from_start_to_its_last_word(job: Build) -> None:
     until(lambda: not one.processes(), "nothing is left")
 
 
-def test_train_py_is_a_real_main_module_in_the_users_directory(job: Build) -> None:
+def test_train_py_is_main_in_the_users_directory(job: Build) -> None:
     one = job(
         """
         import json, os, sys, helper
@@ -145,7 +145,7 @@ def test_a_syntax_error_names_the_line_too(job: Build) -> None:
         ("raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')", Cause.RESOURCES, "gpu_memory"),
     ],
 )
-def test_how_a_learner_ends_decides_whose_fault_it_is(job: Build, source: str, cause: Cause, code: str) -> None:
+def test_exit_of_a_learner_decides_the_cause(job: Build, source: str, cause: Cause, code: str) -> None:
     one = job(source)
     one.run()
 
@@ -156,7 +156,7 @@ def test_how_a_learner_ends_decides_whose_fault_it_is(job: Build, source: str, c
     assert failure.advice
 
 
-def test_after_a_loss_the_guardian_waits_and_a_new_generation_starts_anew(job: Build) -> None:
+def test_guardian_starts_a_new_generation_after_a_loss(job: Build) -> None:
     one = job(
         """
         import os, sys
@@ -177,7 +177,7 @@ def test_after_a_loss_the_guardian_waits_and_a_new_generation_starts_anew(job: B
     assert len(one.facts(FactKind.GUARDIAN_UP)) == 1
 
 
-def test_one_learner_that_dies_ends_the_whole_gang(job: Build) -> None:
+def test_death_of_one_learner_ends_the_gang(job: Build) -> None:
     one = job(WAITS)
     one.run(3)
     for member in range(3):
@@ -194,7 +194,7 @@ def test_one_learner_that_dies_ends_the_whole_gang(job: Build) -> None:
     assert kinds(one)[-1] is FactKind.LOST
 
 
-def test_plain_code_is_halted_by_a_signal_and_starts_afresh(job: Build) -> None:
+def test_plain_code_is_halted_by_a_signal_and_restarts(job: Build) -> None:
     one = job(
         """
         import atexit, os, pathlib, time
@@ -223,7 +223,7 @@ def test_plain_code_is_halted_by_a_signal_and_starts_afresh(job: Build) -> None:
     assert not one.facts(FactKind.LOST)
 
 
-def test_a_learner_that_will_not_leave_is_killed_after_its_grace(job: Build) -> None:
+def test_learner_that_does_not_leave_is_killed_after_its_grace(job: Build) -> None:
     one = job(WAITS.replace("import time", "import signal; signal.signal(15, signal.SIG_IGN)\nimport time"))
     one.run()
     started(one)
@@ -233,7 +233,7 @@ def test_a_learner_that_will_not_leave_is_killed_after_its_grace(job: Build) -> 
     assert one.wait(FactKind.LEARNER_DOWN).signal == signal.SIGKILL
 
 
-def test_a_halted_job_runs_again_with_a_new_guardian_in_the_same_journal(job: Build) -> None:
+def test_halted_job_resumes_with_a_new_guardian_and_its_journal(job: Build) -> None:
     one = job(WAITS)
     one.run()
     started(one)
@@ -288,7 +288,7 @@ def test_stop_leaves_no_process_behind_not_even_those_that_hide(job: Build, is_h
     until(lambda: not one.processes(), "the guardian itself is gone")
 
 
-def test_a_learner_that_ends_takes_its_children_along_before_its_devices_are_free(job: Build) -> None:
+def test_children_of_a_learner_end_before_its_devices_are_free(job: Build) -> None:
     one = job(
         """
         import os, subprocess, sys
@@ -324,7 +324,7 @@ def test_a_killed_guardian_is_replaced_and_the_learners_train_on(job: Build) -> 
     assert [fact.n for fact in one.facts()] == list(range(len(one.facts())))
 
 
-def test_a_learner_that_ended_while_no_guardian_lived_is_told_of_by_the_next(job: Build) -> None:
+def test_next_guardian_reports_a_learner_that_ended_meanwhile(job: Build) -> None:
     one = job(WAITS)
     ends_unguarded(one)
     one.start_guardian()
@@ -332,7 +332,7 @@ def test_a_learner_that_ended_while_no_guardian_lived_is_told_of_by_the_next(job
     assert one.closed() == "completed"
 
 
-def test_a_learner_killed_while_no_guardian_lived_is_lost_and_not_thought_well(job: Build) -> None:
+def test_next_guardian_reports_a_learner_that_was_killed_meanwhile(job: Build) -> None:
     one = job(WAITS)
     one.run()
     started(one)
@@ -363,7 +363,7 @@ def test_a_guardian_killed_while_it_starts_learners_starts_none_twice(job: Build
     assert one.log(0) == one.log(1) == "done\n"
 
 
-def test_a_guardian_killed_while_learners_leave_is_replaced_and_they_still_leave(job: Build) -> None:
+def test_learners_still_leave_after_their_guardian_is_killed(job: Build) -> None:
     one = job(WAITS.replace("import time", "import signal; signal.signal(15, signal.SIG_IGN)\nimport time"))
     one.run()
     started(one)
@@ -389,7 +389,7 @@ def test_a_second_guardian_of_one_job_ends_at_once(job: Build) -> None:
     assert len(one.facts(FactKind.GUARDIAN_UP)) == 1
 
 
-def test_a_closed_job_is_not_opened_by_a_guardian_that_nobody_needed(job: Build) -> None:
+def test_superfluous_guardian_does_not_reopen_a_closed_job(job: Build) -> None:
     one = job("pass")
     one.run()
     one.closed()
@@ -401,7 +401,7 @@ def test_a_closed_job_is_not_opened_by_a_guardian_that_nobody_needed(job: Build)
     assert one.facts() == before
 
 
-def test_a_torn_line_is_cut_off_and_the_numbers_go_on(job: Build) -> None:
+def test_torn_line_is_cut_off_and_numbering_continues(job: Build) -> None:
     one = job(WAITS)
     one.run()
     started(one)
@@ -419,7 +419,7 @@ def test_a_torn_line_is_cut_off_and_the_numbers_go_on(job: Build) -> None:
     assert [json.loads(line)["n"] for line in lines] == list(range(len(lines)))
 
 
-def test_a_change_of_size_lets_the_present_learners_leave_before_the_new_ones_start(job: Build) -> None:
+def test_resize_by_restart_ends_old_learners_first(job: Build) -> None:
     one = job(WAITS)
     one.run(1)
     started(one)
@@ -452,7 +452,7 @@ def test_log_lines_keep_their_own_time(job: Build) -> None:
     assert 0.3 < second - first < 5.0
 
 
-def test_an_interpreter_that_is_gone_is_told_as_the_platforms_fault(tmp_path: Path, job: Build) -> None:
+def test_missing_interpreter_is_a_platform_failure(tmp_path: Path, job: Build) -> None:
     from jupyter_dlaas.runtime.zygote.start_guardian import StartError
 
     one = job("pass", interpreter=str(tmp_path / "no-python"))
@@ -493,7 +493,7 @@ def test_a_second_interpreter_without_the_package_runs_the_job(tmp_path: Path, j
     assert one.output("seen").read_text() == f"{venv} 1"
 
 
-def test_a_process_that_took_over_the_pid_of_a_learner_is_not_signalled() -> None:
+def test_process_with_a_reused_pid_is_not_signalled() -> None:
     me = identity(os.getpid())
     assert me is not None
     assert not send(Identity(me.pid, me.start - 1, boot_id()), signal.SIGTERM)
@@ -509,9 +509,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     one.wait()
 
 
-def test_the_session_of_a_stranger_that_took_over_a_number_is_left_alone(
-    tmp_path: Path, stranger: subprocess.Popen[bytes]
-) -> None:
+def test_foreign_session_with_a_reused_id_is_left_alone(tmp_path: Path, stranger: subprocess.Popen[bytes]) -> None:
     who = identity(stranger.pid)
     assert who is not None
     earlier = [replace(who, start=who.start - 1), replace(who, boot="another boot")]
@@ -523,7 +521,7 @@ def test_the_session_of_a_stranger_that_took_over_a_number_is_left_alone(
 
 
 @pytest.mark.parametrize("other", [{"boot": "another boot"}, {"start": 1}], ids=["since a reboot", "of a reused pid"])
-def test_a_guardian_that_comes_late_ends_nobody_who_has_the_number_of_a_learner_by_now(
+def test_late_guardian_kills_no_process_with_a_reused_pid(
     job: Build, stranger: subprocess.Popen[bytes], other: dict[str, object]
 ) -> None:
     one = job(WAITS)
@@ -556,7 +554,7 @@ def train():
 """
 
 
-def test_a_loop_that_begins_late_is_told_once_also_by_the_next_guardian(job: Build) -> None:
+def test_late_loop_is_reported_once_across_guardians(job: Build) -> None:
     one = job(LATE_LOOP, files={"own.py": OWN})
     one.run()
     assert one.wait(FactKind.GENERATION).plain
@@ -570,7 +568,7 @@ def test_a_loop_that_begins_late_is_told_once_also_by_the_next_guardian(job: Bui
     assert [fact.generation for fact in one.facts(FactKind.BEGUN)] == [1]
 
 
-def test_a_loop_that_is_known_from_the_beginning_is_not_told_of_again(job: Build) -> None:
+def test_loop_known_from_the_start_is_not_reported_again(job: Build) -> None:
     one = job(
         "import own\nimport jupyter_dlaas as dlaas\nfor epoch in dlaas.run().epochs(2):\n    pass\n",
         files={"own.py": ""},
@@ -582,7 +580,7 @@ def test_a_loop_that_is_known_from_the_beginning_is_not_told_of_again(job: Build
     assert one.facts(FactKind.BEGUN) == []
 
 
-def test_a_lone_hang_ends_at_the_owners_limit_with_its_line(job: Callable[..., Job]) -> None:
+def test_single_learner_hang_ends_at_the_limit_with_its_line(job: Callable[..., Job]) -> None:
     source = "import threading\n\ndef wait():\n    threading.Event().wait()\n\nwait()\n"
     one = job(source, hang_after_s=1.0, cells={"1-6": "cell [3]:1"})
     one.run(1)

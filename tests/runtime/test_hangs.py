@@ -21,14 +21,14 @@ def pulse(still_s: float = 0.0, *, step_s: float | None = None, collectives: int
     return Pulse(step_s=made_s, moved_s=NOW - still_s, step=7, collectives=collectives, **fields)  # type: ignore[arg-type]  # the fields of Pulse
 
 
-def test_who_does_not_move_hangs_and_who_waits_for_it_does_not() -> None:
+def test_unmoving_learner_hangs_and_waiting_ones_do_not() -> None:
     found = judge({0: pulse(40, collectives=6), 1: pulse(40, collectives=5)}, (), NOW, LIMIT_S)
 
     assert list(found.hung) == [1]
     assert not found.is_mutual
 
 
-def test_who_moves_is_left_alone_however_long_its_step_takes_and_the_others_are_told() -> None:
+def test_moving_learner_is_left_alone_and_reported_as_awaited() -> None:
     found = judge(
         {0: pulse(40, collectives=6), 1: pulse(0, step_s=4000, collectives=5, at="cell [3], line 2")}, (), NOW, LIMIT_S
     )
@@ -37,7 +37,7 @@ def test_who_moves_is_left_alone_however_long_its_step_takes_and_the_others_are_
     assert found.awaited == (1, "cell [3], line 2")
 
 
-def test_who_was_heard_before_another_went_on_is_not_taken_to_be_behind() -> None:
+def test_earlier_heartbeat_does_not_make_a_learner_late() -> None:
     pulses = {
         0: pulse(0, step_s=10, collectives=9, collective_s=NOW),
         1: pulse(0, step_s=10, collectives=5, heard_s=NOW - 0.4),
@@ -48,18 +48,18 @@ def test_who_was_heard_before_another_went_on_is_not_taken_to_be_behind() -> Non
     assert judge(pulses, (), NOW + 0.1, 1.0).awaited == (1, "cell [3], line 2")
 
 
-def test_nobody_is_awaited_where_nobody_waits() -> None:
+def test_no_awaited_learner_without_waiting_ones() -> None:
     assert judge({0: pulse(0, step_s=4000)}, (), NOW, LIMIT_S).awaited is None
 
 
-def test_all_at_once_wait_for_each_other_also_where_one_was_seen_to_move_a_moment_later() -> None:
+def test_mutually_waiting_learners_hang_despite_a_later_movement() -> None:
     found = judge({0: pulse(30.4), 1: pulse(29.6)}, (), NOW, LIMIT_S)
 
     assert found.is_mutual
     assert list(found.hung) == [0, 1]
 
 
-def test_nobody_alone_is_to_blame_before_the_others_were_seen_to_move_once_more() -> None:
+def test_no_single_blame_before_others_moved_again() -> None:
     pulses = {0: pulse(32), 1: pulse(10)}
     assert not judge(pulses, (), NOW, LIMIT_S).hung, "the other may be in the same deadlock"
 
@@ -71,20 +71,20 @@ def test_nobody_alone_is_to_blame_before_the_others_were_seen_to_move_once_more(
     assert list(found.hung) == [0, 1]
 
 
-def test_a_stopped_process_is_not_waited_for_where_others_are_and_is_where_it_is_alone() -> None:
+def test_stopped_process_is_tolerated_only_in_single_learner_jobs() -> None:
     stopped = pulse(5, stopped_s=NOW - 5)
 
     assert list(judge({0: pulse(5, collectives=6), 1: stopped}, (), NOW, LIMIT_S).hung) == [1]
     assert not judge({1: stopped}, (), NOW, LIMIT_S).hung
 
 
-def test_a_gang_that_is_stopped_as_a_whole_is_left_alone() -> None:
+def test_wholly_stopped_gang_is_left_alone() -> None:
     stopped = pulse(5, stopped_s=NOW - 5)
 
     assert not judge({0: stopped, 1: stopped}, (), NOW, LIMIT_S).hung
 
 
-def test_who_is_heard_waits_for_who_is_not() -> None:
+def test_learner_with_heartbeats_waits_for_the_silent_one() -> None:
     silent = pulse(40, heard_s=NOW - 5)
 
     assert list(judge({0: pulse(40), 1: silent}, (), NOW, LIMIT_S).hung) == [1]
@@ -100,7 +100,7 @@ def test_a_slow_gang_has_ten_of_its_steps_of_time() -> None:
     assert judge({0: pulse(40), 1: waiting}, (), NOW, LIMIT_S).hung
 
 
-def test_who_keeps_nobody_waiting_has_ten_minutes() -> None:
+def test_learner_that_delays_no_other_has_ten_minutes() -> None:
     assert not judge({0: pulse(590)}, (), NOW, LIMIT_S).hung
     assert judge({0: pulse(601)}, (), NOW, LIMIT_S).hung
 
@@ -110,7 +110,7 @@ def test_the_owners_limit_holds_for_a_lone_learner() -> None:
     assert judge({0: pulse(45)}, (), NOW, 45.0, is_set=True).hung
 
 
-def test_who_is_left_and_stands_still_where_another_hung_hung_with_it() -> None:
+def test_remaining_unmoving_learner_hung_with_the_other() -> None:
     left = pulse(40, suspect_to=7, at="cell [3], line 2")
     found = judge({1: left}, (), NOW, LIMIT_S)
 
@@ -127,7 +127,7 @@ def test_a_newcomers_start_has_longer() -> None:
     assert judge({0: pulse(0), 1: pulse(130)}, (1,), NOW, LIMIT_S).hung
 
 
-def test_beats_tell_the_usual_step_and_a_system_that_sees_it_work_counts_as_movement() -> None:
+def test_cpu_activity_counts_as_movement() -> None:
     one = Pulse(step_s=0.0, moved_s=0.0, heard_s=0.0)
     for beat in range(1, 5):
         one.receive(Heartbeat(step=2 * beat), 0.5 * beat)
@@ -154,7 +154,7 @@ pulses = st.builds(
 
 
 @given(st.dictionaries(st.integers(0, 5), pulses, max_size=5), st.sets(st.integers(0, 5)))
-def test_nobody_is_ended_who_moves_or_waits(found: dict[int, Pulse], joining: set[int]) -> None:
+def test_moving_or_waiting_learners_are_not_killed(found: dict[int, Pulse], joining: set[int]) -> None:
     verdict = judge(found, joining, NOW, LIMIT_S)
 
     for member in verdict.hung:

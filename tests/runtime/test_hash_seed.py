@@ -102,7 +102,7 @@ def test_warm_and_plain_learners_and_their_workers_have_one_order(job: Build, zy
     assert len(orders) == 1
 
 
-def test_a_seed_of_the_jobs_environment_is_that_of_its_learners(job: Build) -> None:
+def test_learners_use_the_hash_seed_of_the_environment(job: Build) -> None:
     one = job(SOURCE, environment={"PYTHONHASHSEED": "7"})
     one.run()
 

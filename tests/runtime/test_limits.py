@@ -80,7 +80,7 @@ def test_nearest_delegated_cgroup_takes_the_learners(cgroups: tuple[Path, Path])
     assert cgroup_parent({"io"}, *cgroups) is None
 
 
-def test_cgroup_gets_limits_and_process_and_tells_of_its_kills(cgroups: tuple[Path, Path]) -> None:
+def test_cgroup_gets_limits_and_process_and_reports_kills(cgroups: tuple[Path, Path]) -> None:
     one = learner(os.getpid())
     spec = JobSpec(memory_bytes_per_learner=100 * MIB, cpus_per_learner=1.5)
     limits = Limits("a-1", spec, cgroups=cgroups)
@@ -113,9 +113,7 @@ def test_shared_pages_of_forks_count_once(program: subprocess.Popen[str]) -> Non
     assert 60 * MIB < memory_used(processes, limit=0) < 120 * MIB
 
 
-def test_learner_above_its_limit_is_ended_and_the_failure_says_why(
-    program: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_learner_above_its_limit_fails_with_the_reason(program: subprocess.Popen[str], tmp_path: Path) -> None:
     one = learner(program.pid)
     limits = Limits("a-1", JobSpec(memory_bytes_per_learner=50 * MIB), cgroups=none_there(tmp_path))
     limits.begin(one, ())
@@ -188,7 +186,7 @@ def test_allocation_far_above_the_limit_fails_in_its_line() -> None:
     assert done.stdout == "failed\n"
 
 
-def test_means_of_enforcement_are_said() -> None:
+def test_means_of_enforcement_are_reported() -> None:
     assert limits_in_words().startswith("--memory is ")
     assert size_in_words(812 * MIB) == "812 MiB"
     assert size_in_words(3 << 29) == "1.5 GiB"

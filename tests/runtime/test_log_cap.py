@@ -97,7 +97,7 @@ def test_short_log_stays_whole(folder: Path) -> None:
     assert read_cut(folder) is None
 
 
-def test_next_guardian_goes_on_where_the_last_one_dropped(folder: Path) -> None:
+def test_next_guardian_continues_dropping_the_log(folder: Path) -> None:
     write(folder, 0, 3000, capped(folder))
     write(folder, 3000, 6000)  # nobody looked
 

@@ -87,7 +87,7 @@ def ended(job: Job) -> None:
     until(lambda: not job.processes(), "nothing is left of the job")
 
 
-def test_who_joins_and_where_they_meet_are_forks_of_what_the_first_learner_left(job: Build) -> None:
+def test_joiners_fork_from_the_job_zygote(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     one.resize(0, fresh=2)
     trains(one, 2, size=3)
@@ -102,7 +102,7 @@ def test_who_joins_and_where_they_meet_are_forks_of_what_the_first_learner_left(
 
 
 @exhaustive
-def test_what_user_code_sees_is_the_same_whoever_started_its_learner(job: Build, inheritable: socket.socket) -> None:
+def test_forked_joiner_looks_like_a_started_learner_to_users(job: Build, inheritable: socket.socket) -> None:
     one = started(job(SEEN + LIVE, environment={"MINE": "1", "OMP_NUM_THREADS": "2"}, command=("a",), **OPTIONS))
     one.resize(0, fresh=1)
     trains(one, 1, size=2)
@@ -127,7 +127,7 @@ def test_what_user_code_sees_is_the_same_whoever_started_its_learner(job: Build,
 
 
 @pytest.mark.parametrize("end", each_nth(["kill", "exit"], 2))
-def test_how_a_forked_learner_ends_is_known_to_the_guardian(job: Build, end: str) -> None:
+def test_guardian_knows_the_exit_of_a_forked_learner(job: Build, end: str) -> None:
     source = FAULTY.replace(
         'elif what == "sleep"', 'elif what == "code":\n        os._exit(7)\n    elif what == "sleep"'
     )
@@ -146,7 +146,7 @@ def test_how_a_forked_learner_ends_is_known_to_the_guardian(job: Build, end: str
         ended(one)
 
 
-def test_a_killed_nursery_costs_only_time_and_who_comes_next_leaves_another(job: Build) -> None:
+def test_killed_job_zygote_costs_only_time_and_is_replaced(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
     send(old, signal.SIGKILL)
@@ -163,7 +163,7 @@ def test_a_killed_nursery_costs_only_time_and_who_comes_next_leaves_another(job:
 
 
 @exhaustive
-def test_a_nursery_that_is_killed_while_somebody_joins_costs_only_time(job: Build) -> None:
+def test_job_zygote_killed_during_a_join_costs_only_time(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
     one.resize(0, fresh=1)
@@ -175,7 +175,7 @@ def test_a_nursery_that_is_killed_while_somebody_joins_costs_only_time(job: Buil
 
 
 @exhaustive
-def test_a_nursery_that_does_not_answer_is_given_up_and_starts_nobody_later(job: Build) -> None:
+def test_unresponsive_job_zygote_is_abandoned(job: Build) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
     send(old, signal.SIGSTOP)
@@ -190,7 +190,7 @@ def test_a_nursery_that_does_not_answer_is_given_up_and_starts_nobody_later(job:
 
 @exhaustive
 @pytest.mark.parametrize("when", ["calm", "growing"])
-def test_a_nursery_ends_with_its_guardian_and_the_next_one_still_lets_the_job_grow(job: Build, when: str) -> None:
+def test_job_zygote_ends_with_its_guardian_and_growth_continues(job: Build, when: str) -> None:
     one = started(job(LIVE, **OPTIONS))
     old = nursery(one)
     if when == "growing":
@@ -266,7 +266,7 @@ def test_a_job_has_a_nursery_only_without_a_torch_zygote(job: Build, torch_zygot
 
 
 @exhaustive
-def test_packages_that_changed_meanwhile_are_seen_by_who_joins(job: Build, tmp_path: Path) -> None:
+def test_joiners_see_packages_changed_meanwhile(job: Build, tmp_path: Path) -> None:
     one = job(LIVE, **OPTIONS)
     one.package_dir = make_package_dir(tmp_path / "package")
     started(one)
@@ -294,14 +294,14 @@ def importing(job: Build, tmp_path: Path) -> Callable[[str], Job]:
     return start
 
 
-def test_an_import_that_fails_before_user_code_fails_in_user_code(importing: Callable[[str], Job]) -> None:
+def test_failing_preload_fails_in_user_code(importing: Callable[[str], Job]) -> None:
     lost = importing("raise RuntimeError('a broken numpy')").wait(FactKind.LOST).failure
 
     assert lost is not None
     assert (lost.cause, lost.what) == (Cause.YOUR_CODE, "RuntimeError: a broken numpy")
 
 
-def test_a_torch_that_starts_a_thread_leaves_no_nursery_and_trains(importing: Callable[[str], Job]) -> None:
+def test_threaded_torch_leaves_no_job_zygote_and_trains(importing: Callable[[str], Job]) -> None:
     thread = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
     one = importing(thread)
 

@@ -43,7 +43,7 @@ def wanted(goal: Goal, generation: int = 1) -> Wanted:
 # -- the coordinator
 
 
-def test_a_generation_is_started_only_when_nobody_of_another_one_lives() -> None:
+def test_generation_starts_only_after_the_last_one_ended() -> None:
     assert decide(wanted(Goal.RUN), Seen(generation=-1, alive=0)) is Act.START
     assert decide(wanted(Goal.RUN, 2), Seen(generation=1, alive=1)) is Act.LEAVE
     assert decide(wanted(Goal.RUN, 2), Seen(generation=1, alive=0)) is Act.START
@@ -54,12 +54,12 @@ def test_a_lost_generation_is_not_started_again_by_itself() -> None:
     assert decide(wanted(Goal.RUN), Seen(generation=1, alive=0)) is Act.WAIT
 
 
-def test_who_is_through_is_complete_even_when_a_halt_comes_in_the_last_moment() -> None:
+def test_finished_learners_complete_despite_a_late_halt() -> None:
     assert decide(wanted(Goal.HALT), Seen(generation=1, alive=0, is_complete=True)) is Act.COMPLETE
     assert decide(wanted(Goal.HALT), Seen(generation=1, alive=0)) is Act.HALTED
 
 
-def test_a_halt_that_is_taken_back_while_learners_leave_still_ends_in_a_halt() -> None:
+def test_withdrawn_halt_still_ends_in_a_halt() -> None:
     assert decide(wanted(Goal.RUN), Seen(generation=1, alive=1, is_leaving=True)) is Act.LEAVE
     assert decide(wanted(Goal.RUN, 2), Seen(generation=1, alive=1, is_changing=True, is_leaving=True)) is Act.LEAVE
     assert decide(wanted(Goal.RUN), Seen(generation=1, alive=0, is_leaving=True)) is Act.HALTED
@@ -122,14 +122,14 @@ def test_a_program_that_calls_run_is_known_by_its_tree(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", TALKS)
-def test_a_program_that_talks_to_the_gang_by_itself_is_known_by_its_tree(source: str) -> None:
+def test_distributed_program_is_recognised_by_its_syntax_tree(source: str) -> None:
     assert talks_itself(source) is TALKS[source]
 
 
 # -- files
 
 
-def test_a_journal_numbers_its_lines_and_is_read_from_any_line_on(tmp_path: Path) -> None:
+def test_journal_lines_are_numbered_and_readable_from_any_line(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl", now=lambda: 1.0)
     journal.append(WantedSeen(revision=1))
     _, offset = read_facts(tmp_path / "journal.jsonl")
@@ -163,7 +163,7 @@ def test_a_full_disk_delays_facts_and_loses_none(tmp_path: Path, monkeypatch: py
     journal.close()
 
 
-def test_an_index_knows_when_a_byte_was_written_also_after_a_restart(tmp_path: Path) -> None:
+def test_log_index_has_the_time_of_each_byte(tmp_path: Path) -> None:
     log = tmp_path / "stdout.log"
     first = LogIndex(tmp_path)
     log.write_bytes(b"one\n")
@@ -181,7 +181,7 @@ def test_an_index_knows_when_a_byte_was_written_also_after_a_restart(tmp_path: P
 
 
 @pytest.mark.parametrize("is_polled", [False, True])
-def test_a_watch_tells_which_files_were_written(tmp_path: Path, is_polled: bool) -> None:
+def test_watch_reports_written_files(tmp_path: Path, is_polled: bool) -> None:
     watch = Watch()
     if is_polled:
         watch.close()
@@ -212,7 +212,7 @@ def test_sockets_work_below_paths_of_any_length(tmp_path: Path) -> None:
 # -- processes
 
 
-def test_a_process_is_itself_until_it_ends_and_no_other_after() -> None:
+def test_process_identity_holds_until_its_end() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     who = identity(child.pid)
     assert who is not None
@@ -229,7 +229,7 @@ def test_a_process_is_itself_until_it_ends_and_no_other_after() -> None:
     assert who.boot == boot_id()
 
 
-def test_a_learner_gets_its_place_in_the_gang_and_nothing_of_the_job_it_was_submitted_from() -> None:
+def test_learner_environment_has_its_rank_and_no_outer_job() -> None:
     members = tuple(MemberWanted(member=m, node="ab"[m // 6], environment={"OMP_NUM_THREADS": "2"}) for m in (4, 5, 6))
     base = {"RANK": "9", "DLAAS_MEMBER": "9", "MASTER_ADDR": "x", "MINE": "1", "PYTHONPATH": "/mine"}
 
@@ -251,7 +251,7 @@ def test_a_learner_gets_its_place_in_the_gang_and_nothing_of_the_job_it_was_subm
     assert found["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 
 
-def test_scripts_that_set_their_device_by_local_rank_find_it_among_the_visible_ones() -> None:
+def test_local_rank_is_a_visible_device() -> None:
     members = tuple(MemberWanted(member=m, node="a", environment={"CUDA_VISIBLE_DEVICES": f"GPU-{m}"}) for m in (0, 1))
     found = launch.learner_environment(
         {}, job="", job_dir="", generation=0, members=members, rank=1, store=None, package_dir=""
@@ -316,7 +316,7 @@ def test_a_process_that_the_system_refuses_is_retried(
     assert is_retried(diagnosis.not_started(caught.value, is_permanent=False))
 
 
-def test_a_log_that_cannot_be_opened_is_not_the_programs_fault(tmp_path: Path) -> None:
+def test_unopenable_log_is_not_a_user_error(tmp_path: Path) -> None:
     order = launch.Order(module="m", arguments=(), environment={}, log=str(tmp_path / "missing" / "log"))
     with pytest.raises(OSError, match="No such file") as caught:
         launch.spawn(order)
@@ -324,7 +324,7 @@ def test_a_log_that_cannot_be_opened_is_not_the_programs_fault(tmp_path: Path) -
     assert not isinstance(caught.value, launch.ProgramUnusable)
 
 
-def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only() -> None:
+def test_runtime_and_learner_import_only_the_standard_library() -> None:
     program = (
         "import sys; before = set(sys.modules);"
         "import jupyter_dlaas.runtime.guardian.guardian, jupyter_dlaas.runtime.zygote.zygote, "
@@ -338,7 +338,7 @@ def test_importing_the_runtime_and_the_learner_loads_the_standard_library_only()
     assert not {name for name in strange if not name.startswith("_")}
 
 
-def test_what_the_guardian_writes_is_what_the_wire_page_says(tmp_path: Path) -> None:
+def test_guardian_writes_the_documented_facts(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl", now=lambda: 2.5)
     journal.append(LearnerDown(member=1, generation=2, code=0))
     journal.close()

@@ -53,7 +53,7 @@ def test_a_file_that_was_removed_comes_back(shown: Presence, tmp_path: Path, nam
         take(tmp_path / LOCK)
 
 
-def test_who_finds_the_lock_taken_by_another_yields(shown: Presence, tmp_path: Path) -> None:
+def test_guardian_yields_to_the_holder_of_the_lock(shown: Presence, tmp_path: Path) -> None:
     (tmp_path / LOCK).unlink()
     other = take(tmp_path / LOCK)
 
@@ -61,7 +61,7 @@ def test_who_finds_the_lock_taken_by_another_yields(shown: Presence, tmp_path: P
     os.close(other)
 
 
-def test_a_guardian_without_a_directory_goes_on(shown: Presence, tmp_path: Path) -> None:
+def test_guardian_without_a_directory_continues(shown: Presence, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
 
     assert shown.look(LOOK_S)
@@ -97,7 +97,7 @@ def test_a_journal_that_was_removed_is_written_again(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_what_others_leave_in_a_journal_harms_no_fact(tmp_path: Path) -> None:
+def test_foreign_journal_lines_damage_no_fact(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
     journal.append(WantedSeen(revision=1))

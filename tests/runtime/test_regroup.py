@@ -219,7 +219,7 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
 @example(seed=4584)  # a guardian found nobody but joiners, and took them for a group that trains
 @example(seed=5101)  # a lost group was heard of before the death that lost it; the one who had the state was let go
 @pytest.mark.parametrize("has_deaths", [False, True])
-def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once(seed: int, has_deaths: bool) -> None:
+def test_gang_reaches_its_target_and_makes_each_step_once(seed: int, has_deaths: bool) -> None:
     gang = play(seed, has_deaths=has_deaths)
 
     assert [step for step, _ in gang.made] == list(range(1, len(gang.made) + 1)), "a step was left out or made twice"
@@ -238,7 +238,7 @@ def test_whatever_happens_the_gang_ends_as_it_is_wanted_and_makes_each_step_once
 
 
 @pytest.mark.parametrize("is_stranded", [False, True])
-def test_a_leaver_leaves_by_itself_unless_its_group_is_lost_before_its_boundary(*, is_stranded: bool) -> None:
+def test_leaver_exits_unless_its_group_is_lost_before(*, is_stranded: bool) -> None:
     """It runs one step behind the others; the first of them is killed, the second goes on alone."""
     peers = {
         0: Peer(is_alive=False),
@@ -250,7 +250,7 @@ def test_a_leaver_leaves_by_itself_unless_its_group_is_lost_before_its_boundary(
     assert strays(state, peers, (1,)) == ((2,) if is_stranded else ())
 
 
-def test_a_change_back_before_the_word_is_given_leaves_everybody_where_they_are() -> None:
+def test_change_reverted_before_its_commit_moves_no_member() -> None:
     peers = {0: Peer(), 1: Peer(membership_epoch=-1, is_waiting=True)}
     state = advance(Membership(members=(0,)), peers, (0, 1))
     assert state.change is not None
@@ -264,7 +264,7 @@ def test_a_change_back_before_the_word_is_given_leaves_everybody_where_they_are(
     assert state.membership_epoch == 2
 
 
-def test_a_leaver_that_dies_before_the_boundary_is_not_waited_for() -> None:
+def test_leaver_dead_before_the_boundary_is_not_awaited() -> None:
     going = Membership(members=(0, 1, 2))
     peers = {member: Peer(membership_epoch=0) for member in range(3)}
     going = advance(going, peers, (0, 1))
@@ -292,7 +292,7 @@ def told_to_leave(at: int) -> tuple[Membership, dict[int, Peer]]:
     return Membership(membership_epoch=1, members=(0, 1, 2), change=change), peers
 
 
-def test_a_leaver_that_notices_a_death_before_the_boundary_tells_it_for_all() -> None:
+def test_leaver_reports_a_death_before_the_boundary() -> None:
     """0 waits for 1, which goes no further: 2 died in a step that 0 and 1 cannot end."""
     told, peers = told_to_leave(7)
     peers |= {1: replace(peers[1], is_stranded=True), 2: Peer(is_alive=False)}
@@ -306,7 +306,7 @@ def test_a_leaver_that_notices_a_death_before_the_boundary_tells_it_for_all() ->
 
 
 @pytest.mark.parametrize("at", [None, 7])
-def test_a_group_that_one_of_all_could_not_come_into_is_made_anew(at: int | None) -> None:
+def test_group_that_one_member_missed_is_rebuilt(at: int | None) -> None:
     """Nobody died: a connection was lost while they met, or their store was."""
     change = Change(membership_epoch=3, members=(0, 1), is_built=True, is_committed=True, at=at)
     peers = {0: Peer(membership_epoch=2, built=3), 1: Peer(membership_epoch=2, built=3, missed=3)}
@@ -317,7 +317,7 @@ def test_a_group_that_one_of_all_could_not_come_into_is_made_anew(at: int | None
     assert advance(again, peers, (0, 1)) == again
 
 
-def test_a_group_that_could_not_be_built_is_tried_again_while_all_train_on() -> None:
+def test_failed_group_is_rebuilt_while_training_continues() -> None:
     peers = {
         0: Peer(membership_epoch=2, built=3),
         1: Peer(membership_epoch=2, missed=3),
@@ -331,7 +331,7 @@ def test_a_group_that_could_not_be_built_is_tried_again_while_all_train_on() -> 
     assert advance(again, peers, (0, 1, 2)) == again
 
 
-def test_nobody_leaves_for_somebody_who_died_before_joining() -> None:
+def test_no_member_leaves_for_a_dead_joiner() -> None:
     """0 is to be replaced by 2, which dies: while it rehearses, or when the new group is being built."""
     state, target = Membership(members=(0, 1)), (1, 2)
     peers = {0: Peer(membership_epoch=0), 1: Peer(membership_epoch=0), 2: Peer(membership_epoch=-1)}
@@ -347,20 +347,20 @@ def test_nobody_leaves_for_somebody_who_died_before_joining() -> None:
     assert (back.change.members, back.membership_epoch) == ((0, 1), 2), "a group of its own ends whatever was agreed on"
 
 
-def test_who_was_to_leave_stays_for_one_that_dies_who_was_to_stay() -> None:
+def test_leaver_stays_for_a_dead_stayer() -> None:
     peers = {0: Peer(membership_epoch=0), 1: Peer(is_alive=False), 2: Peer(membership_epoch=-1, is_waiting=True)}
 
     assert goal(Membership(members=(0,)), peers, (1, 2)) == (0, 2)
 
 
-def test_whoever_is_to_leave_leaves_when_all_who_were_to_join_came() -> None:
+def test_leavers_leave_once_all_joiners_came() -> None:
     peers = {0: Peer(membership_epoch=0), 1: Peer(membership_epoch=0), 2: Peer(membership_epoch=-1)}
 
     assert goal(Membership(members=(0, 1)), peers, (1, 2)) == (1, 2)
     assert goal(Membership(members=(0, 1)), peers, (1,)) == (1,)
 
 
-def test_if_all_who_stay_die_after_the_word_was_given_who_was_to_leave_goes_on() -> None:
+def test_leavers_continue_if_all_stayers_die_after_the_commit() -> None:
     change = Change(membership_epoch=1, members=(1, 2), is_built=True, is_committed=True, at=7)
     state = Membership(membership_epoch=1, members=(0, 1), change=change)
     joiner = Peer(membership_epoch=-1, built=1, is_waiting=True)

@@ -26,21 +26,21 @@ def over(times_s: dict[int, float], until_s: float, step_s: float = 0.5) -> Slow
     return found
 
 
-def test_a_slow_learner_is_told_after_a_while_with_its_speed() -> None:
+def test_straggler_is_reported_after_a_while_with_its_speed() -> None:
     times_s = {0: 0.10, 1: 0.20, 2: 0.10}
 
     assert over(times_s, PATIENCE_S - 1) is None
     assert over(times_s, PATIENCE_S) == Slow(1, 0.5)
 
 
-def test_of_two_the_slow_one_is_held_against_the_middle_of_both() -> None:
+def test_straggler_of_two_is_compared_with_their_mean() -> None:
     assert over({0: 0.10, 1: 0.14}, 60) is None
     found = over({0: 0.10, 1: 0.30}, 60)
     assert found is not None
     assert found.member == 1
 
 
-def test_where_a_step_would_hardly_be_shorter_nobody_is_told() -> None:
+def test_no_straggler_if_steps_would_hardly_be_shorter() -> None:
     times_s = {0: 0.010, 1: 0.030, 2: 0.010}
 
     assert over(times_s, 60, step_s=0.25) is None
@@ -50,14 +50,14 @@ def test_where_a_step_would_hardly_be_shorter_nobody_is_told() -> None:
     assert found.speed == pytest.approx(1 / 3)
 
 
-def test_a_slowness_that_passes_is_forgotten() -> None:
+def test_transient_slowness_is_dropped() -> None:
     one = Stragglers()
     for second in range(60):
         is_slow = second % int(PATIENCE_S) != 0
         assert heard(one, {0: 0.1, 1: 0.1, 2: 0.3 if is_slow else 0.1}, second) is None
 
 
-def test_who_has_not_told_enough_or_lately_keeps_judgement_back() -> None:
+def test_missing_reports_delay_the_verdict() -> None:
     one = Stragglers()
     for second in range(30):
         one.receive(2, 0.1, 0.5, STEPS - 1, second)
@@ -72,7 +72,7 @@ def test_who_has_not_told_enough_or_lately_keeps_judgement_back() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 20), st.floats(0.001, 100), min_size=1, max_size=8))
-def test_at_most_the_slowest_is_named_and_never_one_near_the_others(times_s: dict[int, float]) -> None:
+def test_only_a_clear_slowest_learner_is_named(times_s: dict[int, float]) -> None:
     found = over(times_s, 2 * PATIENCE_S)
 
     assert found is None or (times_s[found.member] == max(times_s.values()) and found.speed < 0.8)
@@ -93,13 +93,13 @@ def profiles(
     return found
 
 
-def test_what_talking_costs_is_what_even_the_last_one_waits_and_is_told_once() -> None:
+def test_communication_cost_is_the_minimum_wait_reported_once() -> None:
     one = Stragglers()
 
     assert profiles(one, {0: 0.30, 1: 0.05, 2: 0.20}, range(600)) == [(int(PATIENCE_S), Profile(0.1, 0.25))]
 
 
-def test_what_talking_costs_is_told_again_when_it_changes_and_when_the_gang_does() -> None:
+def test_changed_communication_cost_is_reported_again() -> None:
     one = Stragglers()
     began = int(PATIENCE_S)
 
@@ -108,7 +108,7 @@ def test_what_talking_costs_is_told_again_when_it_changes_and_when_the_gang_does
     assert profiles(one, {0: 0.25, 2: 0.25}, range(200, 300)) == [(200 + began, Profile(0.5, 0.25))]
 
 
-def test_of_one_learner_or_before_all_have_told_nothing_is_known_of_talking() -> None:
+def test_communication_cost_needs_reports_of_all_learners() -> None:
     assert profiles(Stragglers(), {0: 0.0}, range(60)) == []
     one = Stragglers()
     for second in range(60):

@@ -98,7 +98,7 @@ def test_an_engine_that_is_to_be_away_stays_away(pool: Path, why: str) -> None:
     assert watchdog.due() == BEGIN_S + 100 + LOOK_S
 
 
-def test_an_engine_that_somebody_else_started_is_watched(pool: Path) -> None:
+def test_foreign_engine_is_watched(pool: Path) -> None:
     kill(start(pool))
     (pool / "engine.sock").unlink()
     watchdog = EngineWatchdog(pool, BEGIN_S)

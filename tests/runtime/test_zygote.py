@@ -63,7 +63,7 @@ def torch_zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     until(lambda: not any(map(is_running, folder.glob("*.lock"))), "the zygote is gone")
 
 
-def test_a_job_from_a_zygote_keeps_the_contract_of_a_plain_start(job: Build, zygotes: Path) -> None:
+def test_zygote_start_keeps_the_contract_of_a_plain_start(job: Build, zygotes: Path) -> None:
     one = job(PLAIN, outputs=("result",))
     one.zygote_dir = zygotes
     warm_up(one, zygotes)
@@ -76,7 +76,7 @@ def test_a_job_from_a_zygote_keeps_the_contract_of_a_plain_start(job: Build, zyg
     until(lambda: not one.processes(), "nothing is left of the job")
 
 
-def test_what_user_code_sees_is_the_same_in_a_fork_and_in_a_plain_start(job: Build, zygotes: Path) -> None:
+def test_fork_looks_like_a_plain_start_to_user_code(job: Build, zygotes: Path) -> None:
     source = """
     import gc, os, random, signal, sys, threading
     import __main__
@@ -113,7 +113,7 @@ def test_what_user_code_sees_is_the_same_in_a_fork_and_in_a_plain_start(job: Bui
     assert found[0]["gc"]
 
 
-def test_a_forked_learner_is_known_by_its_mark_as_a_plain_one_is(job: Build, zygotes: Path) -> None:
+def test_forked_learner_has_the_mark_of_its_job(job: Build, zygotes: Path) -> None:
     one = job("import time; time.sleep(1000)")
     one.zygote_dir = zygotes
     warm_up(one, zygotes)
@@ -126,7 +126,7 @@ def test_a_forked_learner_is_known_by_its_mark_as_a_plain_one_is(job: Build, zyg
     assert one.closed() == "stopped"
 
 
-def test_a_killed_guardian_of_a_zygote_is_replaced_and_its_learners_are_adopted(job: Build, zygotes: Path) -> None:
+def test_learners_of_a_killed_forked_guardian_are_adopted(job: Build, zygotes: Path) -> None:
     one = job("import os, time\nwhile not os.path.exists(os.environ['DLAAS_JOB_DIR'] + '/output/go'): time.sleep(0.01)")
     one.zygote_dir = zygotes
     warm_up(one, zygotes)
@@ -155,7 +155,7 @@ def test_jobs_outlive_their_zygote(job: Build, zygotes: Path) -> None:
     assert one.closed() == "completed"
 
 
-def test_without_an_answer_from_a_zygote_a_plain_start_does_it(job: Build, zygotes: Path) -> None:
+def test_plain_start_replaces_an_unresponsive_zygote(job: Build, zygotes: Path) -> None:
     one = job("print('plain')")
     zygote = warm_up(one, zygotes)
     one.zygote_dir = zygotes
@@ -219,7 +219,7 @@ def is_child(pid: int, *parents: int) -> bool:
     return stat is not None and stat.parent in parents
 
 
-def test_torch_is_there_at_once_and_a_gang_trains_from_a_torch_zygote(job: Build, torch_zygote: Path) -> None:
+def test_gang_trains_from_a_torch_zygote(job: Build, torch_zygote: Path) -> None:
     from tests.learner.programs import TORCH
 
     one = job(TORCH, outputs=("weights",), framework="torch")
@@ -233,7 +233,7 @@ def test_torch_is_there_at_once_and_a_gang_trains_from_a_torch_zygote(job: Build
     assert_each_sample_once(one, samples=53, epochs=3)
 
 
-def test_threads_and_random_numbers_of_a_fork_are_the_jobs_own(job: Build, torch_zygote: Path) -> None:
+def test_fork_has_its_own_threads_and_random_numbers(job: Build, torch_zygote: Path) -> None:
     source = """
     import torch, numpy, random
     seen = (torch.rand(1).item(), numpy.random.rand(), random.random(), torch.get_num_threads())

@@ -31,13 +31,13 @@ def quiet(one: Curve, rule: Rule) -> Outcome:
     return play([one], rule, CONDITION, random.Random(1), part_s=60.0, noise=0.0)
 
 
-def test_the_papers_rule_grows_one_by_one_and_goes_back_to_the_last_that_passed() -> None:
+def test_papers_rule_grows_and_returns_to_the_last_success() -> None:
     outcome = quiet(curve("saturating", 16), Paper(16))
 
     assert (outcome.final, outcome.best, outcome.changes) == (4, 4, 5)
 
 
-def test_the_search_needs_fewer_changes_than_the_rule_where_many_learners_are_best() -> None:
+def test_search_needs_fewer_changes_for_large_best_sizes() -> None:
     linear = curve("linear", 32)
     ours, paper = quiet(linear, Searching(CONDITION, 32)), quiet(linear, Paper(32))
 
@@ -52,7 +52,7 @@ def test_measured_curves_are_there_for_all_six_applications() -> None:
     assert all(one.rates[0] == 1.0 and 12 <= one.high <= 16 for one in measured())
 
 
-def test_the_papers_rule_stays_at_the_size_that_fails_until_it_has_seen_enough_there() -> None:
+def test_papers_rule_stays_at_a_failing_size_for_evidence() -> None:
     at_once, patient = (quiet(curve("saturating", 16), Paper(16, staying=staying)) for staying in (0, 100))
 
     assert at_once.final == patient.final == 4
@@ -60,7 +60,7 @@ def test_the_papers_rule_stays_at_the_size_that_fails_until_it_has_seen_enough_t
     assert quiet(curve("saturating", 16), Paper(16, spawn=4, staying=100, windows=Every(10, 0.0))).final == 5
 
 
-def test_the_papers_rule_shrinks_from_a_size_that_is_too_large() -> None:
+def test_papers_rule_shrinks_from_a_too_large_size() -> None:
     rule, held = Paper(16, spawn=4, low=4), 16
     for n in range(6):
         held = rule(Window(learners=held, at_s=n, steps=20, rate=min(held, 6.0), spread=0.1), held)
@@ -68,7 +68,7 @@ def test_the_papers_rule_shrinks_from_a_size_that_is_too_large() -> None:
     assert held == 8
 
 
-def test_curves_drawn_with_one_seed_are_the_same_and_with_another_are_not() -> None:
+def test_random_curves_depend_only_on_the_seed() -> None:
     assert drawn(16, 1) == drawn(16, 1)
     assert drawn(16, 1) != drawn(16, 2)
     assert all(one.high == 32 for one in drawn(32, 1))

@@ -31,7 +31,7 @@ def ran(training: Training, curve: Curve, start: int, rule: str) -> Case:
     return next(case for case in cases(training, curve, 0, (start,)) if case.rule == rule)
 
 
-def test_a_batch_that_is_cut_among_more_learners_takes_less_time_each_step_until_talking_costs_more() -> None:
+def test_step_time_falls_until_communication_dominates() -> None:
     rates = steps_of(CIFAR).rates
 
     assert rates[0] < rates[1] < rates[3] < rates[11]
@@ -39,25 +39,25 @@ def test_a_batch_that_is_cut_among_more_learners_takes_less_time_each_step_until
 
 
 @pytest.mark.parametrize("rule", [THEIRS, OURS])
-def test_where_nobody_brings_anything_both_rules_give_the_devices_back(rule: str) -> None:
+def test_useless_learners_are_released_by_both_rules(rule: str) -> None:
     assert ran(CIFAR, flat(), 40, rule).final == 4
 
 
-def test_their_rule_keeps_to_its_grid_of_sizes_and_stays_a_hundred_steps_where_it_fails() -> None:
+def test_papers_rule_keeps_its_grid_and_waits_hundred_steps() -> None:
     case = ran(CIFAR, flat(), 4, THEIRS)
 
     assert case.final == 4
     assert case.settled_s == pytest.approx((12 + 102) / 10, rel=0.1), "a look at 4, then a hundred steps at 8"
 
 
-def test_what_is_saved_is_told_beside_the_size_that_a_rule_begins_with() -> None:
+def test_savings_are_relative_to_the_initial_size() -> None:
     found = cases(CIFAR, flat(), 0, (4, 40))
 
     assert saved(found, THEIRS)[1] > 0.8, "it began with 40 and needed 4"
     assert saved(found, THEIRS)[0] < 0.02, "nobody is faster than the others"
 
 
-def test_the_command_keeps_what_was_published_apart_from_what_was_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_separates_published_and_replayed_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlaas_server.sim.autoscaling.paper.TRAININGS", (CIFAR,))
     published, run_again = autoscaling(0).split("\n\n", 1)
 

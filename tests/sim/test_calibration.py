@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.scheduling.run_length import width_factor
 from dlaas_server.core.scheduling.scheduler import Policy
-from dlaas_server.sim.experiments.calibration import Foretold, part_of, scores
+from dlaas_server.sim.experiments.calibration import WithEstimates, part_of, scores
 from dlaas_server.sim.replay.event_loop import replay
 from dlaas_server.sim.replay.production import ByCore
 from dlaas_server.sim.trace.trace import NodeSpec, Trace
@@ -25,43 +25,43 @@ def crowd(jobs: int, seed: int = 0) -> Trace:
     )
 
 
-def foretold(order: str, error: float, jobs: Trace, draws: int = 20) -> Foretold:
+def foretold(order: str, error: float, jobs: Trace, draws: int = 20) -> WithEstimates:
     core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order=order), estimate_error=error)
-    rule = Foretold(core, error, draws=draws)
+    rule = WithEstimates(core, error, draws=draws)
     replay(jobs, 4, rule)
     return rule
 
 
-def test_where_lengths_are_known_every_estimate_by_age_is_right() -> None:
-    found = scores(foretold("fifo", 0.0, crowd(40), draws=4).told)
+def test_known_lengths_give_exact_estimates_in_fifo() -> None:
+    found = scores(foretold("fifo", 0.0, crowd(40), draws=4).estimates)
 
     assert found.waits > 20
     assert (found.close, found.held_most) == (1.0, 1.0)
 
 
-def test_estimates_of_guessed_lengths_are_right_more_often_than_not_and_wider_intervals_hold_more() -> None:
-    found = scores(foretold("fifo", 0.25, crowd(60), draws=10).told)
+def test_estimates_of_uncertain_lengths_are_calibrated() -> None:
+    found = scores(foretold("fifo", 0.25, crowd(60), draws=10).estimates)
 
     assert found.close > 0.5
     assert 0.2 < found.held_half < found.held_most
 
 
-def test_estimates_change_nothing_in_what_happens() -> None:
+def test_estimates_do_not_change_the_replay() -> None:
     jobs, ends = crowd(30), []
-    for is_told in (False, True):
+    for has_estimates in (False, True):
         core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order="fifo-skip"), estimate_error=0.25)
-        result = replay(jobs, 4, Foretold(core, 0.25, draws=4) if is_told else core)
+        result = replay(jobs, 4, WithEstimates(core, 0.25, draws=4) if has_estimates else core)
         ends.append([done.end_s for done in result.done])
 
     assert ends[0] == ends[1]
 
 
-def test_those_that_are_asked_are_told_the_same_whether_others_are_asked_or_not() -> None:
+def test_estimate_of_a_job_does_not_depend_on_others() -> None:
     jobs, told = crowd(30), []
     for asked in (None, frozenset({3, 7})):
-        rule = Foretold(ByCore((NodeSpec(name="n", gpus=4),), Policy(), estimate_error=0.25), 0.25, asked, draws=4)
+        rule = WithEstimates(ByCore((NodeSpec(name="n", gpus=4),), Policy(), estimate_error=0.25), 0.25, asked, draws=4)
         replay(jobs, 4, rule)
-        told.append({(one.at_s, one.likely_s, one.started_s) for one in rule.told})
+        told.append({(one.at_s, one.likely_s, one.started_s) for one in rule.estimates})
 
     assert len(told[1]) == 2
     assert told[1] < told[0]
@@ -74,13 +74,13 @@ def test_a_part_of_a_trace_begins_at_zero() -> None:
     assert [job.submit_s for job in part.jobs] == [0, 10, 20]
 
 
-def test_intervals_that_hold_too_seldom_become_wider_and_those_that_always_hold_narrower() -> None:
+def test_interval_widths_adapt_to_their_coverage() -> None:
     assert width_factor([False] * 5) > 1 > width_factor([True] * 20)
     assert width_factor([]) == 1
 
 
 @given(st.integers(0, 50))
-def test_in_the_long_run_eight_of_ten_hold_however_wrong_the_drawn_widths_are(seed: int) -> None:
+def test_adapted_intervals_hold_for_eight_of_ten(seed: int) -> None:
     chance = random.Random(seed)
     wrong = chance.uniform(0.75, 2.0)  # what is drawn is so many times too narrow
     held: list[bool] = []

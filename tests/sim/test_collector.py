@@ -34,7 +34,7 @@ def test_it_is_put_back_even_where_a_replay_fails() -> None:
     assert gc.isenabled()
 
 
-def test_who_had_turned_it_off_finds_it_off() -> None:
+def test_disabled_collector_stays_disabled() -> None:
     gc.disable()
 
     with collector_at_rest():

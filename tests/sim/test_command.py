@@ -17,7 +17,7 @@ TRACE = str(TRACES / "tiresias_60.csv")
 PHILLY = "job_id,submit_s,gpus,duration_s\n"
 
 
-def test_the_table_says_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_all_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([TRACE, "--pool", "2x8", "--rules", "tiresias:fifo"]) == 0
 
     said = capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_percentiles_are_elements() -> None:
         (PHILLY + "a,0,9,10\n", ["--pool", "1x8", "--rules", "tiresias:fjf"], "job a (9 GPUs) never runs on this pool"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_in_a_sentence(
+def test_unrunnable_trace_is_refused_with_a_message(
     text: str, options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "trace.csv").write_text(text)
@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
 def test_a_pool_that_makes_no_sense_is_refused(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([TRACE, "--pool", pool])
-    assert "is no pool" in capsys.readouterr().err
+    assert "is not a valid pool" in capsys.readouterr().err
 
 
 def test_an_experiment_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,7 @@ def test_a_queue_gets_its_share_back_from_a_borrower(tmp_path: Path, capsys: pyt
 def test_a_share_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([TRACE, "--order", "fair", "--share", "A"])
-    assert "is no share" in capsys.readouterr().err
+    assert "is not a valid share" in capsys.readouterr().err
 
 
 def test_several_policies_stand_side_by_side_and_in_one_picture(
@@ -172,7 +172,12 @@ def test_the_history_of_no_pool_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--part=1:0", "is no part"), ("--part=x", "is no part"), ("--estimate-error=-1", "is no σ")]
+    ("option", "said"),
+    [
+        ("--part=1:0", "is not a valid part"),
+        ("--part=x", "is not a valid part"),
+        ("--estimate-error=-1", "is not a valid σ"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(option: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -180,7 +185,7 @@ def test_options_that_make_no_sense_are_refused(option: str, said: str, capsys: 
     assert said in capsys.readouterr().err
 
 
-def test_a_part_of_the_jobs_may_be_spot_and_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_spot_share_gets_rows_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([TRACE, "--pool", "2x8", "--order", "fifo-skip", "--spot-share", "0.3", "--seed", "1", "--json"]) == 0
 
     everyone, ordinary, spot = json.loads(capsys.readouterr().out)
@@ -206,24 +211,24 @@ def test_ordinary_jobs_end_as_if_there_were_no_spot_jobs(tmp_path: Path, capsys:
 def test_others_rules_know_no_spot_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([TRACE, "--rules", "tiresias:fifo", "--spot-share", "0.5"]) == 2
 
-    assert capsys.readouterr().err == "sim: others' rules know no spot jobs: name an --order\n"
+    assert capsys.readouterr().err == "sim: rules of other simulators have no spot jobs: choose an --order\n"
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--rules muri:srtf --restart-s 60", "muri:srtf takes no --restart-s: leave it out, or name an --order"),
+        ("--rules muri:srtf --restart-s 60", "muri:srtf takes no --restart-s: leave it out, or choose an --order"),
         (
             "--rules tiresias:fifo --placement pack --estimate-error 1",
-            "tiresias:fifo takes no --estimate-error and no --placement: leave them out, or name an --order",
+            "tiresias:fifo takes no --estimate-error and no --placement: leave them out, or choose an --order",
         ),
-        ("--order las --share A=2", "las takes no --share: leave it out, or name --order fair"),
+        ("--order las --share A=2", "las takes no --share: leave it out, or choose --order fair"),
         ("--order las --restart-s 60 --against muri:srtf", "muri:srtf takes no --restart-s: leave it out"),
         ("--rules tiresias:fifo --no-preemption", "tiresias:fifo takes no --no-preemption: leave it out"),
         ("--rules tiresias:fifo --score-starts", "tiresias:fifo takes no --score-starts: leave it out"),
         ("--score-starts --json --against las", "--score-starts takes no --against and no --json: leave them out"),
         ("--pool-dir x", "shortest takes no --pool-dir: leave it out"),
-        ("--against tiresias:fifo --spot-share 0.5", "others' rules know no spot jobs: name an --order"),
+        ("--against tiresias:fifo --spot-share 0.5", "rules of other simulators have no spot jobs: choose an --order"),
     ],
 )
 def test_an_option_that_nothing_here_heeds_is_refused(
@@ -233,7 +238,7 @@ def test_an_option_that_nothing_here_heeds_is_refused(
     assert capsys.readouterr().err.startswith(f"sim: {said}")
 
 
-def test_guesses_are_for_the_order_alone_where_others_rules_stand_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_errors_apply_only_to_our_orders(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--pool 2x8 --order shortest --estimate-error 1 --restart-s 60 --against tiresias:dlas-gpu"
 
     assert main([TRACE, *options.split()]) == 0
@@ -256,7 +261,7 @@ def test_a_pool_that_is_filled_takes_a_placement_or_rules(tmp_path: Path, capsys
         assert f"a pool that is filled takes no --{name}: leave it out" in capsys.readouterr().err
 
 
-def test_in_a_replay_nobody_is_told_of_a_notice_that_spot_jobs_do_not_need_there(
+def test_replay_has_no_spot_notice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = "--pool 2x8 --order fifo-skip --score-starts --spot-share 0.4 --seed 2"

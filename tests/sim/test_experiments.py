@@ -18,7 +18,7 @@ from tests.sim.builders import tjob, trace
 
 
 @pytest.mark.parametrize("case", pack_spread_cases(), ids=lambda c: f"{c.load}-{c.is_pack}-{c.skips}")
-def test_pack_and_spread_by_the_reference_rules_give_every_figure_of_the_reference(case: PackSpreadCase) -> None:
+def test_reference_rules_reproduce_every_pack_spread_figure(case: PackSpreadCase) -> None:
     assert case.by_rules() == case.reference
 
 
@@ -28,7 +28,7 @@ def test_the_core_packs_better_than_it_spreads() -> None:
     assert pack[0] < spread[0] / 4
 
 
-def test_gangs_run_two_by_two_and_are_never_held_in_part() -> None:
+def test_gangs_run_in_pairs_and_hold_all_or_nothing() -> None:
     found = gang_outcome(seed=0, orders=100)
 
     assert (found.running_max, found.waiting_max, found.partial_holds, found.makespan_s) == (2, 2, 0, 120)
@@ -40,11 +40,11 @@ def test_without_gangs_most_orders_deadlock() -> None:
     assert found.deadlocks > found.orders / 2
 
 
-def test_one_job_alone_is_never_stuck() -> None:
+def test_single_job_never_deadlocks() -> None:
     assert not is_stuck(trace(tjob("a", 0, 1, 60, learners=4)), 4, random.Random(0))
 
 
-def test_tetris_ends_as_early_as_the_best_reference_and_its_jobs_sooner() -> None:
+def test_tetris_matches_the_best_reference_makespan() -> None:
     makespan_s, jct_s = tetris_outcome("srtf", Layout.TETRIS)
 
     assert makespan_s <= 4270

@@ -44,7 +44,7 @@ def at(filled: tuple[Filled, ...], mark: int) -> Filled:
 
 
 @pytest.mark.parametrize("who", POLICIES)
-def test_nobody_gives_more_than_was_asked_for_or_than_there_is(who: str) -> None:
+def test_allocation_never_exceeds_requests_or_capacity(who: str) -> None:
     nodes = tuple(NodeSpec(name=f"n{i}", gpus=4) for i in range(5))
 
     for found in filled_by(pods(*[300] * 20, *[700] * 9, 1000, 2000, 4000), nodes, who, seed=1):
@@ -58,7 +58,7 @@ def test_halves_fill_a_pool_to_the_last_gpu(who: str) -> None:
     assert at(filled_by(pods(500), (NodeSpec(name="n", gpus=4),), who, seed=0), 100) == Filled(100, 100, 0)
 
 
-def test_what_is_too_small_for_everybody_counts_as_fragmented() -> None:
+def test_capacity_too_small_for_all_is_fragmented() -> None:
     found = at(filled_by(pods(600), (NodeSpec(name="n", gpus=10),), "core:fgd", seed=0), 100)
 
     assert found.allocated == pytest.approx(60)
@@ -77,7 +77,7 @@ def test_the_published_figures_stand_beside_every_mark() -> None:
 
 
 @exhaustive
-def test_the_core_leaves_fewer_fragments_than_packing_on_the_published_pods() -> None:
+def test_core_fragments_less_than_packing_on_published_pods() -> None:
     asked, nodes = openb("default")
     gentle, packed = (at(filled_by(asked, nodes, who, seed=0), FULL) for who in ("core:fgd", "core:pack"))
 
@@ -97,9 +97,7 @@ def test_a_pool_without_gpus_is_refused() -> None:
         filled_by(pods(500), (NodeSpec(name="n", gpus=0, cpus=4),), "core:pack", seed=0)
 
 
-def test_the_command_fills_a_pool_by_rules_or_by_a_placement(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_fills_a_pool_by_rules_or_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "pods.csv"
     path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,64,1,500\n")
 
@@ -115,7 +113,7 @@ def test_a_pool_that_is_filled_has_no_times_to_write(tmp_path: Path, capsys: pyt
     path.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1000,64,1,500\n")
 
     assert main([str(path), "--rules", "fgd", "--jobs-csv", str(tmp_path / "out.csv")]) == 2
-    assert "a pool that is filled takes no --jobs-csv: leave it out, or name an --order" in capsys.readouterr().err
+    assert "a pool that is filled takes no --jobs-csv: leave it out, or choose an --order" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest", "las"])
@@ -143,7 +141,7 @@ def test_pods_that_share_gpus_come_and_go_in_time(order: str, layout: Layout) ->
         assert worked - 1e-6 <= result.busy_gpu_s <= worked + restarts + 1e-6
 
 
-def test_a_pod_that_was_gone_within_its_second_ran_for_one(tmp_path: Path) -> None:
+def test_pod_shorter_than_a_second_runs_for_one(tmp_path: Path) -> None:
     path = tmp_path / "pods.csv"
     path.write_text(
         "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

@@ -101,7 +101,7 @@ def test_a_number_is_read_alike_whatever_stands_beside_it(text: str, number: str
         assert [repr(job.submit_s) for job in jobs if job.id == "0"] == [number]
 
 
-def test_a_trace_may_say_who_is_spot(tmp_path: Path) -> None:
+def test_trace_may_mark_spot_jobs(tmp_path: Path) -> None:
     assert only_job(tmp_path, "spot").spot
     assert not only_job(tmp_path, "queues").spot
 
@@ -134,13 +134,13 @@ def test_a_pod_lives_from_its_start_to_its_deletion(tmp_path: Path) -> None:
     assert job.work.gpu_milli == 460
 
 
-def test_jobs_come_by_time_and_else_as_the_file_has_them(tmp_path: Path) -> None:
+def test_jobs_are_ordered_by_time_then_file_order(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, PHILLY + "b,9,1,5\nc,3,1,5\na,3,1,5\n"))
 
     assert [job.id for job in trace.jobs] == ["c", "a", "b"]
 
 
-def test_one_workload_of_several_is_chosen(tmp_path: Path) -> None:
+def test_workload_option_selects_one_of_several(tmp_path: Path) -> None:
     path = write(tmp_path, SAMPLES["pollux"] + "2,ncf-2,7,ncf,4,32768\n")
 
     (job,) = read_trace(path, workload=2).jobs
@@ -197,12 +197,12 @@ def test_gpu_seconds_come_smallest_first(tmp_path: Path) -> None:
             "job_id,submit_s,queue,gpus,duration_s,spot\n0,0,A,1,1800,yes\n",
             "line 2, column spot: 'yes' is neither 0 nor 1",
         ),
-        (PHILLY + "0,0,1,5\n1,x,1,5\n", "line 3, column submit_s: 'x' is no number"),
-        (PHILLY + "0,nan,1,5\n", "line 2, column submit_s: 'nan' is no finite number"),
+        (PHILLY + "0,0,1,5\n1,x,1,5\n", "line 3, column submit_s: 'x' is not a number"),
+        (PHILLY + "0,nan,1,5\n", "line 2, column submit_s: 'nan' is not finite"),
         (PHILLY + "0,-1,1,5\n", "line 2, column submit_s: -1 is negative"),
         (PHILLY + "0,0,1,-5\n", "line 2, column duration_s: -5 is not more than 0"),
         (PHILLY + "0,0,1,0\n", "line 2, column duration_s: 0 is not more than 0"),
-        (PHILLY + "0,0,1.5,5\n", "line 2, column gpus: '1.5' is no whole number"),
+        (PHILLY + "0,0,1.5,5\n", "line 2, column gpus: '1.5' is not a whole number"),
         (PHILLY + "0,0,0,5\n", "line 2, column gpus: 0 is less than 1"),
         (PHILLY + "0,0,1\n", "line 2: has 3 cells, the header 4"),
         (PHILLY + ",0,1,5\n", "line 2, column job_id: is empty"),
@@ -212,10 +212,10 @@ def test_gpu_seconds_come_smallest_first(tmp_path: Path) -> None:
         (PODS + "p,6,1,1,460,,LS,Running,7,8,9\n", "line 2, column scheduled_time: 9 is after the deletion at 8"),
         (PODS + "p,6,1,2,0,,LS,Running,7,8,7\n", "line 2, column gpu_milli: is 0, but num_gpu is 2"),
         (SAMPLES["nodes"], "line 1: is a nodes file; a trace of jobs is needed"),
-        (PHILLY + '0,0,1,"5\n', "line 2: is no CSV"),
+        (PHILLY + '0,0,1,"5\n', "line 2: is not valid CSV"),
     ],
 )
-def test_what_does_not_hold_is_refused_by_line_and_column(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_cell_is_refused_with_line_and_column(text: str, said: str, tmp_path: Path) -> None:
     assert str(refusal(tmp_path, text)).startswith(f"trace.csv, {said}")
 
 
@@ -223,7 +223,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_bytes(PHILLY.encode() + b"\xff,0,1,5\n")
 
-    with pytest.raises(TraceError, match=r"trace\.csv, line 1: is no UTF-8 text"):
+    with pytest.raises(TraceError, match=r"trace\.csv, line 1: is not UTF-8 text"):
         read_trace(path)
 
 

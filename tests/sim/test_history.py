@@ -31,7 +31,7 @@ def ended(number: int, submitted_s: float, started_s: float, ended_s: float, gpu
 PAST = [ended(1, 1000.0, 1000.0, 1100.0, gpus=2), ended(2, 1010.0, 1100.0, 1110.0), ended(3, 1020.0, 1110.0, 1120.0)]
 
 
-def test_what_happened_is_told_in_the_figures_of_a_replay() -> None:
+def test_history_has_the_figures_of_a_replay() -> None:
     found = figures(past_of(PAST, "mine").as_it_was)
 
     assert (found.jobs, found.makespan_s, found.queued_max) == (3, 120.0, 2)
@@ -63,7 +63,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_store_of_a_pool_is_read_while_its_engine_has_it_open(tmp_path: Path) -> None:
+def test_store_is_read_while_the_engine_uses_it(tmp_path: Path) -> None:
     async def kept() -> None:
         store = await Store.open(tmp_path / "store.sqlite3")
         inserted = [Inserted(one, n, {}, f"key{n}", "digest") for n, one in enumerate(PAST, start=1)]

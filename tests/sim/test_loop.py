@@ -39,7 +39,7 @@ def test_fit_first_walks_on() -> None:
     assert times(replay(small, GPUS, COUNTING["tiresias:fjf"](GPUS)))["small"] == (2, 5)
 
 
-def test_a_preempted_job_goes_on_where_it_was() -> None:
+def test_preempted_job_continues_where_it_was() -> None:
     small = trace(tjob("long", 0, 4, 100), tjob("short", 30, 4, 10))
 
     result = replay(small, GPUS, COUNTING["tiresias:shortest"](GPUS))
@@ -48,7 +48,7 @@ def test_a_preempted_job_goes_on_where_it_was() -> None:
     assert done(result, "long").preemptions == 1
 
 
-def test_a_restart_costs_the_time_it_is_said_to_cost() -> None:
+def test_restart_costs_the_given_time() -> None:
     small = trace(tjob("long", 0, 4, 100), tjob("short", 30, 4, 10))
 
     result = replay(small, GPUS, COUNTING["tiresias:shortest"](GPUS), restart_s=60)
@@ -70,7 +70,7 @@ def test_a_job_without_a_duration_is_refused() -> None:
     ("name", "restart_s"), covering((name, restart_s) for restart_s in (0, 7) for name in COUNTING)
 )
 @given(small=traces)
-def test_all_jobs_end_and_gpu_seconds_are_neither_lost_nor_made(name: str, restart_s: int, small: Trace) -> None:
+def test_all_jobs_end_and_gpu_seconds_are_conserved(name: str, restart_s: int, small: Trace) -> None:
     result = replay(small, GPUS, COUNTING[name](GPUS), restart_s=restart_s)
 
     work = sum(job.gpus * (job.duration_s or 0) for job in small.jobs)
@@ -99,7 +99,7 @@ class AtOnce:
         return Decision(starts=self.running, stops=stops)
 
 
-def test_a_job_that_one_decision_stops_and_starts_goes_on_where_it_was() -> None:
+def test_job_stopped_and_started_at_once_continues() -> None:
     small = trace(tjob("a", 0, 1, 100), tjob("b", 30, 1, 10))
 
     result = replay(small, GPUS, AtOnce(), restart_s=5)

@@ -58,7 +58,7 @@ def names(groups: Sequence[Sequence[StagedJob]]) -> list[str]:
     return sorted("".join(sorted(one.trace.id for one in group)) for group in groups)
 
 
-def test_a_job_that_loads_and_one_that_computes_hide_each_other() -> None:
+def test_loading_and_computing_jobs_overlap() -> None:
     # While one loads for 10 s the other computes for 10 s; 2 s are left in which one computes and the other loads.
     assert isclose(period_s(stages(job("a", LOADS), job("b", COMPUTES))), 12 * TWO)
 
@@ -72,7 +72,7 @@ def test_four_jobs_that_compute_take_turns() -> None:
     assert isclose(period_s(stages(*(job(name) for name in "abcd"))), 40 * FOUR)
 
 
-def test_those_who_load_are_grouped_with_those_who_compute() -> None:
+def test_loading_jobs_are_grouped_with_computing_ones() -> None:
     jobs = [staged(job(name, LOADS if name in "ab" else COMPUTES)) for name in "abcd"]
 
     assert {"".join(sorted(name)) for name in names(grouped({1: jobs}, 2))} <= {"ac", "ad", "bc", "bd"}
@@ -158,7 +158,7 @@ class Watched:
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 @given(drawn=arrivals)
-def test_no_gpu_is_given_twice_gangs_are_whole_and_no_group_makes_a_job_faster(
+def test_groups_are_exclusive_whole_and_never_faster_than_alone(
     rule: str, drawn: list[tuple[TraceJob, int, int]]
 ) -> None:
     watched = Watched(RULES[rule](2, 8))
@@ -190,13 +190,13 @@ def test_a_job_alone_takes_its_iterations(rule: str) -> None:
     assert result.end_s == pytest.approx(10 * 12 * 1.015)
 
 
-def test_a_job_that_runs_while_another_comes_loses_its_start_up_once() -> None:
+def test_running_job_loses_its_start_up_once_per_arrival() -> None:
     result = play(trace(job("a", iterations=10, model="dqn"), job("b", submit_s=30, gpus=8)), POOL, "muri:srtf")
 
     assert result.done[0].end_s == pytest.approx(10 * 12 * 1.015 + 5)
 
 
-def test_what_waits_for_a_whole_pool_by_turns_runs_at_once_with_muri() -> None:
+def test_muri_interleaves_pool_sized_jobs() -> None:
     jobs = trace(*(job(name, LOADS if name in "ab" else COMPUTES, gpus=64) for name in "abcd"))
     starts = {rule: [one.start_s for one in play(jobs, POOL, rule).done] for rule in ("muri:srtf", "muri:muri-l")}
 
@@ -209,7 +209,7 @@ def other(one: TraceJob) -> TraceJob:
     return replace(one, work=replace(muri_work(one), priority=1))
 
 
-def test_antman_lets_a_job_without_guarantee_use_what_a_guaranteed_one_leaves() -> None:
+def test_antman_gives_leftover_capacity_to_opportunistic_jobs() -> None:
     # It loads in one iteration of the guaranteed job and computes 1 s at the end of that; the other 9 s fit into five
     # more, of which the guaranteed job leaves 2 s each.
     pool = [NodeSpec(name="n", gpus=1)]
@@ -220,7 +220,7 @@ def test_antman_lets_a_job_without_guarantee_use_what_a_guaranteed_one_leaves() 
     assert found.done[1].end_s == pytest.approx(10 * 6 * 12 * 1.015)
 
 
-def test_antman_never_puts_two_guaranteed_jobs_or_two_others_on_one_gpu() -> None:
+def test_antman_never_shares_a_gpu_within_a_class() -> None:
     pool = [NodeSpec(name="n", gpus=1)]
     jobs = trace(job("a"), job("b"), other(job("c")), other(job("d")))
     first = {one.job.id: one.start_s for one in play(jobs, pool, "muri:antman").done}
@@ -228,7 +228,7 @@ def test_antman_never_puts_two_guaranteed_jobs_or_two_others_on_one_gpu() -> Non
     assert [name for name, start_s in first.items() if start_s == 0] == ["a", "c"]
 
 
-def test_antman_holds_what_is_free_for_a_guaranteed_gang_that_waits() -> None:
+def test_antman_holds_free_gpus_for_a_guaranteed_gang() -> None:
     jobs = trace(job("a", gpus=4), job("b", submit_s=1, gpus=8), job("c", submit_s=2, gpus=4))
     result = play(jobs, [NodeSpec(name="n", gpus=8)], "muri:antman")
     a, b, c = result.done
@@ -237,14 +237,14 @@ def test_antman_holds_what_is_free_for_a_guaranteed_gang_that_waits() -> None:
     assert b.end_s == c.start_s
 
 
-def test_antman_refuses_a_guaranteed_job_that_leaves_a_resource_to_nobody() -> None:
+def test_antman_refuses_a_guaranteed_job_blocking_a_resource() -> None:
     jobs = trace(job("a", (0, 1000, 0)), other(job("b")))
 
     with pytest.raises(Unrunnable, match="one resource only"):
         play(jobs, [NodeSpec(name="n", gpus=1)], "muri:antman")
 
 
-def test_a_gang_of_more_than_a_node_gets_idle_nodes_and_one_for_the_rest() -> None:
+def test_large_gang_gets_idle_nodes_and_one_more() -> None:
     room = Room(3, 8)
 
     assert room.take(2) == (0, 0)
@@ -286,7 +286,7 @@ def test_the_table_stands_beside_the_reference(
     assert said[-1].endswith("1.0000 ×")
 
 
-def test_a_trace_without_stages_is_told_which_columns_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_without_stages_is_refused_with_missing_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(TRACES / "tiresias_60.csv"), "--rules", "muri:srtf"]) == 2
     assert "need the columns iter_time_ms, res0_ms, res1_ms, res2_ms" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from dlaas_server.sim.__main__ import main
 from dlaas_server.sim.experiments import peers
 
 
-def test_tiresias_on_philly_is_one_command_and_every_rule_comes_out_as_measured(
+def test_command_reproduces_tiresias_on_philly(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["tiresias"]) == 0
@@ -21,7 +21,7 @@ def test_tiresias_on_philly_is_one_command_and_every_rule_comes_out_as_measured(
     assert lines[-1].startswith("core: shortest")
 
 
-def test_pollux_workloads_are_one_command_and_others_rules_come_out_as_published(
+def test_command_reproduces_pollux_workloads(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(peers, "WORKLOADS", (6,))

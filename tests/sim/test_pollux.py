@@ -35,7 +35,7 @@ def played(workload: int, rule: str) -> Played:
     ("rule", "workload"),
     each_nth([(rule, number) for rule in ("tiresias", "optimus") for number in range(1, 9)], 5),
 )
-def test_every_job_ends_when_it_did_in_the_authors_own_simulator(rule: str, workload: int) -> None:
+def test_every_job_ends_as_in_the_authors_simulator(rule: str, workload: int) -> None:
     found = {one.job.id: one.jct_s for one in played(workload, f"pollux:{rule}").result.done}
 
     assert found == published()[f"{rule}-1.0", workload]
@@ -52,6 +52,6 @@ def six() -> dict[str, list[float]]:
     return {run: list(jobs.values()) for (run, workload), jobs in published().items() if workload == 6}
 
 
-def test_a_pool_that_the_profiles_do_not_hold_for_is_refused() -> None:
+def test_pool_without_matching_profiles_is_refused() -> None:
     with pytest.raises(Unrunnable, match="1 to 4 GPUs"):
         play(read_trace(TRACES / "pollux_workloads_1.0.csv", 1), [NodeSpec(name="n", gpus=8)], "pollux:tiresias")

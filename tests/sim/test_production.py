@@ -120,9 +120,7 @@ class Noted:
 )
 @given(small=traces)
 @settings(max_examples=60)
-def test_every_gang_gets_the_time_and_the_seats_that_a_plan_of_the_whole_pool_gives(
-    order: str, placement: Placement, small: Trace
-) -> None:
+def test_replayed_gangs_get_the_seats_of_a_plan(order: str, placement: Placement, small: Trace) -> None:
     # A plan of the whole pool does not know since when a job that was preempted waits again: without preemption.
     policy = Policy(order=order, preempts=False)
     ours, planned = Noted(ByCore(NODES, policy, placement)), ByPlan(policy, placement)
@@ -144,7 +142,7 @@ def test_all_that_was_taken_is_given_back(order: str, small: Trace) -> None:
     assert (rule.scheduler.waiting_count, rule.scheduler.running) == (0, {})
 
 
-def test_strict_order_lets_nobody_pass() -> None:
+def test_strict_order_allows_no_passing() -> None:
     small = trace(tjob("a", 0, 2, 10, learners=4), tjob("big", 1, 2, 10, learners=4), tjob("small", 2, 1, 3))
 
     assert times(replay(small, GPUS, ByCore(NODES, Policy(order="fifo"))))["small"] == (10, 13)
@@ -167,7 +165,7 @@ def test_a_gang_that_no_node_can_take_is_named() -> None:
         replay(trace(tjob("wide", 0, 12, 10)), GPUS, ByCore(NODES))
 
 
-def test_what_a_queue_is_lent_and_has_to_give_back_at_once_is_not_lent() -> None:
+def test_devices_reclaimed_at_once_are_not_lent() -> None:
     shares = {"lends": Share(guaranteed=4), "borrows": Share(weight=100.0)}
     jobs = [replace(tjob(queue, 0, 4, 10), queue=queue) for queue in ("borrows", "lends")]
     nodes = (NodeSpec(name="n0", gpus=4),)
@@ -198,7 +196,7 @@ class Watched(ByCore):
 
 
 @pytest.mark.parametrize("lends", [False, True])
-def test_as_more_ends_all_take_the_places_that_their_guesses_mean_then(lends: bool) -> None:
+def test_queue_is_reordered_as_estimates_are_corrected(lends: bool) -> None:
     chance = Random(7)
     jobs = [
         replace(tjob(f"j{i}", 40 * i, chance.choice((1, 2, 4)), round(chance.lognormvariate(6, 1.5))), spot=i % 5 == 0)

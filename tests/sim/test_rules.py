@@ -95,7 +95,7 @@ def agree(small: Trace, fast: Rule, plain: Rule) -> None:
 @pytest.mark.parametrize("key", [size, remaining_s, remaining_gpu_s])
 @given(small=traces(1))
 @settings(max_examples=150)
-def test_sorting_only_what_ran_is_sorting_all(key: Callable[[Run, float], float], small: Trace) -> None:
+def test_sorting_running_jobs_equals_sorting_all(key: Callable[[Run, float], float], small: Trace) -> None:
     agree(small, Sorted(GPUS, key), PlainSorted(key))
 
 

@@ -13,7 +13,7 @@ from dlaas_server.sim.trace.trace import NodeSpec
 from tests.sim.builders import tjob, trace
 
 
-def test_a_queue_has_its_guarantee_whenever_it_wants_it_and_idle_devices_are_lent() -> None:
+def test_queues_get_guarantees_and_idle_devices_are_lent() -> None:
     jobs = earlier(read_trace(TRACES / "fairshare_two_queues.csv"), "B", 900)
     found, strict = (fair_share_outcome("fair", jobs, preempts=preempts) for preempts in (True, False))
 
@@ -31,27 +31,27 @@ def test_jobs_that_take_turns_all_begin_early_and_stay_together() -> None:
     assert fifo.spread_s == 1200
 
 
-def test_who_runs_at_once_has_a_ratio_below_its_share() -> None:
+def test_immediately_started_job_has_a_ratio_below_its_share() -> None:
     result = replay(trace(tjob("a", 0, 1, 100), tjob("b", 0, 1, 100)), 1, ByCore((NodeSpec(name="n", gpus=1),)))
 
     assert fairness_of(result) == pytest.approx([0.5, 1.0])
 
 
-def test_earliest_fair_finish_is_fairer_than_shockwave_where_lengths_are_half_known() -> None:
+def test_fair_finish_is_fairer_than_shockwave_at_moderate_errors() -> None:
     found = fairness_outcome("fair-finish", 0.5, seeds=2)
 
     assert found.unfair <= 0.05
     assert found.worst <= 1.78
 
 
-def test_jobs_that_were_guessed_several_times_too_long_are_found_out_in_time() -> None:
+def test_overestimated_jobs_are_detected_in_time() -> None:
     found = fairness_outcome("fair-finish", 1.0)
 
     assert found.unfair <= 0.05
     assert found.worst <= 2.0
 
 
-def test_where_jobs_tell_how_long_they_take_wild_guesses_treat_few_unfairly_and_stop_fewer() -> None:
+def test_reported_lengths_reduce_unfairness_of_poor_estimates() -> None:
     told = fairness_outcome("fair-finish", 1.0, reports_after=0.05)
 
     assert told.unfair_most <= 0.05

@@ -52,7 +52,7 @@ def prepared(setup: str, loss: str, then: str = "") -> str:
         (OWN.format(loss="(self(x) - y).abs().sum()"), "net.loss(x, y)"),
     ],
 )
-def test_a_sum_is_said_to_prepare(setup: str, loss: str) -> None:
+def test_summed_loss_is_declared_in_prepare(setup: str, loss: str) -> None:
     assert 'run.prepare(net, opt, loss="sum")' in prepared(setup, loss)
 
 
@@ -99,7 +99,7 @@ def warned(loss: str, how: str = "", learners: int = 4) -> list[str]:
     return [problem.message for problem in made.warnings if problem.code == "loss_is_sum"]
 
 
-def test_a_sum_in_a_loop_of_run_is_warned_of_before_the_start() -> None:
+def test_summed_loss_in_a_run_loop_is_a_warning() -> None:
     said = warned('F.mse_loss(net(x), y, reduction="sum")')
 
     assert said[0].startswith("cell [2], line 4: the loss sums over samples")
@@ -115,7 +115,7 @@ def test_a_sum_in_a_loop_of_run_is_warned_of_before_the_start() -> None:
         ('F.mse_loss(net(x), y, reduction="sum")', "", 1),
     ],
 )
-def test_a_loss_that_is_right_or_trains_alone_is_not_warned_of(loss: str, how: str, learners: int) -> None:
+def test_correct_or_single_learner_loss_gives_no_warning(loss: str, how: str, learners: int) -> None:
     assert warned(loss, how, learners) == []
 
 

@@ -39,12 +39,12 @@ def test_the_notebook_trains_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rewritten_it_takes_the_same_steps_over_each_sample_once_and_the_error_falls(name: str) -> None:
+def test_rewritten_loop_takes_the_same_steps_and_learns(name: str) -> None:
     check(executed(rewritten(LEDGER, *PROGRAMS[name])), error_before(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_rewritten_needs_nothing_more(name: str) -> None:
+def test_rewritten_loop_gets_no_further_suggestion(name: str) -> None:
     assert suggestion_for(*rewritten(LEDGER, *PROGRAMS[name])).why == "it already uses dlaas.run(): nothing to change."
 
 
@@ -78,7 +78,7 @@ def test_a_plain_loop_takes_five_lines_and_keeps_the_rest() -> None:
     )
 
 
-def test_what_is_logged_has_the_names_of_the_notebook() -> None:
+def test_logged_metrics_have_the_names_of_the_notebook() -> None:
     space = executed(rewritten(LEDGER, *PROGRAMS["validated"]))
 
     assert len(space["run"].history["val_loss"]) == EPOCHS

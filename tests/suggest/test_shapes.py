@@ -74,14 +74,14 @@ def test_batches_in_any_spelling(written: str, wanted: str) -> None:
     assert f"    {wanted}" in loop("for epoch in range(3):", written)
 
 
-def test_epochs_that_do_not_count_from_nought_keep_their_numbers_where_they_are_read() -> None:
+def test_epochs_with_an_offset_keep_their_numbers() -> None:
     text = f"for e in range(1, 11):\n    for x, y in loader:\n{STEP}    print(e)\n"
 
     assert "    e += 1" in added(suggestion_for(MODEL, text))
     assert "    e += 1" not in loop("for e in range(1, 11):")
 
 
-def test_the_names_are_those_of_the_function_in_which_the_loop_stands() -> None:
+def test_names_are_those_of_the_enclosing_function() -> None:
     function = (
         "def fit(network, data, optimiser):\n"
         "    for e in range(3):\n"
@@ -95,7 +95,7 @@ def test_the_names_are_those_of_the_function_in_which_the_loop_stands() -> None:
     assert "    network, optimiser = run.prepare(network, optimiser)" in cell.added
 
 
-def test_a_function_does_not_hide_the_objects_that_it_finds_outside() -> None:
+def test_function_uses_outer_objects() -> None:
     function = "def fit():\n" + "".join(f"    {line}\n" for line in LOOP.splitlines())
 
     assert "    run.prepare(net, opt)" in added(suggestion_for(MODEL, function, "fit()"))
@@ -178,7 +178,7 @@ def test_a_single_pass_needs_no_epochs() -> None:
     ]
 
 
-def test_steps_without_batches_resume_and_the_reader_is_told_what_is_missing() -> None:
+def test_steps_without_batches_resume_with_a_note() -> None:
     text = "for i in range(100):\n    loss = net(ds.tensors[0]).mean()\n    loss.backward()\n    opt.step()\n"
 
     found = suggestion_for(MODEL, text)
@@ -215,7 +215,7 @@ def test_the_page_s_line_numbers_count_the_magic_above() -> None:
         ("run = dlaas.run()\nfor e in run.epochs(3):\n    net(e).backward()", "it already uses dlaas.run()"),
     ],
 )
-def test_where_nothing_can_be_suggested_a_sentence_says_why(cell: str, said: str) -> None:
+def test_impossible_suggestion_is_explained(cell: str, said: str) -> None:
     found = suggestion_for(MODEL, cell)
 
     assert found.cells == ()
@@ -250,7 +250,7 @@ def test_frameworks_that_keep_their_place_need_no_changed_line(above: str, cell:
         ("class Wrap:\n    def __iter__(self):\n        yield ds[:4]\nbatches = Wrap()\n", "for x, y in batches:"),
     ],
 )
-def test_data_that_cannot_be_shared_out_stays_and_the_reader_is_told(setup: str, inner: str) -> None:
+def test_unsplittable_data_stays_with_a_note(setup: str, inner: str) -> None:
     found = suggestion_for(MODEL + setup, f"for epoch in range(3):\n    {inner}\n{STEP}")
 
     assert "for epoch in run.epochs(3):" in added(found)
@@ -275,7 +275,7 @@ def test_an_optimiser_of_one_s_own_must_have_a_state() -> None:
     assert "`noam` is a Noam, which has no `state_dict`" in found.why
 
 
-def test_sums_over_samples_and_early_breaks_are_told() -> None:
+def test_sums_over_samples_and_early_breaks_are_noted() -> None:
     text = LOOP + "        total += loss.item() * x.size(0)\n        if loss < 1:\n            break\n"
 
     hints = suggestion_for(MODEL, text).hints
@@ -286,14 +286,14 @@ def test_sums_over_samples_and_early_breaks_are_told() -> None:
 @pytest.mark.parametrize(
     "bar", ["    bar = tqdm(loader)\n    for x, y in bar:\n", "    with tqdm(loader) as bar:\n      for x, y in bar:\n"]
 )
-def test_a_bar_with_a_name_goes_on_over_the_shared_batches(bar: str) -> None:
+def test_named_bar_wraps_the_shared_batches(bar: str) -> None:
     lines = added(suggestion_for(MODEL, f"for epoch in range(3):\n{bar}{STEP}"))
 
     assert any("tqdm(run.batches(loader))" in line for line in lines)
     assert not any("run.batches(bar)" in line for line in lines)
 
 
-def test_a_bar_that_is_made_once_for_all_epochs_is_told() -> None:
+def test_bar_created_once_for_all_epochs_is_noted() -> None:
     found = suggestion_for(MODEL, f"bar = tqdm(loader)\nfor epoch in range(3):\n    for x, y in bar:\n{STEP}")
 
     assert "is created once, outside the loop" in found.hints[0]

@@ -16,7 +16,7 @@ from tests.whole.site import Site, standing, until
 
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where sites stand, one after the other. A zygote is found by the path of its pool, so the next site has it."""
+    """Folder of all sites, one after the other. A zygote is found by the path of its pool, so the next site has it."""
     folder = tmp_path_factory.mktemp("ground")
     yield folder
     pools = list(folder.glob("*/data/dlaas/local"))

@@ -33,7 +33,7 @@ for epoch in run.epochs({epochs}):
     {last}
 print("trained steps", seen, flush=True)
 """
-# It goes on until the file `enough` is in its directory.
+# It runs until the file `enough` is in its directory.
 BRIEF = "import pathlib, time\nwhile not pathlib.Path('enough').exists():\n    time.sleep(0.01)\n"
 
 
@@ -55,20 +55,20 @@ def trains(job: Job, beyond: int = 4) -> None:
     until(lambda: step_of(job) > beyond, f"{job.id} trains")
 
 
-def comes(here: Site, name: str, gpus: str, **options: str) -> Job:
-    """An ordinary job, which runs now, until `leaves`."""
+def submit_brief(here: Site, name: str, gpus: str, **options: str) -> Job:
+    """Submit an ordinary job and wait until it runs; `end_brief` ends it."""
     job = here.submit(BRIEF, name=name, gpus=gpus, **options)
     until(lambda: job.status == "PROCESSING", f"{name} runs", 90)
     return job
 
 
-def leaves(here: Site, job: Job) -> None:
+def end_brief(here: Site, job: Job) -> None:
     (here.work / "enough").touch()
     job.wait(60)
 
 
 def waiting_at(job: Job) -> tuple[JobView, int]:
-    """Wait until the job is back in the queue; its view, and the step of the checkpoint from which it goes on."""
+    """Wait until the job is back in the queue. Return its view, and the step from which it continues."""
     until(lambda: job.status == "QUEUED", f"{job.id} is back in the queue", 20)
     view = job.last_view
     found = re.search(r"Nothing was lost: it continues from step (\d+)", view.reason)
@@ -77,6 +77,7 @@ def waiting_at(job: Job) -> tuple[JobView, int]:
     return view, int(found[1])
 
 
-def assert_told(story: str, *said: str) -> None:
-    """Each of these, in this order."""
-    assert [story.rindex(one) for one in said] == sorted(story.rindex(one) for one in said), story
+def assert_in_order(story: str, *entries: str) -> None:
+    """Assert that the story has these entries, in this order."""
+    places = [story.rindex(entry) for entry in entries]
+    assert places == sorted(places), story

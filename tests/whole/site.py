@@ -100,7 +100,7 @@ class Site:
         }
 
     def terminal(self, *command: str) -> str:
-        """What a command says in a terminal of this user; it must end well."""
+        """Return the output of a command in a terminal of this user. It must succeed."""
         variables = self.environment()
         program = shutil.which(command[0], path=variables["PATH"]) or command[0]
         done = subprocess.run(
@@ -114,7 +114,7 @@ class Site:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    # -- the socket's door --------------------------------------------------------------------------------------------
+    # -- the engine's socket ------------------------------------------------------------------------------------------
 
     @property
     def client(self) -> Client:
@@ -169,7 +169,7 @@ class Site:
                 found.append(f"{process.name}: {command}")
         return found
 
-    # -- Jupyter's door -----------------------------------------------------------------------------------------------
+    # -- Jupyter server -- ---------------------------------------------------------------------------------------------
 
     def serve(self, *options: str, program: str = "jupyterlab", token: str = TOKEN, port: int = 0) -> Server:
         """Start a real Jupyter server with the extension, and wait until it answers."""
@@ -242,7 +242,7 @@ class Site:
 
 @contextmanager
 def standing(ground: Path, name: str, aside: Path, slots: int = 2, nodes: int = 1) -> Iterator[Site]:
-    """A site that finds the zygotes of the one of its name that stood here before. What it leaves goes `aside`."""
+    """Yield a site that finds the zygotes of an earlier one of its name. Its remains are moved `aside`."""
     made = Site(ground / name, slots, nodes, zygotes_stay=True)
     try:
         with pytest.MonkeyPatch.context() as environment:
@@ -288,6 +288,6 @@ class Server:
             connection.close()
 
     def kill(self) -> None:
-        """`kill -9` of the server alone; its kernels go on for a while."""
+        """`kill -9` of the server alone; its kernels continue for a while."""
         self.process.kill()
         self.process.wait()

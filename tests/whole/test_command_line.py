@@ -35,7 +35,7 @@ train()
 """
 
 
-def test_a_checkpoint_asked_for_at_the_terminal_is_where_a_killed_learner_goes_on(site: Build) -> None:
+def test_killed_learner_continues_from_a_requested_checkpoint(site: Build) -> None:
     here = site()
     (here.work / "keeps.py").write_text(KEEPS)
 
@@ -49,11 +49,11 @@ def test_a_checkpoint_asked_for_at_the_terminal_is_where_a_killed_learner_goes_o
     assert "keeps" in dlaas("checkpoint", "keeps")
     until(lambda: "Requested checkpoint written" in dlaas("story", "keeps"), "it is kept")
     kill(next(iter(here.learners(job).values())))
-    until(lambda: int(began.read_text() or 0) > 0, "it goes on where it was kept")
+    until(lambda: int(began.read_text() or 0) > 0, "it continues from the requested checkpoint")
     job.cancel()
 
 
-def test_a_checkpoint_asked_for_of_a_learner_that_dies_is_kept_by_the_next_one(site: Build) -> None:
+def test_checkpoint_request_survives_the_death_of_a_learner(site: Build) -> None:
     here = site()
     job = here.submit(KEEPS, name="keeps", checkpoint_every="0")
     began, hold, held, heard = (job.directory / "output" / name for name in ("began", "hold", "held", "heard"))
@@ -70,7 +70,7 @@ def test_a_checkpoint_asked_for_of_a_learner_that_dies_is_kept_by_the_next_one(s
     job.cancel()
 
 
-def test_every_verb_does_what_it_says(site: Build) -> None:
+def test_every_verb_works(site: Build) -> None:
     here = site()
     (here.work / "slow.py").write_text(SLOW)
     (here.work / "quick.py").write_text("answer = 42\nprint('hello from', __name__)\n")

@@ -18,7 +18,7 @@ Build = Callable[..., Site]
 
 @trials
 @pytest.mark.parametrize(("before", "after"), each_nth([(1, 3), (3, 2)], 2))
-def test_an_engine_killed_while_a_job_changes_is_no_event_for_the_gang(
+def test_engine_killed_during_a_resize_does_not_disturb_the_gang(
     site: Build, before: int, after: int, trial: int
 ) -> None:
     here = site(slots=3)
@@ -35,7 +35,7 @@ def test_an_engine_killed_while_a_job_changes_is_no_event_for_the_gang(
     assert len(here.learners(job).items() & there.items()) == min(before, after), "who stays trains on"
     facts, _ = read_facts(here.pool / "jobs" / job.id / "journal.jsonl")
     up = [fact.member for fact in facts if isinstance(fact, LearnerUp)]
-    assert len(up) == len(set(up)), "nobody was started twice"
+    assert len(up) == len(set(up)), "no learner was started twice"
     assert not [fact for fact in facts if getattr(fact, "failure", None) is not None]
     assert here.job(job.id).view.restarts == 0
     job.cancel()

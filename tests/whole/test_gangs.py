@@ -12,7 +12,7 @@ SHORT = (
 )
 
 
-def test_of_four_jobs_of_four_on_eight_slots_two_run_whole_and_two_wait_with_a_reason(site: Build) -> None:
+def test_two_of_four_gangs_run_and_two_wait_with_reasons(site: Build) -> None:
     here = site(slots=8)
     jobs = [here.submit(SHORT, name="gang", gpus="4") for _ in range(3)]
     jobs.append(here.submit(SHORT, name="gang", gpus="4"))
@@ -30,7 +30,7 @@ def test_of_four_jobs_of_four_on_eight_slots_two_run_whole_and_two_wait_with_a_r
     until(lambda: not here.orphans(), "no process is left", 10)
 
 
-def test_a_job_of_high_priority_goes_before_older_ones(site: Build) -> None:
+def test_high_priority_job_starts_before_older_ones(site: Build) -> None:
     here = site(slots=4)
     first = here.submit(SHORT, name="first", gpus="4")
     older = here.submit(SHORT, name="older", gpus="4")

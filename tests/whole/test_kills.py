@@ -1,4 +1,4 @@
-"""`kill -9` of every part in mid-training: learners go on, the job is held again, nothing is lost or doubled."""
+"""`kill -9` of every part in mid-training: learners continue, the job is held again, nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from tests.selection import exhaustive
-from tests.whole.programs import leaves
+from tests.whole.programs import end_brief
 from tests.whole.site import Server, Site, kill, until
 
-# It goes on until the file `enough` is in its directory.
+# It runs until the file `enough` is in its directory.
 TICKS = """
 import itertools, pathlib, time
 for i in itertools.count():
@@ -35,7 +35,7 @@ def assert_whole(text: str) -> None:
 
 
 class Watching(threading.Thread):
-    """Somebody who follows the job's stream from its start to its end, through whatever happens."""
+    """Thread that follows the job's stream from its start to its end, whatever happens."""
 
     def __init__(self, follower: Follower) -> None:
         super().__init__(daemon=True)
@@ -51,7 +51,7 @@ class Watching(threading.Thread):
                     self.text += message["text"]
                 if message["type"] == "job":
                     self.states.append(message["job"]["state"])
-        except BaseException as error:  # noqa: BLE001 - told to the test, which asserts that there is none
+        except BaseException as error:  # noqa: BLE001 - the test asserts that there is none
             self.error = error
 
 
@@ -65,7 +65,7 @@ def watched_job(site: Site, server: Server) -> tuple[str, Watching, dict[int, in
 
 def ends_well(site: Site, job: str, watching: Watching) -> None:
     there = len(ticks(watching.text))
-    until(lambda: watching.error or len(ticks(watching.text)) > there + 50, "it goes on")
+    until(lambda: watching.error or len(ticks(watching.text)) > there + 50, "it continues")
     (site.work / "enough").touch()
     watching.join(60)
     assert watching.error is None
@@ -89,7 +89,7 @@ def test_a_killed_jupyter_server_is_no_event_for_the_job(site: Build) -> None:
     ends_well(here, job, watching)
 
 
-def test_a_killed_engine_is_replaced_on_demand_and_holds_the_same_job(site: Build) -> None:
+def test_killed_engine_is_restarted_on_demand_with_the_same_job(site: Build) -> None:
     here = site()
     server = here.serve(program="jupyter_server")
     job, watching, learners = watched_job(here, server)
@@ -115,7 +115,7 @@ def test_both_servers_killed_and_the_learner_never_notices(site: Build) -> None:
     ends_well(here, job, watching)
 
 
-def test_a_killed_guardian_is_replaced_and_the_learner_goes_on(site: Build) -> None:
+def test_killed_guardian_is_replaced_and_the_learner_continues(site: Build) -> None:
     here = site()
     job = here.submit(TICKS, name="ticks")
     until(lambda: job.status == "PROCESSING", "it runs")
@@ -126,14 +126,14 @@ def test_a_killed_guardian_is_replaced_and_the_learner_goes_on(site: Build) -> N
 
     assert here.learners(job) == learners
     there = len(ticks(job.logs()))
-    until(lambda: len(ticks(job.logs())) > there + 50, "it goes on")
-    leaves(here, job)
+    until(lambda: len(ticks(job.logs())) > there + 50, "it continues")
+    end_brief(here, job)
     assert_whole(job.logs())
     assert "took over" in job.story()
     until(lambda: not here.orphans(), "no process of the job is left", 10)
 
 
-def test_a_job_trains_again_though_nobody_is_left_to_look(site: Build) -> None:
+def test_job_restarts_after_all_its_processes_and_the_engine_died(site: Build) -> None:
     here = site()
     job = here.submit(TICKS, name="ticks", retries=3)
     until(lambda: job.status == "PROCESSING", "it runs")
@@ -144,7 +144,7 @@ def test_a_job_trains_again_though_nobody_is_left_to_look(site: Build) -> None:
     until(lambda: [pid for pid in here.learners(job).values() if pid != first], "it trains again, and no client asks")
 
     assert here.engine_pid() != engine
-    leaves(here, job)
+    end_brief(here, job)
     assert job.status == "COMPLETED"
     until(lambda: not here.orphans(), "no process of the job is left", 10)
 
@@ -156,7 +156,7 @@ def test_a_killed_learner_is_replaced_and_the_cause_is_shown(site: Build) -> Non
     [first] = here.learners(job).values()
 
     kill(first)
-    leaves(here, job)
+    end_brief(here, job)
 
     assert job.view.restarts == 1
     assert "killed" in job.story()

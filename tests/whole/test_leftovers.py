@@ -21,7 +21,7 @@ THREADS_MOST = 3 + min(32, (os.cpu_count() or 1) + 4)
 
 
 def descriptors(pid: int) -> list[str]:
-    """What is open, without the numbers that make each its own."""
+    """Return the open files, without the numbers that make each unique."""
     found = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -68,7 +68,7 @@ def test_after_many_jobs_the_engine_holds_no_more_than_before(
     assert here.client.pool().devices_free == 4
 
 
-def test_an_idle_engine_ends_by_itself_and_is_back_on_demand(site: Build) -> None:
+def test_idle_engine_exits_and_is_restarted_on_demand(site: Build) -> None:
     here = site()
     client = Client(at=[SocketEndpoint(here.pool, engine_idle_s=1.0)])
     job = here.submit("print('hello')\n", name="small", client=client)

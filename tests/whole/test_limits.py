@@ -12,7 +12,7 @@ data = bytearray(600 << 20)
 """
 
 
-def test_memory_above_the_limit_fails_the_job_with_line_and_limit(site: Callable[..., Site]) -> None:
+def test_memory_limit_fails_the_job_with_line_and_limit(site: Callable[..., Site]) -> None:
     here = site()
     job = here.submit(PROGRAM, name="greedy", memory="100M", retries=0)
 

@@ -12,7 +12,7 @@ from tests.whole.site import Site, is_gone, kill, until
 Build = Callable[..., Site]
 
 
-def test_a_job_grows_and_shrinks_while_it_trains_and_survives_a_killed_learner(site: Build) -> None:
+def test_job_scales_while_training_and_survives_a_killed_learner(site: Build) -> None:
     here = site(slots=3)
     job = here.submit(training(), name="live", gpus="1:3")
     until(lambda: job.status == "PROCESSING" and here.job(job.id).view.progress is not None, "it trains")
@@ -26,7 +26,7 @@ def test_a_job_grows_and_shrinks_while_it_trains_and_survives_a_killed_learner(s
 
     victim = next(member for member in here.learners(job) if member not in first)
     kill(here.learners(job)[victim])
-    until(lambda: any(one.by == "lost" for one in here.job(job.id).view.resizes), "the others go on")
+    until(lambda: any(one.by == "lost" for one in here.job(job.id).view.resizes), "the others continue")
     until(lambda: here.job(job.id).view.size.held == 3 and len(here.learners(job)) == 3, "the pool sends another one")
     assert first.items() <= here.learners(job).items()
 
@@ -40,7 +40,7 @@ def test_a_job_grows_and_shrinks_while_it_trains_and_survives_a_killed_learner(s
     until(lambda: not here.orphans(), "no process of the job is left", 10)
 
 
-def test_a_stopped_guardian_is_replaced_and_the_change_that_waited_for_it_is_made(site: Build) -> None:
+def test_stopped_guardian_is_replaced_and_its_pending_resize_completes(site: Build) -> None:
     here = site(slots=2)
     job = here.submit(training(), name="held", learners="1:2", start_with=1)
     trains(job)

@@ -1,4 +1,4 @@
-"""A training gang is moved to other nodes while it trains: no step is lost or done twice, the weights are the same.
+"""Migration of a gang while it trains: no step is lost or repeated, and the weights are the same.
 
 Real engine, guardians, learners and `kill -9`; the nodes are this machine's CPU slots under two names.
 """
@@ -24,7 +24,7 @@ from tests.whole.site import Site, kill, until
 Build = Callable[..., Site]
 SAMPLES, EPOCHS = 101, 30
 SLEEPS = "import time\ntime.sleep(1000)\n"
-# Who comes to join waits in its rehearsal until the file `come` is there; with `fail` it raises an error of its own.
+# A joining learner waits in its rehearsal until the file `come` is there; with `fail` it raises an error of its own.
 # Two jobs draw the same order of samples, so that their weights can be compared.
 WAIT = """
             while run.internals.is_joining and not (out / "come").exists():
@@ -43,7 +43,7 @@ TOGETHER = "Its 2 learners fit on one node ({}) now and train faster there."
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one learner has trained, to which nothing happened."""
+    """Weights trained by one undisturbed learner."""
     options: dict[str, Any] = {
         "learners_max": 2,
         "framework": "torch",
@@ -58,7 +58,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def apart(here: Site) -> tuple[Job, Job, Job]:
-    """A gang of two on two nodes of two, and the jobs beside it: on n1, on n2."""
+    """Submit a gang of two on two nodes of two, and the jobs beside it: on n1, on n2."""
     beside = [here.submit(SLEEPS, name=name, gpus="1", placement="spread") for name in ("left", "right")]
     until(lambda: [nodes_of(here, one) for one in beside] == [["n1"], ["n2"]], "there is a job on each node")
     gang = here.submit(GATED, name="gang", gpus="2", outputs="weights", framework="torch", checkpoint_every=0)
@@ -91,7 +91,7 @@ def weights_in(folder: Path) -> dict[str, Any]:
 
 
 def assert_whole(here: Site, gang: Job, weights: dict[str, Any]) -> None:
-    """It ends, and has trained what one learner has trained to which nothing happened."""
+    """Assert that the gang ends with the weights of one undisturbed learner."""
     go(gang, "hurry")
     gang.wait(90)
     check(facts(gang), gang.directory / "output", range(SAMPLES), EPOCHS)
@@ -106,9 +106,7 @@ def moves(here: Site, job: Job) -> list[tuple[int, int, str]]:
 
 
 @exhaustive
-def test_a_gang_goes_together_on_one_node_while_it_trains_also_when_the_engine_is_killed_meanwhile(
-    site: Build, weights: dict[str, Any]
-) -> None:
+def test_gang_consolidates_on_one_node_despite_an_engine_kill(site: Build, weights: dict[str, Any]) -> None:
     here = site(slots=2, nodes=2)
     gang, left, right = apart(here)
     before = here.learners(gang)
@@ -131,7 +129,7 @@ def test_a_gang_goes_together_on_one_node_while_it_trains_also_when_the_engine_i
     assert {one.code for one in facts(gang) if one.kind is FactKind.LEARNER_DOWN} == {0}, "all left by themselves"
 
 
-def test_a_gang_makes_room_for_one_that_waits_for_a_whole_node(site: Build, weights: dict[str, Any]) -> None:
+def test_gang_moves_for_a_job_that_needs_a_whole_node(site: Build, weights: dict[str, Any]) -> None:
     here = site(slots=2, nodes=2)
     gang, left, right = apart(here)
     go(gang, "come")
@@ -156,14 +154,14 @@ def test_a_gang_makes_room_for_one_that_waits_for_a_whole_node(site: Build, weig
 
 
 @pytest.mark.parametrize("how", each_nth(["killed", "its own error"], 2))
-def test_a_move_to_which_nobody_comes_is_given_up_and_costs_nothing(
+def test_migration_without_joining_learners_is_abandoned_at_no_cost(
     site: Build, weights: dict[str, Any], how: str
 ) -> None:
     here = site(slots=2, nodes=2)
     gang, left, right = apart(here)
     before = here.learners(gang)
     left.cancel()
-    new = until(lambda: here.learners(gang).keys() - before.keys(), "somebody is to join")
+    new = until(lambda: here.learners(gang).keys() - before.keys(), "a learner is to join")
     [joiner] = new
     if how == "killed":
         kill(here.learners(gang)[joiner])

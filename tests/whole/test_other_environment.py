@@ -42,7 +42,7 @@ print('only here', only_here.WORD)
 
 
 def other_environment(folder: Path) -> Path:
-    """An environment with torch in it (this one's, by a path file) and a module of its own, without our package."""
+    """Create an environment with torch (this one's, by a path file) and a module of its own, without our package."""
     venv.create(folder, with_pip=False, symlinks=True)
     packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     (packages / "torch.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")

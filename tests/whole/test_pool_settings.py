@@ -1,4 +1,4 @@
-"""What is set of a pool while it trains: a node is drained, a queue gets its share back, estimates are put to the test.
+"""Pool settings changed while jobs train: a node is drained, a queue reclaims its share, start estimates are scored.
 
 Real engines, learners and `kill -9`; the nodes are this machine's CPU slots under two names.
 """
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from tests.whole.programs import comes, leaves, training, trains, waiting_at
+from tests.whole.programs import end_brief, submit_brief, training, trains, waiting_at
 from tests.whole.site import Site, kill, until
 
 Build = Callable[..., Site]
@@ -29,12 +29,12 @@ def trains_with(here: Site, job: str, learners: int) -> bool:
 
 
 def alone(here: Site, job: str) -> dict[int, int]:
-    """The only learner that lives, or nobody."""
+    """Return the only living learner; {} if there is not exactly one."""
     found = here.learners(job)
     return found if len(found) == 1 else {}
 
 
-def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is_killed(site: Build) -> None:
+def test_drain_shrinks_elastic_jobs_despite_an_engine_kill(site: Build) -> None:
     here = site(slots=2, nodes=2)
     jobs = [
         here.submit(training(step_s=0.02), name=name, gpus="1:2", placement="spread").id for name in ("left", "right")
@@ -77,7 +77,7 @@ def test_a_drain_shrinks_two_elastic_jobs_and_kills_none_also_when_the_engine_is
     until(lambda: not here.orphans(), "no process is left", 20)
 
 
-def test_a_gang_that_waits_for_a_cordoned_node_stops_nobody_and_starts_once_it_is_back(site: Build) -> None:
+def test_gang_waiting_for_a_cordoned_node_preempts_no_job(site: Build) -> None:
     here = site(slots=2, nodes=2)
     here.terminal("jupyter", "dlaas", "pool", "--order", "fifo")
     here.terminal("jupyter", "dlaas", "cordon", "n1")
@@ -98,7 +98,7 @@ def test_a_gang_that_waits_for_a_cordoned_node_stops_nobody_and_starts_once_it_i
     until(lambda: here.job(large).status == "COMPLETED", "the gang had all four")
 
 
-def test_a_job_that_cannot_shrink_moves_to_another_node_and_goes_on_at_its_step(site: Build) -> None:
+def test_drained_job_that_cannot_shrink_moves_and_continues(site: Build) -> None:
     here = site(slots=1, nodes=2)
     job = here.submit(training(step_s=0.05), name="single", gpus="1", checkpoint_every="1s")
     trains(job, 8)
@@ -115,7 +115,7 @@ def test_a_job_that_cannot_shrink_moves_to_another_node_and_goes_on_at_its_step(
     job.cancel()
 
 
-def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Build) -> None:
+def test_queue_reclaims_its_share_from_a_borrower_at_a_checkpoint(site: Build) -> None:
     here = site(slots=2)
 
     def dlaas(*words: str) -> str:
@@ -127,22 +127,22 @@ def test_a_queue_takes_its_share_back_from_a_borrower_at_a_checkpoint(site: Buil
     borrower = here.submit(training(step_s=0.2), name="borrower", gpus="2", checkpoint_every="1s")
     trains(borrower)
 
-    owner = comes(here, "owner", "2", queue="research")
+    owner = submit_brief(here, "owner", "2", queue="research")
     waiting, _ = waiting_at(borrower)
     assert "Preempted: owner-2" in waiting.reason
     assert "takes back for its queue research what default had borrowed of it. Nothing was lost" in waiting.reason
-    leaves(here, owner)
-    until(lambda: borrower.status == "PROCESSING", "the borrower goes on", 60)
+    end_brief(here, owner)
+    until(lambda: borrower.status == "PROCESSING", "the borrower continues", 60)
     assert here.job(borrower.id).view.restarts == 0
     borrower.cancel()
 
 
-def test_what_a_job_was_told_of_its_start_is_put_to_the_test_when_it_starts(site: Build) -> None:
+def test_start_estimate_is_scored_when_the_job_starts(site: Build) -> None:
     here = site(slots=2)
     first = here.submit(training(epochs=40, step_s=0.05), name="first", gpus="2")
     trains(first)
     second = here.submit("print('done')\n", name="second", gpus="2")
-    until(lambda: "Expected to start in" in second.view.reason, "it is told when it starts")
+    until(lambda: "Expected to start in" in second.view.reason, "it has a start estimate")
     assert "Waiting: needs 2 CPU slots at once" in second.story()
     kill(here.engine_pid())
 

@@ -1,4 +1,4 @@
-"""Whether it matters how close together a gang sits is measured while it trains, and counts when it starts again."""
+"""Sensitivity to locality: measured while a gang trains, and used when it starts again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nodes_of(here: Site, job: Job) -> list[str]:
 
 
 @exhaustive
-def test_only_who_was_measured_to_talk_in_small_parts_starts_again_on_seats_further_apart(site: Build) -> None:
+def test_only_jobs_insensitive_to_locality_restart_on_distant_seats(site: Build) -> None:
     here = site(slots=2, nodes=2)
     here.terminal("jupyter", "dlaas", "pool", "--placement", "topology")
     large, even = (here.submit(text, name=name, gpus="2") for name, text in (("large", LARGE), ("even", EVEN)))
@@ -46,8 +46,10 @@ def test_only_who_was_measured_to_talk_in_small_parts_starts_again_on_seats_furt
     until(lambda: [nodes_of(here, one) for one in beside] == [["n1"], ["n2"]], "there is a job on each node")
 
     large.resume()
-    told = until(lambda: "on one node" in here.job(large.id).view.reason and here.job(large.id).view.reason, "it waits")
-    assert "Waits for seats on one node; takes them further apart after 2 min." in told
+    reason = until(
+        lambda: "on one node" in here.job(large.id).view.reason and here.job(large.id).view.reason, "it waits"
+    )
+    assert "Waits for seats on one node; takes them further apart after 2 min." in reason
     even.resume()
     until(lambda: even.status == "PROCESSING", "it does not wait")
 

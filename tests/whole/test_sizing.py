@@ -1,4 +1,4 @@
-"""A job changes its size by itself: by how fast it is, by its program, by its schedule. Real processes."""
+"""Size changes that the job itself causes: by its throughput, its program, its schedule. Real processes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BUSY_SAMPLES = "torch.nn.functional.mse_loss(time.sleep(0.004 * len({of})) or "
     [(GANG_LIGHTNING, "batch[0]"), (GANG_TRANSFORMERS, "labels")],
     ids=["lightning", "transformers"],
 )
-def test_a_framework_that_shares_out_its_batches_finds_its_size_by_itself(site: Build, source: str, of: str) -> None:
+def test_framework_job_with_divided_batches_is_autoscaled(site: Build, source: str, of: str) -> None:
     here = site(slots=2)
     source = source.replace("torch.nn.functional.mse_loss(", BUSY_SAMPLES.format(of=of))
     busy = source.replace("epochs=6", "epochs=6000").replace("time.sleep(0.1)", "pass")
@@ -107,7 +107,7 @@ def test_a_program_asks_for_another_size_while_it_trains(site: Build) -> None:
     job.cancel()
 
 
-def test_a_size_that_a_program_may_not_have_is_its_error_and_says_what_it_may(site: Build) -> None:
+def test_size_request_outside_the_range_raises_in_the_program(site: Build) -> None:
     here = site(slots=2)
     job = here.submit(program("run.request_gpus(7)"), name="greedy", gpus="1:2")
 
@@ -138,13 +138,11 @@ def test_a_schedule_is_followed_over_deaths_of_engine_and_guardian(site: Build) 
 
 
 @pytest.mark.parametrize("elastic", ["manual", "auto"])
-def test_a_program_whose_learners_would_share_nothing_is_kept_at_one_until_a_person_wants_more(
-    site: Build, elastic: str
-) -> None:
+def test_independent_learners_stay_at_one_until_a_user_scales(site: Build, elastic: str) -> None:
     here = site(slots=2)
     source = program(apart=0.02).replace("model, opt = run.prepare(model, opt)", "")
     job = here.submit(source, name="apart", gpus="1:2", elastic=elastic)
-    until(lambda: [note for note in here.job(job.id).view.notes if "train apart" in note.text], "it is told")
+    until(lambda: [note for note in here.job(job.id).view.notes if "train apart" in note.text], "it is reported")
     settled(here, job, 1)
 
     view = here.job(job.id).view
@@ -174,7 +172,7 @@ def test_a_job_that_could_never_choose_is_refused_at_submit(site: Build, source:
         site(slots=2).submit(source, name="auto", gpus=gpus, elastic="auto")
 
 
-def test_a_job_that_is_to_grow_later_begins_with_the_least(site: Build) -> None:
+def test_scheduled_job_starts_at_its_minimum_size(site: Build) -> None:
     here = site(slots=2)
     later = here.submit(program(), name="later", gpus="1:2", schedule="epoch 90000: 2 gpus")
     sooner = here.submit(program(), name="sooner", gpus="1:2", schedule="epoch 0: 2 gpus, epoch 90000: 1 gpu")
@@ -200,7 +198,7 @@ def test_a_schedule_that_cannot_be_followed_is_refused_at_submit(
         site(slots=2).submit(program(), name="plan", gpus="1:2", **options)
 
 
-def test_a_program_that_keeps_nothing_does_not_begin_anew_when_a_device_becomes_free(site: Build) -> None:
+def test_job_without_checkpoint_is_not_restarted_to_grow(site: Build) -> None:
     here = site(slots=2)
     first = here.submit(BRIEF.replace("enough", "first"), name="first")
     job = here.submit(BRIEF, name="plain", gpus="1:2")
@@ -211,7 +209,7 @@ def test_a_program_that_keeps_nothing_does_not_begin_anew_when_a_device_becomes_
     then = here.submit("print('trains')\n", name="then")
     until(lambda: then.status == "COMPLETED", "it found the device free")
 
-    assert here.learners(job) == learners, "it goes on as it was"
+    assert here.learners(job) == learners, "it continues unchanged"
     assert "another size would restart it from the beginning" in here.job(job.id).view.reason
     job.halt()
     until(lambda: job.status == "HALTED", "it has left")

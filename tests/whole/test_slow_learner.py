@@ -1,4 +1,4 @@
-"""A learner that holds its gang up is replaced while the others train: on a free slot, and without a lost step."""
+"""Straggler: it is replaced on a free slot while the others train, without a lost step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SLOW = LIVE.replace(
 ).replace("me = os", "out.mkdir(exist_ok=True)\nme = os")
 
 
-def test_who_holds_the_others_up_is_replaced_and_each_sample_is_trained_once(site: Build) -> None:
+def test_straggler_is_replaced_and_each_sample_is_trained_once(site: Build) -> None:
     here = site(slots=4)
     gang = here.submit(SLOW, name="gang", gpus="1:3", start_with=3, framework="torch", checkpoint_every=0)
 
-    until(lambda: "Learner 0 on" in gang.story(), f"it is told who is slow\n{gang.story()}", 60)
+    until(lambda: "Learner 0 on" in gang.story(), f"the straggler is reported\n{gang.story()}", 60)
     until(lambda: here.job(gang.id).view.transition is None, "the replacement is there", 30)
     until(lambda: len(here.learners(gang.id)) == 3, "the slow one is gone", 30)
     (gang.directory / "output" / "hurry").touch()

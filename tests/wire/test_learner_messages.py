@@ -163,7 +163,7 @@ def test_defaults_are_left_out() -> None:
         (b"\xff", "message: is no JSON"),
     ],
 )
-def test_a_damaged_message_is_refused_by_name_and_skipped_by_the_guardian(line: bytes, text: str) -> None:
+def test_damaged_message_is_refused_and_skipped_by_the_guardian(line: bytes, text: str) -> None:
     log: list[str] = []
 
     with pytest.raises(Invalid, match=f"^{text}"):

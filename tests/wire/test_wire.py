@@ -43,7 +43,7 @@ INSIDE: Mapping[str, tuple[str, type]] = {
 }
 
 
-def test_the_files_are_what_the_records_say() -> None:
+def test_golden_files_equal_the_records() -> None:
     on_disk = {path.name: load(path.name) for path in HERE.glob("*.json")}
 
     assert on_disk == made()
@@ -72,12 +72,12 @@ def test_a_log_frame_counts_bytes_not_characters() -> None:
 
 @pytest.mark.parametrize("kind", [int, float])
 @pytest.mark.parametrize("number", ["1" + 400 * "0", "-1" + 400 * "0", "9007199254740993", "-9007199254740993"])
-def test_a_number_that_is_not_the_same_everywhere_is_refused_by_its_name(kind: type, number: str) -> None:
+def test_non_portable_number_is_refused_by_its_name(kind: type, number: str) -> None:
     with pytest.raises(Invalid, match=r"^learners: .* is out of range$"):
         decode(kind, json.loads(number), where="learners")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
-def test_what_is_no_number_is_refused_by_its_name(number: str) -> None:
+def test_non_number_is_refused_by_its_name(number: str) -> None:
     with pytest.raises(Invalid, match=r"^share: .* is out of range$"):
         decode(float, json.loads(number), where="share")

@@ -1,4 +1,4 @@
-"""`python -m dlaas_server.sim TRACE --pool 16x8 --order fifo-skip`: replay a trace and print what came of it.
+"""`python -m dlaas_server.sim TRACE --pool 16x8 --order fifo-skip`: replay a trace and print the results.
 
 `python -m dlaas_server.sim history --order las` replays the pool's own past; `… pack-spread` and others print
 experiments beside their references.
@@ -16,7 +16,7 @@ from pathlib import Path
 from dlaas_server.core.placement.gang_placement import Layout
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy, Share
-from dlaas_server.sim.experiments.calibration import Foretold, part_of, said_of, scores
+from dlaas_server.sim.experiments.calibration import WithEstimates, part_of, scores, scores_table
 from dlaas_server.sim.experiments.fill_cluster import filled_json, filled_table
 from dlaas_server.sim.experiments.fragmentation import filled_by
 from dlaas_server.sim.experiments.registry import EXPERIMENTS
@@ -44,10 +44,12 @@ POOL = re.compile(
 
 
 def pool_of(text: str) -> tuple[NodeSpec, ...]:
-    """`16x8,cpus=32,mem_gb=128`: 16 nodes with 8 GPUs, 32 CPUs and 128 GB each."""
+    """Parse `16x8,cpus=32,mem_gb=128`: 16 nodes with 8 GPUs, 32 CPUs and 128 GB each."""
     found = POOL.fullmatch(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no pool: say NODESxGPUS, as in 16x8 or 16x8,cpus=32,mem_gb=128")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid pool: use NODESxGPUS, as in 16x8 or 16x8,cpus=32,mem_gb=128"
+        )
     rest = dict(part.split("=") for part in found["rest"].split(",") if part)
     count, width = int(found["nodes"]), len(found["nodes"])
     return tuple(
@@ -64,63 +66,63 @@ def pool_of(text: str) -> tuple[NodeSpec, ...]:
 
 
 def share(text: str) -> tuple[str, Share]:
-    """`research=60`: the queue is guaranteed so many devices."""
+    """Parse `research=60`: 60 devices are guaranteed to the queue."""
     name, _, count = text.rpartition("=")
     if not name or not count.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: say QUEUE=DEVICES, as in research=60")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid share: use QUEUE=DEVICES, as in research=60")
     return name, Share(guaranteed=int(count))
 
 
 def part(text: str) -> tuple[float, float]:
-    """`0.5:1`: the second half of the jobs."""
+    """Parse `0.5:1`: the second half of the jobs."""
     begin, _, end = text.partition(":")
     try:
         found = float(begin), float(end)
     except ValueError:
         found = 1.0, 0.0
     if not 0 <= found[0] < found[1] <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no part: say FROM:TO between 0 and 1, as in 0.5:1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid part: use FROM:TO between 0 and 1, as in 0.5:1")
     return found
 
 
 def sigma(text: str) -> float:
-    """A standard deviation."""
+    """Parse a standard deviation."""
     value = float(text)
     if not 0 <= value <= 10:
-        raise argparse.ArgumentTypeError(f"{text} is no σ: say a number between 0 and 10")
+        raise argparse.ArgumentTypeError(f"{text} is not a valid σ: use a number between 0 and 10")
     return value
 
 
 def fraction(text: str) -> float:
-    """A part of a whole."""
+    """Parse a fraction."""
     value = float(text)
     if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no part of a whole: say a number between 0 and 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a valid share: use a number between 0 and 1")
     return value
 
 
 def seconds(text: str) -> float:
-    """A time that is not negative; whole ones stay whole, so that whole traces keep whole times."""
+    """Parse a duration in seconds; whole numbers stay int, so that integer traces keep integer times."""
     value = float(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time in seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a valid time in seconds")
     return int(value) if value == int(value) else value
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m dlaas_server.sim", description="Replay a trace of jobs in virtual time and say what came of it."
+    """Return the parser of the command line."""
+    command = argparse.ArgumentParser(
+        prog="python -m dlaas_server.sim", description="Replay a trace of jobs in virtual time and report the results."
     )
-    made.add_argument(
+    command.add_argument(
         "trace",
-        help=f"a CSV file, known by its header; history (the pool's own past); or one of {', '.join(EXPERIMENTS)}",
+        help=f"a CSV file, identified by its header; history (the pool's own past); or one of {', '.join(EXPERIMENTS)}",
     )
-    made.add_argument("--part", type=part, metavar="FROM:TO", help="only these jobs: 0.5:1 is the second half")
-    made.add_argument(
-        "--pool-dir", type=Path, metavar="DIR", help="whose history is replayed (default: the pool 'local')"
+    command.add_argument("--part", type=part, metavar="FROM:TO", help="only these jobs: 0.5:1 is the second half")
+    command.add_argument(
+        "--pool-dir", type=Path, metavar="DIR", help="pool whose history is replayed (default: the pool 'local')"
     )
-    pool = made.add_mutually_exclusive_group()
+    pool = command.add_mutually_exclusive_group()
     pool.add_argument(
         "--pool",
         type=pool_of,
@@ -128,61 +130,70 @@ def parser() -> argparse.ArgumentParser:
         help="nodes x GPUs of each (default 16x8; for Pollux 16x4, for Muri 8x8)",
     )
     pool.add_argument("--nodes", type=Path, metavar="FILE.csv", help="a list of nodes")
-    who = made.add_mutually_exclusive_group()
-    who.add_argument("--order", choices=ORDERS, help="an order of our own (default shortest)")
-    who.add_argument(
-        "--rules", choices=sorted({*RULES, *MURI, *POLLUX, *FILLERS}), help="the rules of another simulator"
+    policy = command.add_mutually_exclusive_group()
+    policy.add_argument("--order", choices=ORDERS, help="order of the pool's own scheduler (default shortest)")
+    policy.add_argument(
+        "--rules", choices=sorted({*RULES, *MURI, *POLLUX, *FILLERS}), help="rules of another simulator"
     )
-    made.add_argument("--placement", choices=[layout.value for layout in Layout], help="where gangs sit (default pack)")
-    made.add_argument(
-        "--restart-s", type=seconds, default=0, help="what a preempted job pays when it starts again (default 0)"
+    command.add_argument(
+        "--placement", choices=[layout.value for layout in Layout], help="placement of gangs (default pack)"
     )
-    made.add_argument(
+    command.add_argument(
+        "--restart-s", type=seconds, default=0, help="time that a preempted job loses when it restarts (default 0)"
+    )
+    command.add_argument(
         "--estimate-error",
         type=sigma,
         default=0.0,
         metavar="SIGMA",
         help="expected lengths are wrong by a log-normal factor with this σ (default 0: exact)",
     )
-    made.add_argument(
-        "--share", type=share, action="append", default=[], metavar="QUEUE=DEVICES", help="what --order fair guarantees"
+    command.add_argument(
+        "--share",
+        type=share,
+        action="append",
+        default=[],
+        metavar="QUEUE=DEVICES",
+        help="devices guaranteed to a queue with --order fair",
     )
-    made.add_argument(
+    command.add_argument(
         "--against",
         action="append",
         default=[],
         choices=sorted({*ORDERS, *RULES, *MURI}),
         metavar="NAME",
-        help="another order or other rules, beside it in the table and over it in the picture; may be given again",
+        help="another order or other rules to compare with, in the table and the plot; may be repeated",
     )
-    made.add_argument(
+    command.add_argument(
         "--score-starts",
         action="store_true",
-        help="tell each job that waits when it will start, and say how often that was right",
+        help="make a start estimate for each waiting job, and report how often it was right",
     )
-    made.add_argument(
+    command.add_argument(
         "--spot-share",
         type=fraction,
         default=0.0,
         metavar="SHARE",
-        help="this part of the jobs, drawn by chance, are spot jobs; they are told apart in the table (default 0)",
+        help="this share of the jobs, drawn at random, are spot jobs, with rows of their own in the table (default 0)",
     )
-    made.add_argument("--no-preemption", action="store_true", help="nobody who runs is stopped")
-    made.add_argument("--workload", type=int, help="which of several workloads in the file")
-    made.add_argument("--seed", type=int, default=0, help="for what is drawn by chance (default 0)")
-    made.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    made.add_argument("--jobs-csv", type=Path, metavar="OUT.csv", help="write one line per job")
-    made.add_argument("--plot", type=Path, metavar="OUT.png", help="draw GPUs in use, jobs waiting, completion times")
-    return made
+    command.add_argument("--no-preemption", action="store_true", help="never preempt running jobs")
+    command.add_argument("--workload", type=int, help="workload to replay, if the file has several")
+    command.add_argument("--seed", type=int, default=0, help="seed of random numbers (default 0)")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    command.add_argument("--jobs-csv", type=Path, metavar="OUT.csv", help="write one line per job")
+    command.add_argument(
+        "--plot", type=Path, metavar="OUT.png", help="plot GPUs in use, waiting jobs and completion times"
+    )
+    return command
 
 
 def layout(options: argparse.Namespace) -> Layout:
-    """Where gangs sit."""
+    """Return the placement."""
     return Layout(options.placement or Layout.PACK)
 
 
 def filled(options: argparse.Namespace, trace: Trace) -> str | None:
-    """What is printed of pods that share GPUs: they fill a pool and stay, unless an order is named for them."""
+    """Return the output for pods that share GPUs: they fill a pool and never end, unless an order is given."""
     if not fills(options, trace):
         return None
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
@@ -194,7 +205,7 @@ def filled(options: argparse.Namespace, trace: Trace) -> str | None:
 
 
 def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) -> tuple[str, Replay]:
-    """Replay what the command line asks for: the policy's name and what came of it."""
+    """Replay the trace by the options. Return the policy's name and the result."""
     if trace.format == "pollux" or options.rules in POLLUX:
         return _pollux(trace, options)
     if options.rules in MURI:
@@ -218,7 +229,7 @@ def run(options: argparse.Namespace, trace: Trace, nodes: Sequence[NodeSpec]) ->
 
 
 def _pollux(trace: Trace, options: argparse.Namespace) -> tuple[str, Replay]:
-    """Workloads whose jobs run by measured profiles: rules of their own, or our core's sizes."""
+    """Run a workload whose jobs have measured profiles, under its rules or with our core's sizes."""
     try:
         from dlaas_server.sim.pollux.workload import RULES as OF_POLLUX
         from dlaas_server.sim.pollux.workload import play
@@ -233,7 +244,7 @@ def _pollux(trace: Trace, options: argparse.Namespace) -> tuple[str, Replay]:
 
 
 def replayed(options: argparse.Namespace, trace: Trace, past: Past | None) -> dict[str, Replay]:
-    """Each policy that is asked for, by name; first what really was, where it is the pool's own past."""
+    """Return the results of all requested policies, by name; of a history, first what really happened."""
     usual = pool_of("8x8" if trace.format == "muri" else "16x8")
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or (past.nodes if past else usual)
     results = {"as it was": past.as_it_was} if past else {}
@@ -247,7 +258,7 @@ def replayed(options: argparse.Namespace, trace: Trace, past: Past | None) -> di
 
 
 def scored(options: argparse.Namespace, trace: Trace) -> str:
-    """How good start estimates are in this trace."""
+    """Return the scores of start estimates in this trace."""
     nodes = read_nodes(options.nodes) if options.nodes else options.pool or pool_of("16x8")
     policy = Policy(
         order=options.order or "shortest",
@@ -264,13 +275,13 @@ def scored(options: argparse.Namespace, trace: Trace) -> str:
         seed=options.seed,
         lends=has_spot(trace),
     )
-    rule = Foretold(core, options.estimate_error)
+    rule = WithEstimates(core, options.estimate_error)
     replay(trace, sum(node.gpus for node in nodes), rule, restart_s=options.restart_s)
-    return f"{trace.name}, {policy.order}, start estimates\n{said_of(scores(rule.told))}"
+    return f"{trace.name}, {policy.order}, start estimates\n{scores_table(scores(rule.estimates))}"
 
 
 def answer(options: argparse.Namespace, given: Collection[str]) -> str:
-    """What is printed. Raises DlaasError, OSError."""
+    """Return the output. Raises DlaasError, OSError."""
     past = read_past(options.pool_dir or pool_directory()) if options.trace == "history" else None
     trace = past.trace if past else read_trace(Path(options.trace), options.workload)
     if options.part:
@@ -278,7 +289,7 @@ def answer(options: argparse.Namespace, given: Collection[str]) -> str:
     if options.spot_share:
         trace = marked(trace, options.spot_share, options.seed)
     if has_spot(trace) and any(name not in ORDERS for name in policies(options, trace)):
-        raise Unrunnable("others' rules know no spot jobs: name an --order")
+        raise Unrunnable("rules of other simulators have no spot jobs: choose an --order")
     check_replay(given, options, trace)
     full = filled(options, trace)
     if full is not None:
@@ -300,25 +311,25 @@ def answer(options: argparse.Namespace, given: Collection[str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0; or 2 and one sentence where the trace, the nodes or a file do not hold."""
-    made = parser()
-    options = made.parse_args(argv)
-    given = {name for name, value in vars(options).items() if value != made.get_default(name)}
+    """Run the command. Return 0; or 2, with a sentence, if the trace, the nodes or a file are invalid."""
+    command = parser()
+    options = command.parse_args(argv)
+    given = {name for name, value in vars(options).items() if value != command.get_default(name)}
     try:
         with collector_at_rest():
             if options.trace in EXPERIMENTS:
                 check_experiment(given, options.trace)
-                said = EXPERIMENTS[options.trace](options.seed)
+                text = EXPERIMENTS[options.trace](options.seed)
             else:
-                said = answer(options, given)
-        print(said)
+                text = answer(options, given)
+        print(text)
     except (DlaasError, OSError) as error:
-        print(f"sim: {_said(error)}", file=sys.stderr)
+        print(f"sim: {_message(error)}", file=sys.stderr)
         return 2
     return 0
 
 
-def _said(error: DlaasError | OSError) -> str:
+def _message(error: DlaasError | OSError) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         what = f"{error.filename}: {error.strerror}"
         if isinstance(error, FileNotFoundError):

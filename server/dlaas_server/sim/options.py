@@ -1,4 +1,4 @@
-"""Which options of the command go with what is replayed: one that nobody would heed is refused in a sentence."""
+"""Check of the command's options: one that the replay would ignore is refused."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ _OF_ALL: Final = frozenset(
 )
 _OF_OURS: Final = frozenset({"placement", "restart_s", "estimate_error", "no_preemption", "score_starts", "spot_share"})
 _OF_OTHERS: Final = {"tiresias": frozenset({"restart_s"}), "ffdl": frozenset({"restart_s"})}
-"""What others' rules heed beside; those that are missing, nothing."""
+"""Additional options of other schedulers' rules; missing rules have none."""
 _OF_THE_WORLD: Final = frozenset({"restart_s", "spot_share"})
-"""They say what happens, not how it is decided: all policies of one table heed them, or none."""
+"""Options that change the events, not the decisions: all policies of one table support them, or none."""
 _OF_FILLING: Final = _OF_ALL - {"against", "jobs_csv", "plot"}
 _NOT_SCORED: Final = frozenset({"against", "json", "jobs_csv", "plot"})
 
 
 def fills(options: argparse.Namespace, trace: Trace) -> bool:
-    """Whether pods fill a pool and stay: no times, no order."""
-    is_told = bool(options.order or options.rules)
-    return options.rules in FILLERS or (not is_told and trace.format.startswith("openb-pods"))
+    """Return whether pods fill a pool and never end: no times, no order."""
+    is_chosen = bool(options.order or options.rules)
+    return options.rules in FILLERS or (not is_chosen and trace.format.startswith("openb-pods"))
 
 
 def policies(options: argparse.Namespace, trace: Trace) -> list[str]:
-    """The orders and others' rules that are replayed, first the one that was asked for first."""
+    """Return the orders and rules to replay, in the order of the command line."""
     usual = "elastic" if trace.format == "pollux" else "shortest"
     return [options.rules or options.order or usual, *options.against]
 
 
-def _heeded(policy: str) -> frozenset[str]:
+def _supported(policy: str) -> frozenset[str]:
     if policy in ORDERS:
         return _OF_OURS | {"share"} if policy == "fair" else _OF_OURS
     return _OF_OTHERS.get(policy.partition(":")[0], frozenset())
 
 
 def check_experiment(given: Collection[str], name: str) -> None:
-    """Raise Unrunnable where more than a seed was said of an experiment, of which all is fixed."""
+    """Raise Unrunnable if options besides the seed were given for an experiment, whose settings are fixed."""
     _refuse(f"the experiment {name}", set(given) - {"trace", "seed"})
 
 
 def check_replay(given: Collection[str], options: argparse.Namespace, trace: Trace) -> None:
-    """Raise Unrunnable where an option was given that nothing of this replay heeds."""
+    """Raise Unrunnable if an option was given that this replay ignores."""
     source = {"pool_dir"} if options.trace == "history" else {"workload"}
     if fills(options, trace):
         named = set() if options.rules else {"placement"}
-        _refuse("a pool that is filled", set(given) - _OF_FILLING - source - named, ", or name an --order")
+        _refuse("a pool that is filled", set(given) - _OF_FILLING - source - named, ", or choose an --order")
         return
     names = policies(options, trace)
     if options.score_starts:
         _refuse("--score-starts", _NOT_SCORED & set(given))
     for name in names:
-        of_the_world = _OF_THE_WORLD & set(given) - _heeded(name)
+        of_the_world = _OF_THE_WORLD & set(given) - _supported(name)
         _refuse(name, of_the_world, _hint(name, of_the_world))
-    ignored = set(given) - _OF_ALL - source - frozenset[str]().union(*map(_heeded, names))
+    ignored = set(given) - _OF_ALL - source - frozenset[str]().union(*map(_supported, names))
     _refuse(" beside ".join(names), ignored, _hint(names[0], ignored))
 
 
 def _hint(policy: str, ignored: Collection[str]) -> str:
     if "share" in ignored:
-        return ", or name --order fair"
-    return "" if policy in ORDERS or policy == "elastic" or policy.startswith("pollux:") else ", or name an --order"
+        return ", or choose --order fair"
+    return "" if policy in ORDERS or policy == "elastic" or policy.startswith("pollux:") else ", or choose an --order"
 
 
-def _refuse(who: str, ignored: Iterable[str], hint: str = "") -> None:
+def _refuse(subject: str, ignored: Iterable[str], hint: str = "") -> None:
     options = [f"--{name.replace('_', '-')}" for name in sorted(ignored)]
     if options:
         them = "it" if len(options) == 1 else "them"
-        raise Unrunnable(f"{who} takes no {' and no '.join(options)}: leave {them} out{hint}")
+        raise Unrunnable(f"{subject} takes no {' and no '.join(options)}: leave {them} out{hint}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dlaas_server.core.scheduling.scheduler import Policy
-from dlaas_server.sim.experiments.calibration import Foretold, Told, part_of, scores
+from dlaas_server.sim.experiments.calibration import ScoredEstimate, WithEstimates, part_of, scores
 from dlaas_server.sim.experiments.fairness import fairness_outcome
 from dlaas_server.sim.experiments.queues import TRACES
 from dlaas_server.sim.replay.event_loop import replay
@@ -38,16 +38,16 @@ class Slice:
     part: tuple[float, float]
     width: int = 8
 
-    def told(self, order: str, most: int) -> tuple[int, list[Told]]:
+    def told(self, order: str, most: int) -> tuple[int, list[ScoredEstimate]]:
         """How many jobs waited; what so many of them, drawn with SEED, were told, and when they started."""
         waited = self._replayed(order, ()).waited
         asked = random.Random(SEED).sample(range(waited), min(most, waited))
-        return waited, self._replayed(order, frozenset(asked)).told
+        return waited, self._replayed(order, frozenset(asked)).estimates
 
-    def _replayed(self, order: str, asked: Container[int]) -> Foretold:
+    def _replayed(self, order: str, asked: Container[int]) -> WithEstimates:
         nodes = tuple(NodeSpec(name=f"n{i:03}", gpus=self.width) for i in range(self.gpus // self.width))
         core = ByCore(nodes, Policy(order=order), restart_s=RESTART_S, estimate_error=SPREAD, seed=SEED)
-        rule = Foretold(core, SPREAD, asked)
+        rule = WithEstimates(core, SPREAD, asked)
         replay(part_of(read_trace(self.path), *self.part), self.gpus, rule, restart_s=RESTART_S)
         return rule
 
@@ -99,12 +99,12 @@ def _calibration(order: str) -> list[Line]:
     return lines
 
 
-def _of_all(shares: list[float], each: list[tuple[int, list[Told]]]) -> float:
+def _of_all(shares: list[float], each: list[tuple[int, list[ScoredEstimate]]]) -> float:
     """The share among all that waited: a slice counts by how many did, however many of them were asked."""
     return sum(share * waited for share, (waited, _) in zip(shares, each, strict=True)) / sum(w for w, _ in each)
 
 
-def _shares(told: list[Told]) -> tuple[float, float]:
+def _shares(told: list[ScoredEstimate]) -> tuple[float, float]:
     found = scores(told)
     return found.close, found.held_most
 

@@ -1,4 +1,4 @@
-"""The curves that autoscalers are judged on: throughput over learners, known exactly."""
+"""Scaling curves for judging autoscalers: exact throughput over the number of learners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILES: Final = Path(__file__).parent.parent / "traces" / "pollux_profiles"
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Steps per second at each size from 1 on, the batch being the same."""
+    """Steps per second at each size from 1 on, with a constant batch."""
 
     name: str
     family: str
@@ -26,15 +26,15 @@ class Curve:
 
     @property
     def high(self) -> int:
-        """The largest size."""
+        """Return the largest size."""
         return len(self.rates)
 
     def best(self, condition: Condition) -> int:
-        """The oracle: the size with the best true value of the same condition."""
+        """Return the size with the best true value of this condition (the oracle)."""
         return best_size(dict(enumerate(self.rates, start=1)), condition)
 
     def faster(self, factor: float) -> Curve:
-        """The same shape, on another device."""
+        """Return the same shape on another device."""
         return replace(self, rates=tuple(rate * factor for rate in self.rates))
 
 
@@ -57,7 +57,7 @@ FORMULAS: Final[tuple[tuple[str, str, Callable[[float], float]], ...]] = (
 
 
 def formulas(high: int) -> list[Curve]:
-    """Those that are formulas, up to this size."""
+    """Return the curves given by formulas, up to this size."""
     return [
         Curve(f"{name}, up to {high}", family, tuple(rate(k) for k in range(1, high + 1)))
         for family, name, rate in FORMULAS
@@ -65,8 +65,8 @@ def formulas(high: int) -> list[Curve]:
 
 
 def _of_nodes(local: float, each: float, remote: float, node: float) -> Callable[[float], float]:
-    """Nodes of 4, the batch of a learner being the same: a step is 1 and what synchronising costs, `local` on one node,
-    `remote` over several, and `each` and `node` more with each learner.
+    """Return a curve for nodes of 4, constant batch per learner: a step takes 1 plus synchronisation, `local` on
+    one node, `remote` over several, and `each` and `node` more with each learner.
 
     Source: Qiao et al., "Pollux", OSDI 2021, equations 10 and 11, nothing overlapping.
     """
@@ -92,7 +92,7 @@ def _flat(after: int) -> Callable[[float], float]:
 
 
 def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
-    """Curves of the same families whose parameters are drawn by chance: what rules are chosen on, as those that they
+    """Return curves of the same families with random parameters: rules are chosen on these, as those that they
     are judged on are not to be looked at. Nodes of 4 stand for the measured ones.
     """
     chance = random.Random(f"{seed} {high}")  # noqa: S311  # no secret
@@ -117,7 +117,7 @@ def drawn(high: int, seed: int, each: int = 6) -> list[Curve]:
 
 
 def measured(folder: Path = PROFILES) -> list[Curve]:
-    """What Pollux' authors measured on nodes of 4 GPUs: a curve per application and batch per GPU, on the fewest nodes.
+    """Return the curves that Pollux' authors measured on nodes of 4 GPUs, per application and batch per GPU.
 
     Samples per second relative to those of one GPU. Batches that were not measured at every size up to 12 are left out.
     """

@@ -1,8 +1,8 @@
-"""The autoscaler and the paper's rule on curves that are known: how near the best size they come, and how soon.
+"""The autoscaler and the paper's rule on known curves: distance from the best size, and time to reach it.
 
 Virtual time: a step takes what the curve says, with 10 % noise. A change costs both the same; the 2 steps after it are
-dropped. Ours sees the windows that a learner tells; the paper's rule windows of max(20 steps, 1 s), or as its authors'
-own code does it.
+dropped. Ours sees the windows that a learner reports; the paper's rule sees windows of max(20 steps, 1 s), or those of
+its authors' code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 WATCHED_S: Final = 10.0
-"""The longest window that is told of a job whose size is chosen."""
+"""Longest window reported for a job whose size is settled."""
 IDLE_S: Final = 0.05
 NOISE: Final = 0.1
 CONDITION: Final = Efficiency(0.1)
@@ -48,7 +48,7 @@ PART_S: Final = 180.0
 
 
 class Cutting(Protocol):
-    """Cuts the steps of one size into windows."""
+    """Division of the steps at one size into windows."""
 
     def again(self) -> None: ...
 
@@ -56,7 +56,7 @@ class Cutting(Protocol):
 
 
 class Rule(Protocol):
-    """Says after each window how large the job should be."""
+    """Rule that chooses the job's size after each window."""
 
     @property
     def windows(self) -> Cutting: ...
@@ -66,7 +66,7 @@ class Rule(Protocol):
 
 @dataclass
 class Every:
-    """Windows of so many steps, and of this time at least; all alike."""
+    """Windows with a fixed number of steps and a minimum duration."""
 
     steps: int = STEPS
     least_s: float = WINDOW_S
@@ -85,7 +85,7 @@ class Every:
 
 @dataclass
 class Searching:
-    """Ours."""
+    """Our autoscaler."""
 
     condition: Condition
     high: int
@@ -100,7 +100,7 @@ class Searching:
 
 @dataclass
 class Paper:
-    """The rule of Or et al.: grow by `spawn` while every pair of neighbouring sizes passes s > S, else go back to the
+    """Rule of Or et al.: grow by `spawn` while every pair of neighbouring sizes passes s > S, else go back to the
     smaller size of the first pair that fails; shrink below the size it began with while not the first `passes` pairs
     pass. Throughputs are plain means over all that was ever measured at a size.
 
@@ -141,7 +141,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one run went. `target_s`: per part (before and after the change), from when on the size stayed within one of
+    """Result of one run. `target_s`: per part (before and after the change), from when on the size stayed within one of
     the best one until the part's end; None: it did not.
     """
 
@@ -158,7 +158,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One curve, under both rules; `is_changing`: another one in mid-run."""
+    """Results of one curve under both rules; `is_changing`: the curve changes in mid-run."""
 
     family: str
     curve: str
@@ -169,7 +169,7 @@ class Run:
 
 @dataclass(slots=True)
 class Trained:
-    """A run in virtual time. `sizes`: from when on how many learners."""
+    """Run in virtual time. `sizes`: number of learners from each time on."""
 
     start: int
     now_s: float = 0.0
@@ -191,7 +191,7 @@ def trained(
     noise: float,
     is_over: Callable[[Trained], bool],
 ) -> Trained:
-    """Train until it is over. `rate`: steps per second at this time with so many learners."""
+    """Train until the run ends. `rate`: steps per second at this time with this number of learners."""
     run = Trained(start)
     run.sizes.append((0.0, start))
     drop = DROPPED
@@ -221,7 +221,7 @@ def trained(
 def play(
     parts: Sequence[Curve], rule: Rule, condition: Condition, chance: random.Random, *, part_s: float, noise: float
 ) -> Outcome:
-    """One run that begins with one learner: so long along each curve."""
+    """Run one training that begins with one learner and follows each curve for a while."""
     run = trained(
         lambda now_s, held: parts[min(int(now_s / part_s), len(parts) - 1)].rates[held - 1],
         rule,
@@ -258,12 +258,12 @@ Baseline = Callable[[int], Paper]
 
 
 def judged(seeds: int = 3, spawn: int = 1, groups: Sequence[Sequence[Curve]] | None = None) -> list[Run]:
-    """Each curve, still and with a change in mid-run into another of its group; 10 % noise on each step; S = 0.1."""
+    """Run each curve, constant and changing in mid-run to another of its group; 10 % noise on each step; S = 0.1."""
     return played(seeds, lambda high: Paper(high, spawn), groups or (formulas(16), formulas(32), measured()))
 
 
 def played(seeds: int, baseline: Baseline, groups: Sequence[Sequence[Curve]]) -> list[Run]:
-    """The runs that `judged` makes, beside this form of the paper's rule."""
+    """Return the runs of `judged`, compared with this form of the paper's rule."""
     found: list[Run] = []
     for group in groups:
         for curve in group:
@@ -289,22 +289,22 @@ def _run(curve: Curve, parts: Sequence[Curve], baseline: Paper, seed: float) -> 
 
 
 def times_s(outcomes: Sequence[Outcome]) -> list[float]:
-    """Times to target, of all parts; where it was not reached, the whole part."""
+    """Return the times to target of all parts; the whole part if it was not reached."""
     return [one.part_s if at_s is None else at_s for one in outcomes for at_s in one.target_s]
 
 
 def share(outcomes: Sequence[Outcome]) -> float:
-    """Part of the runs that ended within one of the best size."""
+    """Return the share of runs that ended within one of the best size."""
     return sum(one.is_hit for one in outcomes) / len(outcomes)
 
 
 def idle_s(outcomes: Sequence[Outcome]) -> float:
-    """Mean time of a run that its changes of size cost, in seconds."""
+    """Return the mean cost of a run's changes of size, in seconds."""
     return statistics.mean(IDLE_S * one.changes for one in outcomes)
 
 
 def both_s(runs: Sequence[Run]) -> tuple[float, float]:
-    """Mean time to target of ours and of the paper's rule, where both came to it; zeros, where they never did."""
+    """Return mean times to target of ours and of the paper's rule, if both reached it; zeros if no run did."""
     pairs = [
         (ours, paper)
         for run in runs
@@ -355,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(runs: Sequence[Run]) -> list[str]:
-    """Per family, and over all: hits, times to target (not reached: the whole part), what changes cost."""
+    """Return rows per family, and over all: hits, times to target (not reached: the whole part), cost of changes."""
     rows: list[tuple[str, ...]] = [HEAD]
     still = [run for run in runs if not run.is_changing]
     for family in dict.fromkeys(run.family for run in runs):

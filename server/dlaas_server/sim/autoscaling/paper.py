@@ -1,4 +1,4 @@
-"""The experiment of Or et al.: a training with a fixed size, under their rule and under ours, from several sizes on.
+"""Experiment of Or et al.: a training with a fixed size, under their rule and under ours, from several sizes on.
 
 Published and re-run are kept apart. What was published and could be read: the gains in the abstract, and the settings
 in the authors' own scripts. Of the trainings themselves (ResNet on CIFAR-10 and ImageNet, up to 60 GPUs) no times per
@@ -45,7 +45,7 @@ PUBLISHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One of the paper's trainings: the profile that stands for it, samples per step, steps in all."""
+    """Training of the paper: the profile that stands for it, samples per step, number of steps."""
 
     name: str
     profile: str
@@ -61,7 +61,7 @@ TRAININGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training from one size on, under one rule. `settled_s`: when it changed for the last time."""
+    """Result of one training from one size on, under one rule. `settled_s`: time of its last change."""
 
     start: int
     rule: str
@@ -72,7 +72,7 @@ class Case:
 
 
 def steps_of(training: Training, high: int = HIGH) -> Curve:
-    """Steps per second at each size; a learner's share that is too large for one pass is cut into several."""
+    """Return steps per second at each size; a batch share that is too large for one pass is divided."""
     try:
         from dlaas_server.sim.pollux.profiles import profile_of
     except ImportError:
@@ -89,7 +89,7 @@ def steps_of(training: Training, high: int = HIGH) -> Curve:
 
 
 def rules(high: int = HIGH) -> Mapping[str, Rule]:
-    """Their rule with the settings of their scripts; the same at once, after windows of max(20 steps, 1 s); ours."""
+    """Return their rule with the settings of their scripts, the same with windows of max(20 steps, 1 s), and ours."""
     return {
         THEIRS: Paper(high, SPAWN, staying=STAYING_STEPS, low=LOW, windows=Every(EVERY_STEPS, 0.0)),
         "at once": Paper(high, SPAWN, low=LOW),
@@ -98,7 +98,7 @@ def rules(high: int = HIGH) -> Mapping[str, Rule]:
 
 
 def cases(training: Training, curve: Curve, seed: int, starts: Sequence[int] = STARTS) -> list[Case]:
-    """All rules from all sizes on; first of each size the one that never changes."""
+    """Run all rules from all sizes on; first of each size the one that never changes."""
     found: list[Case] = []
     for start in starts:
         found.append(_fixed(training, curve, start))
@@ -116,7 +116,7 @@ def cases(training: Training, curve: Curve, seed: int, starts: Sequence[int] = S
 
 
 def _fixed(training: Training, curve: Curve, start: int) -> Case:
-    """The same size from start to end."""
+    """Return a constant size."""
     took_s = training.steps / curve.rates[start - 1]
     return Case(start=start, rule=FIXED, final=start, settled_s=0.0, took_s=took_s, device_s=took_s * start)
 
@@ -128,7 +128,7 @@ def _case(start: int, name: str, run: Trained) -> Case:
 
 
 def saved(found: Sequence[Case], rule: str) -> tuple[float, float]:
-    """(time, GPU time) that this rule saves beside the fixed size that it begins with, at most; as parts of these."""
+    """Return the largest savings of this rule, (time, GPU time), as shares of those of its fixed initial size."""
     pairs = [(case, _still(found, case)) for case in found if case.rule == rule]
     time = max(1 - case.took_s / still.took_s for case, still in pairs)
     return time, max(1 - case.device_s / still.device_s for case, still in pairs)
@@ -139,7 +139,7 @@ def _still(found: Sequence[Case], case: Case) -> Case:
 
 
 def autoscaling(seed: int) -> str:
-    """Each training from each size on, and how much the rules save beside a fixed size, at most."""
+    """Return the table of each training from each size on, with the largest savings over a fixed size."""
     lines = [*PUBLISHED, "", f"re-run, in virtual time (seed {seed}): 10 % noise, a change costs all rules 0.05 s"]
     for training in TRAININGS:
         curve = steps_of(training)

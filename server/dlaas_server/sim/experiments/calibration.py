@@ -1,4 +1,4 @@
-"""How good start estimates are: in a replay, jobs that wait are told when they will start, and scored when they do."""
+"""Calibration of start estimates: a replay makes an estimate for each waiting job and scores it when the job starts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dlaas_server.sim.replay.event_loop import Decision, Run, Unrunnable
 from dlaas_server.sim.replay.production import ByCore
 from dlaas_server.sim.trace.trace import Trace
 
-__all__ = ["Calibration", "Foretold", "Told", "part_of", "said_of", "scores"]
+__all__ = ["Calibration", "ScoredEstimate", "WithEstimates", "part_of", "scores", "scores_table"]
 
-REMEMBERED: Final = 300
-"""So many of the newest jobs are what newcomers are expected to look like."""
+RECENT_ARRIVALS: Final = 300
+"""Number of newest jobs that future arrivals are assumed to resemble."""
 SECOND_S: Final = 1.0
-"""Nobody is told the time more exactly."""
+"""Precision of an estimate in seconds."""
 
 
 def _holds(interval: tuple[float, float], at_s: float) -> bool:
@@ -26,8 +26,8 @@ def _holds(interval: tuple[float, float], at_s: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a job was told when it came, and when it then started. Times in seconds of the trace."""
+class ScoredEstimate:
+    """Start estimate of a job at its arrival, and its actual start. Times in seconds of the trace."""
 
     at_s: float
     likely_s: float
@@ -37,36 +37,36 @@ class Told:
 
     @property
     def is_close(self) -> bool:
-        """Within a minute, or a quarter of the wait, of the time that was said."""
+        """True if the start was within a minute, or a quarter of the wait, of the estimate."""
         return abs(self.likely_s - self.started_s) <= max(CLOSE_S, CLOSE * (self.started_s - self.at_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The scores of a replay; shares are between 0 and 1."""
+    """Scores of a replay; shares are between 0 and 1."""
 
     waits: int
     close: float
-    """Share of waits within a minute, or a quarter of the wait, of what was said at the beginning."""
+    """Share of starts within a minute, or a quarter of the wait, of the first estimate."""
     held_half: float
     """Share that started within the 50 % interval."""
     held_most: float
     """Share that started within the 80 % interval."""
 
 
-def scores(told: Sequence[Told]) -> Calibration:
-    """What came of the estimates."""
-    count = max(len(told), 1)
+def scores(estimates: Sequence[ScoredEstimate]) -> Calibration:
+    """Return the scores of these estimates."""
+    count = max(len(estimates), 1)
     return Calibration(
-        waits=len(told),
-        close=sum(one.is_close for one in told) / count,
-        held_half=sum(_holds(one.half, one.started_s) for one in told) / count,
-        held_most=sum(_holds(one.most, one.started_s) for one in told) / count,
+        waits=len(estimates),
+        close=sum(estimate.is_close for estimate in estimates) / count,
+        held_half=sum(_holds(e.half, e.started_s) for e in estimates) / count,
+        held_most=sum(_holds(e.most, e.started_s) for e in estimates) / count,
     )
 
 
-def said_of(found: Calibration) -> str:
-    """The scores in a table."""
+def scores_table(found: Calibration) -> str:
+    """Return the scores as a table."""
     rows = (
         ("jobs that waited", f"{found.waits:,}"),
         ("within a minute or 25 %", f"{found.close:.1%}"),
@@ -77,7 +77,7 @@ def said_of(found: Calibration) -> str:
 
 
 def part_of(trace: Trace, begin: float, end: float) -> Trace:
-    """The jobs between these shares of the trace, as a trace that begins at 0. Raises Unrunnable if there are none."""
+    """Return the jobs between these shares of the trace, shifted to begin at 0. Raises Unrunnable if there are none."""
     jobs = trace.jobs[int(len(trace.jobs) * begin) : int(len(trace.jobs) * end)]
     if not jobs:
         raise Unrunnable(f"{trace.name} has {len(trace.jobs)} jobs: none lies between {begin:g} and {end:g}")
@@ -86,21 +86,21 @@ def part_of(trace: Trace, begin: float, end: float) -> Trace:
 
 
 @dataclass(slots=True)
-class Foretold:
-    """The core under a policy, where jobs that do not start at once are told when they will.
+class WithEstimates:
+    """Production core under a policy, with a start estimate for each job that does not start at once.
 
     The 80 % interval is made wider or narrower by how those held that have come true by then.
     """
 
     core: ByCore
     spread: float
-    """How wrong guesses of lengths are taken to be: σ of their logarithm."""
+    """Assumed error of estimated lengths: σ of their logarithm."""
     asked: Container[int] | None = None
-    """Which of those that wait are told, by their number among them from 0 on; None: all."""
+    """Waiting jobs that get an estimate, counted from 0; None: all."""
     draws: int = DRAWS
     waited: int = 0
-    """How many did not start at once until now."""
-    told: list[Told] = field(default_factory=list)
+    """Number of jobs so far that did not start at once."""
+    estimates: list[ScoredEstimate] = field(default_factory=list)
     """In the order in which jobs started."""
     _open: dict[int, tuple[Outlook, float]] = field(default_factory=dict)
     _recent: list[Arrival] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Foretold:
     _came_s: float = 0.0
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """As the core decides; then estimates are scored and made."""
+        """Return the core's decision; then score and make estimates."""
         decision = self.core.decide(now_s, ended, arrived)
         for run in ended:
             ask = self._asks.pop(run.index)
@@ -133,16 +133,16 @@ class Foretold:
                     restart_s=ask.restart_s,
                 )
             )
-            del self._recent[:-REMEMBERED]
+            del self._recent[:-RECENT_ARRIVALS]
             if ask.since_s is None:
                 self.waited += 1
                 if self.asked is None or self.waited - 1 in self.asked:
-                    self._tell(run, now_s)
+                    self._estimate(run, now_s)
         return decision
 
-    def _tell(self, run: Run, now_s: float) -> None:
+    def _estimate(self, run: Run, now_s: float) -> None:
         world = World.of(self.core.scheduler, now_s)
-        # Strictly by age nobody who comes later matters.
+        # Under strict age order later arrivals do not matter.
         recent = () if self.core.policy.is_strict else self._recent
         found = outlooks(
             world, now_s, spread=self.spread, recent=recent, draws=self.draws, seed=run.index, of=[run.index]
@@ -151,6 +151,8 @@ class Foretold:
             self._open[run.index] = (found[run.index], width_factor(self._held))
 
     def _score(self, outlook: Outlook, factor: float, now_s: float) -> None:
-        one = Told(outlook.now_s, outlook.likely_s, outlook.between(0.5, factor), outlook.between(0.8, factor), now_s)
-        self.told.append(one)
-        self._held.append(_holds(one.most, now_s))
+        estimate = ScoredEstimate(
+            outlook.now_s, outlook.likely_s, outlook.between(0.5, factor), outlook.between(0.8, factor), now_s
+        )
+        self.estimates.append(estimate)
+        self._held.append(_holds(estimate.most, now_s))

@@ -1,4 +1,4 @@
-"""Finish-time fairness: who would have ended sooner on a fair share of its own? 120 jobs of Shockwave on 32 GPUs."""
+"""Finish-time fairness: jobs that would end sooner on a fair share of their own. 120 jobs of Shockwave on 32 GPUs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ RESTART_S: Final = 10
 UNFAIR: Final = 1.05
 SEEDS: Final = 5
 REPORTED: Final = 0.05
-"""After this share of their work jobs that count steps have told how long they take."""
+"""Share of its work after which the length of a job that counts steps is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
-    """Means over the seeds; the worst seed in brackets of its own."""
+    """Means over the seeds, and the values of the worst seed."""
 
     unfair: float
     """Share of jobs whose completion time is more than 1.05 times what their fair share would have given."""
     unfair_most: float
     worst: float
-    """The largest such ratio."""
+    """Largest such ratio."""
     worst_most: float
     jct_avg_s: float
     preemptions: float
 
 
 def fairness_of(result: Replay) -> list[float]:
-    """Per job: completion time / (duration x contention), contention = max(1, jobs of the trace / GPUs).
+    """Return, per job, completion time / (duration x contention), contention = max(1, jobs of the trace / GPUs).
 
     Source: Zheng et al., "Shockwave", NSDI 2023, and how its own scheduler counts: the contention of the whole trace.
     """
@@ -54,9 +54,9 @@ def fairness_outcome(
     trace: str = "shockwave_120",
     reports_after: float | None = None,
 ) -> Fairness:
-    """One of our orders, where lengths are guessed with this error (σ of the logarithm; None: nobody guesses).
+    """Replay one of our orders, with estimated lengths of this error (σ of the logarithm; None: no estimates).
 
-    `reports_after`: after this share of its work a job tells how much is left; None: none does.
+    `reports_after`: share of its work after which a job reports its remaining time; None: never.
     """
     nodes = tuple(NodeSpec(name=f"n{i}", gpus=4) for i in range(GPUS // 4))
     jobs = read_trace(TRACES / f"{trace}.csv")
@@ -87,7 +87,7 @@ def fairness_outcome(
 
 
 def fairness(seed: int) -> str:
-    """The table of finish-time fairness."""
+    """Return the table of finish-time fairness."""
     lines = [
         f"Finish-time fairness: 120 jobs of Shockwave on {GPUS} GPUs, a restart costs {RESTART_S} s; {SEEDS} seeds",
         f"{'':<40}{'unfair (most)':>18}{'worst (most)':>18}{'mean JCT':>11}{'stops':>7}",
@@ -102,7 +102,7 @@ def fairness(seed: int) -> str:
         lines.append(f"{name:<40}{unfair:>18}{worst:>18}{f'{got.jct_avg_s:,.0f} s':>11}{got.preemptions:>7.0f}")
     for error in (0.5, 1.0):
         got = fairness_outcome("fair-finish", error, reports_after=REPORTED)
-        name = f"fair-finish, σ = {error:g}, told after {REPORTED:.0%}"
+        name = f"fair-finish, σ = {error:g}, reported after {REPORTED:.0%}"
         unfair, worst = f"{got.unfair:.1%} ({got.unfair_most:.1%})", f"{got.worst:.2f} ({got.worst_most:.2f})"
         lines.append(f"{name:<40}{unfair:>18}{worst:>18}{f'{got.jct_avg_s:,.0f} s':>11}{got.preemptions:>7.0f}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Filling a pool with pods that stay: how much of its GPUs is allocated when so much has been asked for.
+"""Pool filled with pods that never end: share of GPUs allocated at each level of demand.
 
-Pods come in a seeded random order until the stated share of all GPUs has been requested; nobody leaves; who finds no
-room is turned away. Where the list is too short, more are drawn from it at random.
+Pods arrive in a seeded random order until the stated share of all GPUs has been requested; none leaves, and a pod that
+does not fit is rejected. If the list is too short, more are drawn from it at random.
 Source: the experiments of Weng et al., USENIX ATC 2023.
 """
 
@@ -22,34 +22,34 @@ from dlaas_server.sim.trace.trace import NodeSpec, Trace, TraceJob
 __all__ = ["MARKS", "ByPlacement", "Filled", "Filler", "fill", "filled_json", "filled_table", "shapes_of"]
 
 MARKS: Final = (50, 80, 90, 95, 100, 110, 120, 130)
-"""Percent of all GPUs that have been asked for: where the reference was read."""
+"""Demand in percent of all GPUs at which the reference was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """How full the pool is. All in percent of its GPUs."""
+    """Fill level of the pool, in percent of its GPUs."""
 
     arrived: int
     allocated: float
     fragmented: float
-    """Free, but of no use for what is usually asked for, on average over that."""
+    """Free, but unusable for the usual requests, on average over these."""
 
 
 class Filler(Protocol):
-    """Who seats pods, one at a time."""
+    """Placement of pods, one at a time."""
 
     def put(self, shape: Shape) -> bool:
-        """Seat one pod; False where it finds no room."""
+        """Place one pod. Return False if it does not fit."""
         ...
 
     def states(self) -> Iterable[State]:
-        """What is free on each node."""
+        """Return the free capacity of each node."""
         ...
 
 
 @dataclass(slots=True)
 class ByPlacement:
-    """A placement of the core. What is usual it learns from those whom it seated."""
+    """Placement of the core, which learns the usual requests from the placed pods."""
 
     specs: Sequence[NodeSpec]
     layout: Layout
@@ -59,16 +59,16 @@ class ByPlacement:
         self.frees = free_of(nodes_of(self.specs), ())
 
     def put(self, shape: Shape) -> bool:
-        """Seat one pod."""
+        """Place one pod."""
         return place(self.frees, shape, 1) is not None
 
     def states(self) -> Iterable[State]:
-        """What is free on each node."""
+        """Return the free capacity of each node."""
         return (free.state for free in self.frees)
 
 
 def shapes_of(trace: Trace, specs: Sequence[NodeSpec], layout: Layout) -> dict[str, Shape]:
-    """What each pod of the list asks for, by name. Raises Unrunnable where a job is no single pod."""
+    """Return the request of each pod of the list, by name. Raises Unrunnable if a job has several pods."""
     shapes: dict[str, Shape] = {}
     seen: dict[Shape, Shape] = {}
     for job in trace.jobs:
@@ -91,7 +91,7 @@ def _arrivals(trace: Trace, seed: int) -> Iterator[TraceJob]:
 def fill(
     trace: Trace, specs: Sequence[NodeSpec], filler: Filler, shapes: dict[str, Shape], seed: int
 ) -> tuple[Filled, ...]:
-    """How full the pool is at each of the marks. Raises Unrunnable where nobody asks for a GPU, or none is there."""
+    """Return the fill levels at each mark. Raises Unrunnable if no pod requests a GPU or the pool has none."""
     capacity = WHOLE * sum(spec.gpus for spec in specs)
     if not capacity or not any(shape.gpus for shape in shapes.values()):
         raise Unrunnable("the pool has no GPUs, or no pod asks for one: there is nothing to fill")
@@ -114,14 +114,14 @@ def fill(
 
 
 def filled_table(trace: Trace, name: str, gpus: int, filled: Sequence[Filled]) -> str:
-    """The table that the command prints."""
+    """Return the table that the command prints."""
     head = f"{trace.name}, {name}, {gpus} GPUs: percent of all GPUs, after so much was asked for"
     lines = [head, f"  {'asked for':<12}{'allocated':>12}{'fragmented':>12}"]
     return "\n".join([*lines, *(f"  {f.arrived:>7} %{f.allocated:>14.2f}{f.fragmented:>12.2f}" for f in filled)])
 
 
 def filled_json(trace: Trace, name: str, gpus: int, seed: int, filled: Sequence[Filled]) -> dict[str, object]:
-    """The same for programs."""
+    """Return the same as JSON."""
     rows = [
         {"arrived_pct": f.arrived, "allocated_pct": round(f.allocated, 3), "fragmented_pct": round(f.fragmented, 3)}
         for f in filled

@@ -1,4 +1,4 @@
-"""How full a pool of shared GPUs gets, by our placements and by the rules of FGD, beside what its authors published."""
+"""Fill level of a pool of shared GPUs, by our placements and by the rules of FGD, beside its authors' results."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["FULL", "SEEDS", "filled_by", "fragmentation", "openb", "published"]
 TRACES: Final = Path(__file__).parent.parent / "traces"
 SEEDS: Final = 10
 FULL: Final = 100
-"""Percent of all GPUs that have been asked for where the bar is read."""
+"""Demand in percent of all GPUs at which the results are compared."""
 
 
 @cache
 def openb(workload: str) -> tuple[Trace, tuple[NodeSpec, ...]]:
-    """The pods of a workload, and the nodes."""
+    """Return the pods of a workload, and the nodes."""
     return read_trace(TRACES / f"openb_pod_list_{workload}.csv"), read_nodes(TRACES / "openb_node_list_gpu_node.csv")
 
 
 def published(workload: str, policy: str) -> Mapping[int, float]:
-    """Percent allocated, by percent asked for."""
+    """Return percent allocated by percent requested."""
     with (TRACES / "fgd_published.csv").open(newline="", encoding="utf-8") as file:
         return {
             int(row["arrived_gpu_demand_pct"]): float(row["mean_pct_of_gpus"])
@@ -66,14 +66,14 @@ def _asked(workload: str, layout: Layout) -> dict[str, Shape]:
 
 
 def _run(run: tuple[str, str, int]) -> tuple[Filled, ...]:
-    """One workload, filled by whom, in the order of a seed."""
+    """One workload, its placement, and the seed of its order."""
     workload, who, seed = run
     trace, specs = openb(workload)
     return _filled(trace, specs, who, _asked(workload, _layout(who)), seed)
 
 
 def fragmentation(seed: int) -> str:
-    """The table: percent of GPUs allocated, mean of ten seeds."""
+    """Return the table: percent of GPUs allocated, mean of ten seeds."""
     columns = (("06-FGD", "fgd", "core:fgd"), ("05-BestFit", "bestfit", "core:pack"))
     workloads = ("default", "multigpu20")
     runs = [(w, who, seed + i) for w in workloads for _, *ours in columns for who in ours for i in range(SEEDS)]

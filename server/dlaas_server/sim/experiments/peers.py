@@ -1,4 +1,4 @@
-"""Others' schedulers beside what their own simulators gave, and our core on the same jobs."""
+"""Comparison of other schedulers with the results of their own simulators, and with our core on the same jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
 
 
 def tiresias(seed: int) -> str:
-    """The table of Tiresias' rules on a virtual cluster of Philly; ours pay for restarts and guess lengths."""
+    """Return the table of Tiresias' rules on a virtual cluster of Philly; ours pay for restarts and guess lengths."""
     trace = read_trace(TRACES / f"{PHILLY}.csv")
     rows = [row for row in _rows("tiresias_measured.csv") if row["trace"] == PHILLY]
     gpus = int(rows[0]["gpus"])
@@ -57,7 +57,7 @@ def _line(name: str, shown: tuple[float, float, float, int]) -> str:
 
 
 def pollux(seed: int) -> str:
-    """The table of Pollux' workloads: Tiresias and Optimus as its authors have them, and sizes by our core."""
+    """Return the table of Pollux' workloads: Tiresias and Optimus as its authors have them, and sizes by our core."""
     try:
         from dlaas_server.sim.pollux.workload import play
     except ImportError:

@@ -19,36 +19,36 @@ __all__ = ["FairShare", "Turns", "earlier", "fair_share_outcome", "slices_outcom
 
 TRACES: Final = Path(__file__).parent.parent / "traces"
 GUARANTEED: Final = {"A": 60, "B": 40}
-"""Devices of 100, as the reference has it."""
+"""Guaranteed devices out of 100, as in the reference."""
 RESTART_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairShare:
-    """What came of two queues; shares of time and of devices are between 0 and 1."""
+    """Result of two queues; shares of time and of devices are between 0 and 1."""
 
     honoured: float
-    """Of the time in which a queue wants all that is guaranteed to it: the share in which it has it."""
+    """Share of the time in which a queue has its guarantee, while it wants all of it."""
     reclaim_max_s: float
-    """The longest time that a queue wanted its guarantee and did not have it, in one piece."""
+    """Longest continuous time that a queue wanted its guarantee and did not have it."""
     borrowed: float
-    """Of what one queue leaves idle while the other wants more: the share that is lent."""
+    """Share of the devices that one queue leaves idle and the other borrows, while the other wants more."""
     preemptions: int
     jct_avg_s: float
 
 
 @dataclass(slots=True)
 class _Queues:
-    """A rule watched: what each queue has and wants after each decision."""
+    """Rule that records devices and demand of each queue after each decision."""
 
     rule: Rule
     steps: list[tuple[float, dict[str, int], dict[str, int]]] = field(default_factory=list)
-    """(time, devices in use, devices wanted by those that wait), by queue."""
+    """(time, devices in use, devices wanted by waiting jobs), by queue."""
     _held: dict[str, int] = field(default_factory=dict)
     _wanted: dict[str, int] = field(default_factory=dict)
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """As the rule decides."""
+        """Return the rule's decision."""
         decision = self.rule.decide(now_s, ended, arrived)
         for runs, held, wanted in ((ended, -1, 0), (arrived, 0, 1), (decision.stops, -1, 1), (decision.starts, 1, -1)):
             for run in runs:
@@ -60,7 +60,7 @@ class _Queues:
 
 
 def fair_share_outcome(order: str, trace: Trace | None = None, *, preempts: bool = True) -> FairShare:
-    """Two queues on 100 devices, 60 and 40 of them guaranteed; who wants more borrows what the other leaves."""
+    """Return the result of two queues on 100 devices, 60 and 40 of them guaranteed, that borrow from each other."""
     jobs = read_trace(TRACES / "fairshare_two_queues.csv") if trace is None else trace
     nodes = tuple(NodeSpec(name=f"n{i:02}", gpus=4) for i in range(25))
     shares = {name: Share(guaranteed=count) for name, count in GUARANTEED.items()}
@@ -92,19 +92,19 @@ def fair_share_outcome(order: str, trace: Trace | None = None, *, preempts: bool
 
 
 def earlier(trace: Trace, queue: str, by_s: float) -> Trace:
-    """The trace with the jobs of one queue submitted earlier: here, while all devices are lent and nobody ends."""
+    """Return the trace with the jobs of one queue submitted earlier: while all devices are lent and no job ends."""
     jobs = (replace(job, submit_s=job.submit_s - by_s) if job.queue == queue else job for job in trace.jobs)
     return replace(trace, jobs=tuple(sorted(jobs, key=lambda job: job.submit_s)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """What came of jobs that take turns."""
+    """Result of jobs that take turns."""
 
     last_start_s: float
-    """When the last of them runs for the first time."""
+    """Time at which the last of them runs for the first time."""
     spread_s: float
-    """How far the one that ran the most is ahead of the one that ran the least, at most, while all are there."""
+    """Largest difference of run times while no job has ended."""
     makespan_s: float
     switches: int
     overhead: float
@@ -113,7 +113,7 @@ class Turns:
 
 @dataclass(slots=True)
 class _Served:
-    """A rule watched: how far jobs are apart."""
+    """Rule that records the differences of run times."""
 
     rule: Rule
     runs: list[Run] = field(default_factory=list)
@@ -121,7 +121,7 @@ class _Served:
     spread_s: float = 0.0
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """As the rule decides."""
+        """Return the rule's decision."""
         self.runs += arrived
         if not self.has_ended:
             served = [run.executed_at(now_s) for run in self.runs]
@@ -131,7 +131,7 @@ class _Served:
 
 
 def slices_outcome(order: str, slice_s: float = 60.0, restart_s: float = 1.0) -> Turns:
-    """12 jobs of 20 minutes on 4 GPUs: in turns, or by another order."""
+    """Return the result of 12 jobs of 20 minutes on 4 GPUs: in turns, or by another order."""
     jobs = tuple(TraceJob(id=f"j{n:02}", submit_s=0, duration_s=1200) for n in range(12))
     core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order=order, ran_factor=1.0), restart_s=restart_s)
     if order == "time-slice":
@@ -149,7 +149,7 @@ def slices_outcome(order: str, slice_s: float = 60.0, restart_s: float = 1.0) ->
 
 
 def fair_share(seed: int) -> str:
-    """The table of two queues that lend and reclaim."""
+    """Return the table of two queues that lend and reclaim."""
     lines = [
         "Fair share: 600 jobs of two queues on 100 GPUs, 60 guaranteed to A and 40 to B, idle ones are lent",
         f"{'':<34}{'guarantee held':>15}{'longest lack':>14}{'lent of idle':>14}{'stopped':>9}{'mean JCT':>11}",
@@ -171,7 +171,7 @@ def fair_share(seed: int) -> str:
 
 
 def slices(seed: int) -> str:
-    """The table of jobs that take turns."""
+    """Return the table of jobs that take turns."""
     lines = [
         "Slices: 12 jobs of 20 min on 4 GPUs, a switch costs 1 s",
         f"{'':<34}{'all have begun':>15}{'apart at most':>15}{'switches':>10}{'makespan':>11}{'overhead':>10}",

@@ -1,4 +1,4 @@
-"""Experiments with a known outcome, one command each: ours beside the reference."""
+"""Experiments with a known outcome, one command each: our results beside the reference."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Shown = tuple[float, int, int, int, float, float]
 
 @dataclass(frozen=True, slots=True)
 class PackSpreadCase:
-    """One line of the reference."""
+    """Line of the reference."""
 
     load: str
     is_pack: bool
@@ -52,11 +52,11 @@ class PackSpreadCase:
     reference: Shown
 
     def by_rules(self) -> Shown:
-        """Replayed under the reference's own rules: must be the same."""
+        """Return our result under the reference's own rules, which must be the same."""
         return self._replayed(PackSpread(pack_spread_nodes(), self.is_pack, self.skips))
 
     def by_core(self) -> Shown:
-        """Placed by the production core."""
+        """Return our result with placement by the production core."""
         placement = Placement.PACK if self.is_pack else Placement.SPREAD
         return self._replayed(
             ByCore(pack_spread_nodes(), Policy(order="fifo-skip" if self.skips else "fifo"), placement)
@@ -67,12 +67,12 @@ class PackSpreadCase:
 
 
 def pack_spread_nodes() -> tuple[NodeSpec, ...]:
-    """100 nodes x (4 GPUs, 32 CPUs, 128 GB)."""
+    """Return 100 nodes x (4 GPUs, 32 CPUs, 128 GB)."""
     return tuple(NodeSpec(name=f"n{i:03}", gpus=4, cpus=32, mem_gb=128) for i in range(100))
 
 
 def pack_spread_cases() -> list[PackSpreadCase]:
-    """PACK against SPREAD: 4,000 jobs on 100 x 4 GPUs, at each load, with and without passing."""
+    """Compare PACK with SPREAD: 4,000 jobs on 100 x 4 GPUs, at each load, with and without backfill."""
     with (TRACES / "ffdl_pack_spread_baseline.csv").open(newline="", encoding="utf-8") as file:
         return [
             PackSpreadCase(
@@ -93,7 +93,7 @@ def pack_spread_cases() -> list[PackSpreadCase]:
 
 
 def _shown(result: Replay) -> Shown:
-    """Rounded as the reference is."""
+    """Return the value rounded as in the reference."""
     found = figures(result)
     return (
         round(found.queued_avg, 2),
@@ -106,7 +106,7 @@ def _shown(result: Replay) -> Shown:
 
 
 def pack_spread(seed: int) -> str:
-    """The table of PACK against SPREAD."""
+    """Return the table of PACK against SPREAD."""
     lines = [
         "PACK against SPREAD: 4,000 jobs, 100 nodes x 4 GPUs. Mean (largest) queue, mean wait, utilisation,",
         "share of time blocked by fragmentation. `core`: placed by the production core.",
@@ -124,7 +124,7 @@ def pack_spread(seed: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangOutcome:
-    """Gangs: the end of all jobs and the largest numbers at once. Learner by learner: how many orders get stuck."""
+    """Gangs: end of all jobs and largest numbers at once. Learner by learner: number of orders that deadlock."""
 
     makespan_s: float
     running_max: int
@@ -135,7 +135,7 @@ class GangOutcome:
 
 
 def gang_outcome(seed: int, orders: int = 10_000) -> GangOutcome:
-    """8 GPUs, 4 jobs x 4 learners: as gangs through the core, and learner by learner in so many random orders."""
+    """Place 4 jobs x 4 learners on 8 GPUs: as gangs by the core, and learner by learner in random orders."""
     trace, chance = read_trace(TRACES / "gang_8gpu_4x4.csv"), random.Random(seed)  # noqa: S311  # no secret
     nodes = tuple(NodeSpec(name=f"n{i}", gpus=4) for i in range(2))
     result = replay(trace, 8, ByCore(nodes))
@@ -151,7 +151,7 @@ def gang_outcome(seed: int, orders: int = 10_000) -> GangOutcome:
 
 
 def is_stuck(trace: Trace, gpus: int, chance: random.Random) -> bool:
-    """Whether learners that are placed one at a time, in a random order, end up waiting for each other for ever.
+    """Return whether learners that are placed one at a time, in a random order, end in a deadlock.
 
     Each takes one GPU as soon as one is free and keeps it until its whole job has run.
     """
@@ -171,7 +171,7 @@ def is_stuck(trace: Trace, gpus: int, chance: random.Random) -> bool:
 
 
 def gang(seed: int) -> str:
-    """The table of gangs against learner-by-learner placement."""
+    """Return the table of gangs against learner-by-learner placement."""
     found = gang_outcome(seed)
     stuck = found.deadlocks / found.orders
     return "\n".join(
@@ -188,12 +188,12 @@ def gang(seed: int) -> str:
 
 
 def tetris_nodes() -> tuple[NodeSpec, ...]:
-    """20 nodes x (16 CPUs, 64 GB, 400 MB/s of disk, 1000 Mbit/s of network)."""
+    """Return 20 nodes x (16 CPUs, 64 GB, 400 MB/s of disk, 1000 Mbit/s of network)."""
     return tuple(NodeSpec(name=f"n{i:02}", gpus=0, cpus=16, mem_gb=64, disk_mbps=400, net_mbps=1000) for i in range(20))
 
 
 def tetris_outcome(order: str, layout: Layout) -> tuple[float, float]:
-    """Makespan and mean completion time of jobs, in seconds; a job is complete when its last task is."""
+    """Return makespan and mean completion time of jobs, in seconds; a job is complete when its last task is."""
     policy = Policy(order=order, preempts=False)
     result = replay(read_trace(TRACES / "tetris_40x30.csv"), 0, ByCore(tetris_nodes(), policy, layout))
     begins: dict[str, float] = {}
@@ -207,9 +207,9 @@ def tetris_outcome(order: str, layout: Layout) -> tuple[float, float]:
 
 
 def tetris(seed: int) -> str:
-    """The table of Tetris against FIFO."""
+    """Return the table of Tetris against FIFO."""
     lines = [
-        "Tetris: 40 jobs x 30 tasks, 20 nodes with CPUs, memory, disk and network; nobody is preempted",
+        "Tetris: 40 jobs x 30 tasks, 20 nodes with CPUs, memory, disk and network; no preemption",
         f"{'':<52}{'makespan':>10}{'mean JCT':>10}",
     ]
     with (TRACES / "tetris_baseline.csv").open(newline="", encoding="utf-8") as file:
@@ -234,4 +234,4 @@ EXPERIMENTS: Final = {
     "tiresias": tiresias,
     "pollux": pollux,
 }
-"""Name on the command line -> what prints it, given a seed."""
+"""Name on the command line -> function that prints it, given a seed."""

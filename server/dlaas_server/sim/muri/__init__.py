@@ -1,1 +1,1 @@
-"""Muri's scheduler and its rivals, by the rules of its simulator."""
+"""Muri's scheduler and the ones it is compared with, by the rules of its simulator."""

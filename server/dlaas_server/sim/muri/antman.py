@@ -1,8 +1,8 @@
-"""AntMan, as Muri's authors simulate it: jobs with guaranteed GPUs, and others that use what these leave.
+"""AntMan, as Muri's authors simulate it: jobs with guaranteed GPUs, and others that use the capacity left.
 
-A guaranteed job has its GPUs for itself among its like and is never slowed; one that does not fit holds what there is
-until the rest comes free. Every other job takes the GPUs with the least load at once, wherever they are, and goes as
-fast as the guaranteed jobs on them let it. Nobody is stopped. In order of priority, then of submission.
+A guaranteed job shares its GPUs with no other guaranteed job and is never slowed; one that does not fit holds free GPUs
+until the rest becomes free. Every other job starts at once on the GPUs with the least load, wherever they are, at the
+speed that their guaranteed jobs leave. No job is preempted. In order of priority, then of submission.
 Source: Xiao et al., "AntMan: Dynamic Scaling on GPU Clusters for Deep Learning", OSDI 2020, and the behaviour of the
 simulator published with Muri, whose rule it says is not finished.
 """
@@ -21,28 +21,28 @@ from dlaas_server.sim.trace.trace import Muri
 __all__ = ["AntMan", "slowed_s"]
 
 HIGH: Final = 0.8
-"""A GPU with more load takes no further job that is not guaranteed."""
+"""Load of a GPU above which it takes no further opportunistic job."""
 LOAD: Final = (0.1, 0.9)
-"""Of a guaranteed job, and of another."""
+"""Loads of a guaranteed and of an opportunistic job."""
 RUNS: Final = 0.01
-"""Part of a guaranteed job's load that comes once it runs."""
+"""Share of a guaranteed job's load that is added once it runs."""
 
 Gpu = tuple[int, int]
-"""Node, and GPU of that node."""
+"""Node, and index of the GPU on it."""
 
 
 def is_guaranteed(job: StagedJob) -> bool:
-    """Priority 0."""
+    """Return whether the job has priority 0."""
     return isinstance(job.trace.work, Muri) and job.trace.work.priority == 0
 
 
 def slowed_s(job: Stages, by: Stages) -> float:
-    """Seconds per iteration of a job that may use a resource only while the guaranteed one does not.
+    """Return the seconds per iteration of a job that uses a resource only while the guaranteed one does not.
 
     Raises Unrunnable if that one uses a single resource, all the time.
     """
     if by.used_s in (by.load_s, by.compute_s, by.sync_s):
-        raise Unrunnable("a job with priority 0 uses one resource only: under muri:antman others would wait for ever")
+        raise Unrunnable("a job with priority 0 uses one resource only: under muri:antman others would never run")
     iterations, compute_s, sync_s = 0, job.compute_s, job.sync_s
     others_s = by.compute_s + by.sync_s
     iterations += floor(job.load_s / others_s)
@@ -64,7 +64,7 @@ def slowed_s(job: Stages, by: Stages) -> float:
 
 @dataclass(slots=True)
 class AntMan:
-    """The rule for so many nodes with so many GPUs each."""
+    """Rule of AntMan for equal nodes."""
 
     nodes: int
     width: int
@@ -72,7 +72,7 @@ class AntMan:
     owner: dict[Gpu, StagedJob] = field(default_factory=dict)
     """Guaranteed jobs, by GPU."""
     held: dict[StagedJob, list[Gpu]] = field(default_factory=dict)
-    """GPUs of jobs that run, or that wait for more."""
+    """GPUs held by jobs that run or wait for more."""
     waiting: list[StagedJob] = field(default_factory=list)
     running: list[StagedJob] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class AntMan:
         self.load = {(node, gpu): 0.0 for node in range(self.nodes) for gpu in range(self.width)}
 
     def decide(self, now_s: float, ended: Sequence[StagedJob], arrived: Sequence[StagedJob]) -> Plan:
-        """Give what came free to those who wait, guaranteed jobs first."""
+        """Give free GPUs to waiting jobs, guaranteed ones first."""
         for job in ended:
             self.running.remove(job)
             for gpu in self.held.pop(job):
@@ -104,7 +104,7 @@ class AntMan:
         return Plan(seats, len(busy))
 
     def _take(self, job: StagedJob) -> bool:
-        """The GPUs with the least load, all or none."""
+        """Return the GPUs with the least load, all or none."""
         gpus = sorted((gpu for gpu, load in self.load.items() if load < HIGH), key=lambda gpu: self.load[gpu])
         if len(gpus) < job.gpus:
             return False
@@ -114,7 +114,7 @@ class AntMan:
         return True
 
     def _reserve(self, job: StagedJob) -> bool:
-        """Hold what there is; True once the whole gang is held."""
+        """Hold the available GPUs. Return True once the whole gang is held."""
         held = self.held.setdefault(job, [])
         free = {
             node: [(node, g) for g in range(self.width) if (node, g) not in self.owner] for node in range(self.nodes)

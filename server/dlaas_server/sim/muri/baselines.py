@@ -1,4 +1,4 @@
-"""The rules that Muri is compared with: shortest first, and least attained service, each job on GPUs of its own."""
+"""Rules that Muri is compared with: shortest first, and least attained service, each job on GPUs of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMITS_GPU_S: Final = (3250, 7200)
 
 @dataclass(slots=True)
 class Room:
-    """An empty pool that is filled: up to a node's GPUs on one node, more on idle nodes and one for the rest.
+    """Placement on an empty pool: up to a node's GPUs on one node, more on idle nodes and one for the rest.
 
     First fit in the order of nodes, as Philly's YARN does in the published simulator.
     """
@@ -30,7 +30,7 @@ class Room:
         self.free = [self.width] * self.nodes
 
     def take(self, gpus: int) -> tuple[int, ...] | None:
-        """The node of each GPU, or None where the gang does not fit."""
+        """Return the node of each GPU; None if the gang does not fit."""
         if gpus in self._fails:
             return None
         whole, rest = divmod(gpus, self.width) if gpus > self.width else (0, gpus)
@@ -46,13 +46,13 @@ class Room:
 
 
 def alone(job: StagedJob, there: tuple[int, ...]) -> Seat:
-    """A seat that is shared with nobody."""
+    """Return a seat that is not shared."""
     return Seat(job, (job,), job.stages.alone_s, job.startup_s, there)
 
 
 @dataclass(slots=True)
 class Shortest:
-    """At each event all jobs are sorted anew and placed in that order, skipping what does not fit."""
+    """Rule that sorts all jobs at each event and places them in that order, skipping those that do not fit."""
 
     nodes: int
     width: int
@@ -60,7 +60,7 @@ class Shortest:
     queue: list[StagedJob] = field(default_factory=list)
 
     def decide(self, now_s: float, ended: Sequence[StagedJob], arrived: Sequence[StagedJob]) -> Plan:
-        """The shortest first."""
+        """Return the jobs, shortest first."""
         gone = set(ended)
         self.queue = sorted([*(job for job in self.queue if job not in gone), *arrived], key=self.key)
         room, seats = Room(self.nodes, self.width), []
@@ -73,14 +73,14 @@ class Shortest:
 
 @dataclass(slots=True)
 class Attained:
-    """Tiresias: three queues by attained GPU-seconds; only the number of free GPUs counts."""
+    """Rule of Tiresias: three queues by attained GPU-seconds; only the number of free GPUs counts."""
 
     nodes: int
     width: int
     queues: tuple[list[StagedJob], ...] = field(default_factory=lambda: ([], [], []))
 
     def decide(self, now_s: float, ended: Sequence[StagedJob], arrived: Sequence[StagedJob]) -> Plan:
-        """First queue first; who waits goes behind those of its queue who run."""
+        """Return the jobs, first queue first; within a queue, waiting jobs come behind running ones."""
         for queue in self.queues:
             queue[:] = [job for job in queue if job not in ended]
         self.queues[0].extend(arrived)
@@ -102,7 +102,7 @@ class Attained:
         return Plan(seats, self.nodes * self.width - left, wake_s)
 
     def _demote(self) -> None:
-        """One queue at a time, those who ran, in order of submission."""
+        """Move jobs to their queues, one queue at a time, in order of submission."""
         due = [
             (job, place)
             for place, queue in enumerate(self.queues[:-1])

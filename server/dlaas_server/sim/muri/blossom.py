@@ -17,17 +17,17 @@ from typing import Final
 
 __all__ = ["maximum_matching"]
 
-NOBODY: Final = 0
+NONE: Final = 0
 FREE: Final = -1  # in no tree
 OUTER: Final = 0  # at an even distance from a root
 INNER: Final = 1
 
 End = tuple[int, int]
-"""The two vertices of the edge by which two blossoms are joined best."""
+"""Vertices of the best edge between two blossoms."""
 
 
 def maximum_matching(weights: Sequence[Sequence[float]]) -> list[int | None]:
-    """Each vertex's partner, or None. `weights[u][v]`: what the pair is worth; 0 means that there is no edge.
+    """Return the partner of each vertex, or None. `weights[u][v]`: weight of the pair; 0 means no edge.
 
     The matrix is symmetric, but for the last bits. Weights are not negative.
     """
@@ -39,7 +39,7 @@ def maximum_matching(weights: Sequence[Sequence[float]]) -> list[int | None]:
 
 
 class _Matching:
-    """Vertices are 1 to `count`; blossoms have the numbers above, used again when they were expanded."""
+    """State of the matching. Vertices are 1 to `count`; blossoms have higher numbers, reused after expansion."""
 
     def __init__(self, weights: Sequence[Sequence[float]]) -> None:
         count = self.count = len(weights)
@@ -47,33 +47,33 @@ class _Matching:
         """Weights times two: an edge is tight where the labels of its ends add up to that."""
         self.top = max((max(row, default=0.0) for row in weights), default=0.0)
         self.label = [self.top] * (count + 1)
-        self.mate = [NOBODY] * (count + 1)
+        self.mate = [NONE] * (count + 1)
         self.outermost = [*range(count + 1)]
-        """The blossom that a vertex lies in; NOBODY for a blossom's number that is not in use."""
+        """Outermost blossom of a vertex; NONE for a blossom number that is not in use."""
         self.petals: list[list[int]] = [[] for _ in range(count + 1)]
-        self.petal_of = [[v if u == v else NOBODY for v in range(count + 1)] for u in range(count + 1)]
-        """[blossom][vertex]: the petal with that vertex."""
+        self.petal_of = [[v if u == v else NONE for v in range(count + 1)] for u in range(count + 1)]
+        """[blossom][vertex]: petal with that vertex."""
         self.ends: list[list[End | None]] = [[(u, v) for v in range(count + 1)] for u in range(count + 1)]
-        self.parent = [NOBODY] * (count + 1)
+        self.parent = [NONE] * (count + 1)
         self.state = [FREE] * (count + 1)
-        self.nearest = [NOBODY] * (count + 1)
-        """The outer vertex with the least slack to a blossom."""
+        self.nearest = [NONE] * (count + 1)
+        """Outer vertex with the least slack to a blossom."""
         self.seen = [0] * (count + 1)
         self.searches = 0
         self.line: list[int] = []
 
     def slack(self, end: End | None) -> float:
-        """How far an edge is from being tight."""
+        """Return the slack of an edge: 0 if it is tight."""
         assert end is not None
         return self.label[end[0]] + self.label[end[1]] - self.twice[end[0]][end[1]]
 
     def augmented(self) -> bool:
-        """One stage: whether the matching got one more pair."""
+        """Run one stage. Return whether the matching gained a pair."""
         size = len(self.mate)
-        self.state, self.nearest, self.line = [FREE] * size, [NOBODY] * size, []
+        self.state, self.nearest, self.line = [FREE] * size, [NONE] * size, []
         for x in range(1, size):
             if self.outermost[x] == x and not self.mate[x]:
-                self.parent[x], self.state[x] = NOBODY, OUTER
+                self.parent[x], self.state[x] = NONE, OUTER
                 self._enter(x)
         if not self.line:
             return False
@@ -114,7 +114,7 @@ class _Matching:
         return False
 
     def _relabelled(self) -> bool:
-        """Change labels by as much as keeps them valid; False if no label of an outer vertex may fall any more."""
+        """Change labels as far as they stay valid. Return False if no label of an outer vertex can decrease."""
         step, size = inf, len(self.mate)
         for x in range(1, size):
             if self.outermost[x] != x:
@@ -150,12 +150,12 @@ class _Matching:
         return False
 
     def _follow(self, end: End) -> bool:
-        """A tight edge: to a free blossom the tree grows, to an outer one it closes a path or a cycle."""
+        """Use a tight edge: to a free blossom the tree grows, to an outer one it closes a path or a cycle."""
         u, v = self.outermost[end[0]], self.outermost[end[1]]
         if self.state[v] == FREE:
             self.parent[v], self.state[v] = end[0], INNER
             mate = self.outermost[self.mate[v]]
-            self.nearest[v] = self.nearest[mate] = NOBODY
+            self.nearest[v] = self.nearest[mate] = NONE
             self.state[mate] = OUTER
             self._enter(mate)
         elif self.state[v] == OUTER:
@@ -168,7 +168,7 @@ class _Matching:
         return False
 
     def _enter(self, x: int) -> None:
-        """The vertices of a blossom stand in line, those of outer petals first."""
+        """Append the vertices of a blossom to the search queue, those of outer petals first."""
         waiting = [x]
         for y in waiting:
             if y <= self.count:
@@ -177,7 +177,7 @@ class _Matching:
                 waiting += self.petals[y]
 
     def _common(self, u: int, v: int) -> int:
-        """Where the two ways to the root meet; NOBODY if they lead to two roots."""
+        """Return the lowest common ancestor of two vertices; NONE if they have different roots."""
         self.searches += 1
         while u or v:
             if u:
@@ -188,7 +188,7 @@ class _Matching:
                 if u:
                     u = self.outermost[self.parent[u]]
             u, v = v, u
-        return NOBODY
+        return NONE
 
     def _turn(self, u: int, v: int) -> None:
         """Match u with v, and all the way to the root the other way round."""
@@ -217,7 +217,7 @@ class _Matching:
             self.petals[inside] = petals[place:] + petals[:place]
 
     def _even_place(self, b: int, petal: int) -> int:
-        """Where a petal lies in its blossom; the cycle is turned round if that is odd."""
+        """Return the position of a petal in its blossom; reverse the cycle if that is odd."""
         place = self.petals[b].index(petal)
         if place % 2:
             self.petals[b][1:] = self.petals[b][:0:-1]
@@ -225,14 +225,14 @@ class _Matching:
         return place
 
     def _contains(self, x: int, b: int) -> None:
-        """Blossom x lies in b now, with all its vertices."""
+        """Record that blossom x lies in b, with all its vertices."""
         for y in (inside := [x]):
             self.outermost[y] = b
             inside += self.petals[y]
 
     def _shrink(self, u: int, top: int, v: int) -> None:
-        """A cycle of odd length becomes one outer blossom."""
-        b = next((x for x in range(self.count + 1, len(self.mate)) if not self.outermost[x]), NOBODY) or self._number()
+        """Shrink a cycle of odd length to one outer blossom."""
+        b = next((x for x in range(self.count + 1, len(self.mate)) if not self.outermost[x]), NONE) or self._number()
         self.label[b], self.state[b], self.mate[b] = 0.0, OUTER, self.mate[top]
         sides: list[list[int]] = []
         for start in (u, v):
@@ -249,7 +249,7 @@ class _Matching:
         size = len(self.mate)
         for x in range(1, size):
             self.ends[b][x] = self.ends[x][b] = None
-        own = self.petal_of[b] = [NOBODY] * (self.count + 1)
+        own = self.petal_of[b] = [NONE] * (self.count + 1)
         for petal in self.petals[b]:
             for x in range(1, size):
                 end, known = self.ends[petal][x], self.ends[b][x]
@@ -261,7 +261,7 @@ class _Matching:
         self._look(b)
 
     def _number(self) -> int:
-        """A new number for a blossom."""
+        """Return an unused number for a blossom."""
         for column in (self.mate, self.outermost, self.parent, self.state, self.nearest, self.seen):
             column.append(0)
         self.label.append(0.0)
@@ -274,7 +274,7 @@ class _Matching:
 
     def _look(self, x: int) -> None:
         """Find the outer vertex with the least slack to x."""
-        self.nearest[x], least = NOBODY, inf
+        self.nearest[x], least = NONE, inf
         for u in range(1, self.count + 1):
             end = self.ends[u][x]
             if end is None or self.twice[end[0]][end[1]] <= 0 or self.outermost[u] == x:
@@ -283,7 +283,7 @@ class _Matching:
                 self.nearest[x], least = u, self.slack(end)
 
     def _expand(self, b: int) -> None:
-        """An inner blossom whose label fell to 0 becomes its petals again."""
+        """Expand an inner blossom whose label fell to 0."""
         for petal in self.petals[b]:
             self._contains(petal, petal)
         end = self.ends[b][self.parent[b]]
@@ -296,11 +296,11 @@ class _Matching:
             assert back is not None
             self.parent[inner] = back[0]
             self.state[inner], self.state[outer] = INNER, OUTER
-            self.nearest[inner] = NOBODY
+            self.nearest[inner] = NONE
             self._look(outer)
             self._enter(outer)
         self.state[base], self.parent[base] = INNER, self.parent[b]
         for petal in petals[place + 1 :]:
             self.state[petal] = FREE
             self._look(petal)
-        self.outermost[b] = NOBODY
+        self.outermost[b] = NONE

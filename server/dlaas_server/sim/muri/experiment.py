@@ -1,4 +1,4 @@
-"""Muri's workloads beside what its authors published."""
+"""Muri's workloads beside its authors' results."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ Shown = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class MuriCase:
-    """One line of the reference."""
+    """Line of the reference."""
 
     trace: str
     policy: str
     published: Shown
 
     def replayed(self) -> Shown:
-        """Ours."""
+        """Our autoscaler."""
         found = figures(play(muri_trace(self.trace), POOL, NAMES[self.policy]))
         return found.jct_avg_s, found.jct_p99_s, found.makespan_s
 
 
 def muri_trace(name: str) -> Trace:
-    """A trace by the authors' name: `_pr` has every job submitted at 0."""
+    """Return a trace by the authors' name: in `_pr` every job is submitted at 0."""
     trace = read_trace(TRACES / f"muri_{name.removesuffix('_pr')}.csv")
     if not name.endswith("_pr"):
         return trace
@@ -54,7 +54,7 @@ def muri_trace(name: str) -> Trace:
 
 
 def muri_cases(traces: str) -> Iterator[MuriCase]:
-    """The lines of the reference whose trace begins so, of rules that we have."""
+    """Return the lines of the reference for this trace, of rules that we have."""
     with (TRACES / "muri_published.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["trace"].startswith(traces) and row["policy"] in NAMES:
@@ -63,7 +63,7 @@ def muri_cases(traces: str) -> Iterator[MuriCase]:
 
 
 def muri(seed: int) -> str:
-    """The table of Muri and the rules it is compared with, on trace 3."""
+    """Return the table of Muri and the rules it is compared with, on trace 3."""
     lines = [
         "Muri: 992 jobs with stages on 8 nodes x 8 GPUs; trace3_pr: all are submitted at 0. Replayed / published",
         f"{'trace':<11}{'rules':<13}{'':<11}{'mean JCT':>14}{'p99 JCT':>14}{'makespan':>14}{'mean':>9}",

@@ -1,4 +1,4 @@
-"""Which jobs take turns on the same GPUs, and how fast they go then: Muri's grouping.
+"""Grouping of Muri: jobs that take turns on the same GPUs, and their speed.
 
 While one job of a group loads data, another computes, a third synchronises. Groups are of gangs of one size and hold up
 to four jobs. Pairs are matched so that the resources are used best (maximum-weight matching), pairs of groups again,
@@ -24,7 +24,7 @@ MOST: Final = 4
 RESOURCES: Final = 4
 """Storage, CPUs, GPUs, network."""
 SLOWED: Final = (1.0, 1.33 / ALONE, 1.5 / ALONE, 1.37 / ALONE)
-"""What a group of one to four takes, over what its stages say: measured by the authors."""
+"""Slowdown of a group of one to four over the time of its stages, measured by the authors."""
 
 Kind = tuple[Stages, ...]
 """The stages of a group's jobs."""
@@ -33,7 +33,7 @@ Group = tuple[StagedJob, ...]
 
 @cache
 def period_s(kind: Kind) -> float:
-    """Seconds in which each job of a group does one iteration, in the best order of turns."""
+    """Return the seconds in which each job of a group does one iteration, in the best order of turns."""
     if len(kind) == 1:
         return kind[0].alone_s
     best = min(_turns_s(order) for order in permutations(kind))
@@ -44,10 +44,10 @@ def period_s(kind: Kind) -> float:
 
 
 def _turns_s(order: Sequence[Stages]) -> float:
-    """The length of a round of four steps in which the jobs are one step behind each other.
+    """Return the length of a round of four steps in which the jobs are one step behind each other.
 
-    A job synchronises in one step, computes in one, and loads in two (storage, then CPUs). A step ends when all that
-    goes on in it has ended; two rounds are gone through until the length does not change any more.
+    A job synchronises in one step, computes in one, and loads in two (storage, then CPUs). A step ends when all
+    its work has ended; rounds are repeated in pairs until the length no longer changes.
     """
     ends_s = [0.0]
     for step in range(2 * RESOURCES):
@@ -69,7 +69,7 @@ def _turns_s(order: Sequence[Stages]) -> float:
 
 @cache
 def efficiency(kind: Kind) -> float:
-    """Share of time in which a resource is in use, over the four resources."""
+    """Return the mean utilisation of the four resources."""
     used_s = 0.0  # one by one: sum() may round otherwise
     for stages in kind:
         used_s += stages.used_s
@@ -77,12 +77,12 @@ def efficiency(kind: Kind) -> float:
 
 
 def kind_of(group: Group) -> Kind:
-    """What decides how fast a group goes."""
+    """Return the stages that determine the speed of a group."""
     return tuple(job.stages for job in group)
 
 
 def grouped(chosen: Mapping[int, Sequence[StagedJob]], gpus: int) -> list[Group]:
-    """Groups of the chosen jobs (size -> jobs, first ones first): no more grouping than the pool's GPUs ask for."""
+    """Return groups of the chosen jobs (size -> jobs, in order), no larger than the pool's GPUs require."""
     lines: dict[int, list[Group]] = {size: [(job,) for job in jobs] for size, jobs in chosen.items() if jobs}
     needed = sum(size * len(line) for size, line in lines.items())
     for _ in range(MOST):
@@ -104,7 +104,7 @@ def grouped(chosen: Mapping[int, Sequence[StagedJob]], gpus: int) -> list[Group]
 
 @lru_cache(maxsize=1 << 14)
 def _paired(line: tuple[Kind, ...]) -> list[tuple[int, ...]]:
-    """Pairs of places and places left alone, in the order of the later one of a pair."""
+    """Return pairs of positions and single positions, in the order of the later one of a pair."""
     mates = maximum_matching(
         [[_worth(a, b) if i != j else 0.0 for j, b in enumerate(line)] for i, a in enumerate(line)]
     )
@@ -119,5 +119,5 @@ def _paired(line: tuple[Kind, ...]) -> list[tuple[int, ...]]:
 
 @cache
 def _worth(a: Kind, b: Kind) -> float:
-    """What joining two groups is worth; 0 if they are too many together."""
+    """Return the gain of joining two groups; 0 if the result is too large."""
     return efficiency(a + b) if len(a) + len(b) <= MOST else 0.0

@@ -1,4 +1,4 @@
-"""Jobs whose iterations go through stages, and that may share GPUs by taking turns at them, in virtual time.
+"""Jobs with iterations of several stages, which may share GPUs by taking turns, in virtual time.
 
 Source: Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (Muri), SIGCOMM 2022, and the behaviour of
 the simulator published with it, quirks included: at every event each running job loses its start-up time once, though
@@ -18,7 +18,7 @@ from dlaas_server.sim.trace.trace import Muri, TraceJob
 __all__ = ["Plan", "Seat", "StagedJob", "StagedPool", "StagedRule", "Stages", "staged"]
 
 ALONE: Final = 1.015
-"""What a job alone takes for an iteration, over what its profile says."""
+"""Ratio of the iteration time of a job alone to its profile."""
 SIZES: Final = (1, 2, 4, 8, 16, 32)
 STARTUP_S: Final[Mapping[str, tuple[int, ...]]] = {
     "vgg16": (7, 7, 8, 9, 9, 10),
@@ -30,7 +30,7 @@ STARTUP_S: Final[Mapping[str, tuple[int, ...]]] = {
     "a2c": (38, 39, 39, 46, 46, 46),
     "dqn": (5, 5, 6, 6, 8, 8),
 }
-"""Seconds until a model trains on so many GPUs (`SIZES`), measured by the authors."""
+"""Seconds until a model trains on each number of GPUs (`SIZES`), measured by the authors."""
 STARTUP_UNKNOWN_S: Final = 10
 COLUMNS: Final = ("model", "iterations", "iter_time_ms", "res0_ms", "res1_ms", "res2_ms")
 CLOSE_S: Final = 1e-4
@@ -46,13 +46,13 @@ class Stages(NamedTuple):
 
     @property
     def used_s(self) -> float:
-        """Seconds in which it uses some resource."""
+        """Return the seconds in which it uses some resource."""
         return self.load_s + self.compute_s + self.sync_s
 
 
 @dataclass(slots=True, eq=False)
 class StagedJob:
-    """A job on its way through the simulation. Changed by the pool only; rules may read it and keep it."""
+    """Job in the simulation. Only the pool changes it; rules may read and keep it."""
 
     trace: TraceJob
     stages: Stages
@@ -60,7 +60,7 @@ class StagedJob:
     left: float
     """Iterations."""
     executed_s: float = 0.0
-    """Seconds it has held GPUs, alone or in a group."""
+    """Seconds for which it held GPUs, alone or in a group."""
     seat: Seat | None = None
     start_s: float | None = None
     end_s: float = inf
@@ -68,18 +68,18 @@ class StagedJob:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole gang."""
+        """Return the number of GPUs of the whole gang."""
         return self.trace.gpus
 
     @property
     def left_s(self) -> float:
-        """Seconds it would still run alone."""
+        """Return the seconds that it would still run alone."""
         return self.left * self.stages.alone_s
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A job that runs from now on, with the others of its group."""
+    """Job that runs from now on, with the others of its group."""
 
     job: StagedJob
     group: tuple[StagedJob, ...]
@@ -87,29 +87,29 @@ class Seat:
     """Seconds in which every job of the group does one iteration."""
     startup_s: float
     there: tuple[int, ...] = ()
-    """The node of each GPU; empty where only the number of GPUs counts."""
+    """Node of each GPU; empty if only the number of GPUs counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs now, in the order of the rule; and when to decide again though nothing else happens."""
+    """Running jobs in the order of the rule, and the time of the next decision if no event arrives before."""
 
     seats: Sequence[Seat]
     busy: int
-    """GPUs that somebody holds to run."""
+    """GPUs that are held."""
     wake_s: float = inf
 
 
 class StagedRule(Protocol):
-    """Who runs, and with whom. Keeps its own queue."""
+    """Rule that chooses running jobs and their groups. It keeps its own queue."""
 
     def decide(self, now_s: float, ended: Sequence[StagedJob], arrived: Sequence[StagedJob]) -> Plan:
-        """Everybody who runs from now on; who is not named waits."""
+        """Return all jobs that run from now on; the others wait."""
         ...
 
 
 def staged(job: TraceJob) -> StagedJob:
-    """The job with its stages. Raises Unrunnable if the trace does not say them."""
+    """Return the job with its stages. Raises Unrunnable if the trace does not contain them."""
     work = job.work
     if not isinstance(work, Muri):
         has = ("model", "iterations") if hasattr(work, "iterations") else ()
@@ -129,7 +129,7 @@ def staged(job: TraceJob) -> StagedJob:
 
 @dataclass(slots=True)
 class StagedPool:
-    """Plays jobs, in order of submission, under a rule."""
+    """Simulation of jobs, in order of submission, under a rule."""
 
     gpus: int
     jobs: Sequence[StagedJob]
@@ -138,7 +138,7 @@ class StagedPool:
     """(time, GPUs in use, jobs waiting) after each event."""
 
     def play(self) -> None:
-        """To the end of the last job. Raises Unrunnable if a job never runs."""
+        """Run to the end of the last job. Raises Unrunnable if a job never runs."""
         here: list[StagedJob] = []
         came, then_s = 0, 0.0
         plan, ends = Plan((), 0), list[tuple[float, list[StagedJob]]]()
@@ -170,7 +170,7 @@ class StagedPool:
             then_s = now_s
 
     def _seated(self, here: Sequence[StagedJob], plan: Plan, now_s: float) -> list[tuple[float, list[StagedJob]]]:
-        """Carry a plan out: the ends to come, those of (almost) one time together."""
+        """Carry out a plan. Return the next ends, with those of (almost) the same time together."""
         stays = {seat.job for seat in plan.seats}
         for job in here:
             if job.seat is not None and job not in stays:

@@ -19,12 +19,12 @@ __all__ = ["RULES", "Interleaved", "play"]
 
 @dataclass(slots=True)
 class Interleaved:
-    """Muri: the first jobs in order, up to four for each place in the pool, in groups that take turns."""
+    """Rule of Muri: the first jobs in order, up to four for each place in the pool, in groups that take turns."""
 
     nodes: int
     width: int
-    is_told: bool
-    """Muri-S knows how long jobs are (shortest GPU-time first); Muri-L does not (least attained GPU-time first)."""
+    knows_lengths: bool
+    """True: Muri-S, shortest GPU time first; False: Muri-L, least attained GPU time first."""
     queue: list[StagedJob] = field(default_factory=list)
 
     def decide(self, now_s: float, ended: Sequence[StagedJob], arrived: Sequence[StagedJob]) -> Plan:
@@ -48,7 +48,7 @@ class Interleaved:
         return Plan(seats, self.nodes * self.width - sum(room.free))
 
     def _key(self, job: StagedJob) -> float:
-        if not self.is_told:
+        if not self.knows_lengths:
             return job.executed_s * job.gpus
         if job.start_s is None:
             assert job.trace.duration_s is not None
@@ -56,7 +56,7 @@ class Interleaved:
         return job.left_s * job.gpus
 
     def _chosen(self) -> dict[int, list[StagedJob]]:
-        """Size -> jobs: each place that a gang finds in the empty pool stands for the next four of its size."""
+        """Return size -> jobs: each place that a gang finds in the empty pool stands for the next four of its size."""
         room = Room(self.nodes, self.width)
         lines: dict[int, list[StagedJob]] = {}
         for job in self.queue:
@@ -84,14 +84,14 @@ RULES: Final[Mapping[str, Callable[[int, int], StagedRule]]] = {
     "muri:srsf": partial(Shortest, key=_remaining_gpu_s),
     "muri:las": Attained,
     "muri:antman": AntMan,
-    "muri:muri-s": partial(Interleaved, is_told=True),
-    "muri:muri-l": partial(Interleaved, is_told=False),
+    "muri:muri-s": partial(Interleaved, knows_lengths=True),
+    "muri:muri-l": partial(Interleaved, knows_lengths=False),
 }
-"""Name -> the rule for so many nodes with so many GPUs each."""
+"""Name -> rule for a number of nodes with a number of GPUs each."""
 
 
 def play(trace: Trace, nodes: Sequence[NodeSpec], name: str) -> Replay:
-    """Replay a trace with stages. Raises Unrunnable where it says none, or the pool's nodes differ."""
+    """Replay a trace with stages. Raises Unrunnable if it contains none, or the pool's nodes differ."""
     widths = {node.gpus for node in nodes}
     if len(widths) != 1 or max(widths) < 1:
         raise Unrunnable("Muri's rules hold for nodes with the same number of GPUs, as in --pool 8x8")

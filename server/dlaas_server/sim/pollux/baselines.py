@@ -1,4 +1,4 @@
-"""Others' rules on Pollux' workloads, as the simulator that comes with the paper has them."""
+"""Other schedulers' rules on Pollux' workloads, as in the simulator that comes with the paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEMOTED_GPU_S: Final = 16 * 3600
 
 
 def _roomiest(free: dict[int, int], gpus: int) -> Allocation:
-    """GPUs from the node with the most free ones, then from the next."""
+    """Return GPUs from the node with the most free ones, then from the next."""
     there: list[int] = []
     while len(there) < gpus:
         node = max(free, key=lambda n: (free[n], -n))
@@ -41,7 +41,7 @@ def _tuned(job: TraceJob) -> int:
 
 @dataclass(slots=True)
 class Tiresias:
-    """Least attained service in two queues; tuned numbers of GPUs and batches."""
+    """Rule of least attained service in two queues, with tuned numbers of GPUs and batches."""
 
     nodes: int
     gpus: int
@@ -50,7 +50,7 @@ class Tiresias:
     checked_s: float = 0.0
 
     def batch(self, job: TraceJob) -> int | None:
-        """The tuned one."""
+        """Return the tuned batch."""
         return _tuned(job)
 
     def allocate(
@@ -86,13 +86,13 @@ class Optimus:
     gpus: int
 
     def batch(self, job: TraceJob) -> int | None:
-        """The tuned one."""
+        """Return the tuned batch."""
         return _tuned(job)
 
     def allocate(
         self, now_s: float, jobs: Sequence[PolluxJob], held: Mapping[int, Allocation]
     ) -> Mapping[int, Allocation]:
-        """Sizes first; who keeps its size keeps its place, the others are placed by rising size."""
+        """Choose sizes first. Jobs that keep their size keep their placement; the others are placed by rising size."""
         left = self.nodes * self.gpus
         sizes: dict[int, int] = {}
         gains: dict[int, float] = {}
@@ -115,7 +115,7 @@ class Optimus:
         return placed
 
     def _gain(self, job: PolluxJob, gpus: int) -> float:
-        """Seconds that one more GPU saves."""
+        """Return the seconds that one more GPU saves."""
         profile, batch = job.profile, _tuned(job.trace)
         most = 1 if profile.name == "ncf" else batch // profile.local_least
         if gpus + 1 > most:

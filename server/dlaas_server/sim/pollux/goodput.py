@@ -1,4 +1,4 @@
-"""What a job of Pollux' kind knows of itself: a model of its speed, fitted to what it measured, and its best batch.
+"""Goodput model of a Pollux job: a speed model fitted to its measurements, and its best batch.
 
 Goodput is progress per second: steps of the smallest batch per second, weighed by what a larger batch is worth.
 Source: Qiao et al., "Pollux", OSDI 2021, section 3. Fitted in closed form over a grid of overlaps, where the paper
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 __all__ = ["Limits", "Measured", "Model", "fit"]
 
 Measured = Mapping[tuple[int, int, int], tuple[float, float]]
-"""(nodes, GPUs, local batch) -> seconds per step, and of those what synchronising costs."""
+"""(nodes, GPUs, local batch) -> seconds per step, and the part of synchronisation."""
 
 Floats = NDArray[np.float64]
 GAMMAS: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
-"""How much computing and synchronising overlap: 1 not at all, 10 as good as wholly."""
+"""Overlap of computation and synchronisation: 1 none, 10 almost complete."""
 LEAST_S: Final = 1e-8
 BATCHES: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Between what a batch may be chosen, in samples."""
+    """Limits of the batch, in samples."""
 
     batch_least: int
     batch_most: int
@@ -39,11 +39,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Choices:
-    """The batches that may be chosen on some placements. Shapes: (batches, placements), or (placements,) for GPUs."""
+    """Possible batches on some placements. Shapes: (batches, placements), or (placements,) for GPUs."""
 
     counts: NDArray[np.int64]
     many: NDArray[np.bool_]
-    """On several nodes."""
+    """True for placements on several nodes."""
     local: Floats
     passes: Floats
     batch: Floats
@@ -69,7 +69,7 @@ def _choices(nodes: tuple[int, ...], gpus: tuple[int, ...], limits: Limits) -> _
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Seconds of a step: (computing^gamma + network^gamma)^(1/gamma); passes that only add gradients need no network.
+    """Speed model: a step takes (compute^gamma + network^gamma)^(1/gamma); accumulation passes need no network.
 
     Computing takes `fixed_s` + `sample_s` per sample; the network takes a constant and a slope over GPUs beyond two,
     `across` nodes or `within` one.
@@ -84,7 +84,7 @@ class Model:
     def best(
         self, nodes: Sequence[int], gpus: Sequence[int], noise: tuple[float, float], limits: Limits
     ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-        """For each placement the largest goodput, the local batch that gives it, and passes without synchronising.
+        """Return for each placement the largest goodput, its local batch, and its passes without synchronisation.
 
         Shapes: all (placements,). Where GPUs are too many for the largest batch, the goodput is 0.
         """
@@ -100,7 +100,7 @@ class Model:
 
 @lru_cache(maxsize=1024)
 def _step_s(model: Model, choices: _Choices) -> Floats:
-    """Seconds of a step, by batch and placement: the same until the job measures something new."""
+    """Return the seconds of a step by batch and placement; constant until the job measures something new."""
     gamma, counts = model.gamma, choices.counts
     pass_s = model.fixed_s + model.sample_s * choices.local
     beyond = np.maximum(counts - 2, 0)
@@ -112,13 +112,13 @@ def _step_s(model: Model, choices: _Choices) -> Floats:
 
 
 def fit(measured: Measured) -> Model:
-    """The model that is nearest to what was measured, in logarithms; where nothing was measured it is free."""
+    """Return the model closest to the measurements, in logarithms; unmeasured parts are unconstrained."""
     keys = np.array(list(measured), dtype=float)
     nodes, gpus, local = keys[:, 0], keys[:, 1], keys[:, 2]
     step_s = np.array([s for s, _ in measured.values()])
     pass_s = np.maximum(step_s - np.array([s for _, s in measured.values()]), LEAST_S)
     if len(set(local)) == 1:
-        fixed_s = float(pass_s.mean()) / 2  # one batch tells nothing of others: half of it is taken to be fixed
+        fixed_s = float(pass_s.mean()) / 2  # one batch shows nothing about others: half of the time is assumed fixed
         sample_s = float((pass_s / local).mean()) / 2
     else:
         fixed_s, sample_s = _line(local, pass_s, 0.0)
@@ -149,7 +149,7 @@ def _network(gpus: Floats, network_s: Floats, where: NDArray[np.bool_]) -> tuple
 
 
 def _line(x: Floats, y: Floats, flat: float) -> tuple[float, float]:
-    """a, b >= 0 of y = a + b x with the least relative error; `flat` holds the slope down where little is known."""
+    """Return a, b >= 0 of y = a + b x with the least relative error; `flat` limits the slope if little is known."""
     u, v = 1 / y, x / y
     uu, uv, vv, u1, v1 = float(u @ u), float(u @ v), float(v @ v), float(u.sum()), float(v.sum())
     vv += flat * vv / len(x)

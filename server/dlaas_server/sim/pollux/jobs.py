@@ -1,4 +1,4 @@
-"""Pollux' workloads in virtual time: steps of a minute, jobs that run by measured profiles under some rule.
+"""Pollux' workloads in virtual time: jobs that run by measured profiles under some rule, in steps of a minute.
 
 A job is seen at the first step at or after its submission; any change of where it runs costs 30 s, in which it holds
 its GPUs. Rules of the simulator that comes with the paper (see `traces/README.md`).
@@ -22,12 +22,12 @@ __all__ = ["CHANGE_S", "STEP_S", "Allocation", "Cluster", "PolluxJob", "PolluxRu
 STEP_S: Final = 60
 CHANGE_S: Final = 30
 Allocation = tuple[int, ...]
-"""The node of each GPU; those of one node stand together."""
+"""Node of each GPU; GPUs of one node are adjacent."""
 
 
 @dataclass(slots=True, eq=False)
 class PolluxJob:
-    """A training on its way. `batch` None: it chooses its batch itself, for the best goodput."""
+    """Training in the simulation. `batch` None: it chooses its own batch, for the best goodput."""
 
     index: int
     trace: TraceJob
@@ -47,29 +47,29 @@ class PolluxJob:
     held_gpu_s: float = 0.0
     restarts: int = 0
     stops: int = 0
-    """How often it lost all its GPUs."""
+    """Number of times that it lost all its GPUs."""
     measured: dict[tuple[int, int, int], tuple[float, float]] = field(default_factory=dict)
     noise: tuple[float, float] | None = None
     model: Model | None = None
 
     @property
     def gpus(self) -> int:
-        """GPUs that it holds."""
+        """Return the number of GPUs that it holds."""
         return sum(self.placement)
 
     @property
     def limits(self) -> Limits:
-        """Between what its batch may be chosen."""
+        """Return the limits of its batch."""
         profile = self.profile
         return Limits(profile.batch_least, profile.batch_most, profile.local_least, profile.local_most)
 
     @property
     def left(self) -> float:
-        """Progress that is left of its declared epochs."""
+        """Return the remaining progress of its declared epochs."""
         return self.profile.progress(self.profile.epochs) - self.progress
 
     def move(self, placement: tuple[int, ...]) -> None:
-        """Run here from now on; nowhere: wait."""
+        """Run on these GPUs from now on; wait if there are none."""
         if placement:
             self.restarts += self.placement != () or self.start_s is not None
             self.placement = placement
@@ -98,7 +98,7 @@ class PolluxJob:
         self.local = min(self.local, int(profile.batch_most / (gpus * (self.passes + 1))))
 
     def run(self, now_s: float, seconds: float) -> None:
-        """Let so much time pass."""
+        """Advance the time."""
         if not self.placement:
             return
         if self.start_s is None:
@@ -123,7 +123,7 @@ class PolluxJob:
         self.held_gpu_s += (now_s - begin_s) * self.gpus
 
     def _goodput(self) -> float:
-        """Progress per second where it runs, in truth; what is seen of it is noted."""
+        """Return its true progress per second on its GPUs, and record what it observes."""
         profile, gpus = self.profile, self.gpus
         batch = gpus * self.local * (self.passes + 1)
         step_s, sync_s = profile.times(self.placement, self.local)
@@ -137,22 +137,22 @@ class PolluxJob:
 
 
 class PolluxRule(Protocol):
-    """Who runs where."""
+    """Rule that assigns GPUs to jobs."""
 
     def batch(self, job: TraceJob) -> int | None:
-        """The batch that a job keeps; None: it chooses."""
+        """Return the fixed batch of a job; None if it chooses its own."""
         ...
 
     def allocate(
         self, now_s: float, jobs: Sequence[PolluxJob], held: Mapping[int, Allocation]
     ) -> Mapping[int, Allocation]:
-        """Where each of these unfinished jobs shall run, by its index; who is missing waits. `held`: where they do."""
+        """Return the GPUs of each unfinished job, by index; missing jobs wait. `held`: present GPUs."""
         ...
 
 
 @dataclass(slots=True)
 class Cluster:
-    """Nodes with so many GPUs each, the jobs of a workload, and a rule."""
+    """Simulation of a workload on equal nodes, under a rule."""
 
     nodes: int
     gpus: int
@@ -168,7 +168,7 @@ class Cluster:
     _active: list[PolluxJob] = field(default_factory=list)
 
     def play(self) -> None:
-        """Until all have ended."""
+        """Run until all jobs have ended."""
         while self._active or self._next < len(self.jobs):
             self._step()
 

@@ -1,4 +1,4 @@
-"""The production core on Pollux' workloads: `allocation.py` decides every minute who runs with how many GPUs where."""
+"""Production core on Pollux' workloads: `allocation.py` decides sizes and GPUs of all jobs every minute."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Elastic"]
 ONE_GPU: Final = Shape(1, 0.0, 0, None, Layout.PACK)
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 ONE_BATCH: Final = {"ncf": 32768}
-"""Trained with this batch on one GPU, as under Pollux: its profile holds no larger one."""
+"""Applications trained with this batch on one GPU, as under Pollux: the profile has no larger one."""
 
 
 @dataclass(slots=True)
 class Elastic:
-    """Our own sizes. A job goes to at most twice the size that it was measured at; its curve is its own model's."""
+    """Rule with our sizes. A job grows to at most twice its largest measured size; its curve is its own model's."""
 
     nodes: int
     gpus: int
@@ -37,13 +37,13 @@ class Elastic:
         )
 
     def batch(self, job: TraceJob) -> int | None:
-        """Chosen by the job, as under Pollux."""
+        """Return None: the job chooses, as under Pollux."""
         return ONE_BATCH.get(job.work.application) if isinstance(job.work, Pollux) else None
 
     def allocate(
         self, now_s: float, jobs: Sequence[PolluxJob], held: Mapping[int, Allocation]
     ) -> Mapping[int, Allocation]:
-        """Waiting jobs by age; all others may change."""
+        """Return the GPUs: waiting jobs by age; all others may change."""
         frees = free_of(self._nodes, ())
         seats = {index: self._seats(there) for index, there in self._numbered(held).items()}
         for index in seats:

@@ -1,4 +1,4 @@
-"""What Pollux' authors measured of six trainings: time per step by placement and batch, progress by epoch and batch.
+"""Profiles of six trainings measured by Pollux' authors: time per step by placement and batch, progress by epoch.
 
 A job's *progress* is counted in steps of its smallest batch: a larger batch makes more of it per step, the less the
 more its gradients agree. Source: Qiao et al., "Pollux", OSDI 2021; the rules of interpolation are those of the
@@ -30,24 +30,24 @@ APPLICATIONS: Final[Mapping[str, tuple[int, int | None]]] = {
     "ncf": (10, None),
     "yolov3": (50, 8),
 }
-"""Application -> epochs of a whole training; the largest batch of one GPU, where it is not the largest measured."""
+"""Application -> epochs of a whole training; the largest batch of one GPU, unless it is the largest measured."""
 
 Times = tuple[float, float]
-"""Seconds per step, and of those what synchronising costs."""
+"""Seconds per step, and the part of synchronisation."""
 
 
 @dataclass(slots=True, eq=False)
 class Profile:
-    """One application. Batches are samples: `local` of one GPU in one pass, `batch` of all GPUs in one step."""
+    """Profile of an application. Batches in samples: `local` on one GPU in one pass, `batch` on all in one step."""
 
     name: str
     epochs: int
     placements: Mapping[str, tuple[list[int], list[Times]]]
-    """GPUs per node, as digits -> local batches, rising, and what was measured with them."""
+    """GPUs per node, as digits -> local batches, ascending, and their measurements."""
     surface: tuple[list[tuple[float, float, float]], list[Times]]
-    """(nodes, GPUs, local batch), and what was measured there."""
+    """(nodes, GPUs, local batch), and its measurement."""
     validation: Mapping[int, Sequence[PolluxValidation]]
-    """Batch -> what was measured after each epoch; by rising batch."""
+    """Batch -> measurements after each epoch; by ascending batch."""
     local_least: int
     local_most: int
     _surface: Any = None
@@ -55,16 +55,16 @@ class Profile:
 
     @property
     def batch_least(self) -> int:
-        """The batch that progress is counted in."""
+        """Return the batch in which progress is counted."""
         return min(self.validation)
 
     @property
     def batch_most(self) -> int:
-        """The largest batch that was measured."""
+        """Return the largest measured batch."""
         return max(self.validation)
 
     def times(self, placement: tuple[int, ...], local: int) -> Times:
-        """Seconds of one step with so many GPUs on each node."""
+        """Return the seconds of one step with these GPUs on each node."""
         placement = min(placement[i:] + placement[:i] for i in range(len(placement)))
         found = self._times.get((placement, local))
         if found is None:
@@ -86,11 +86,11 @@ class Profile:
         return float(step_s), float(sync_s)
 
     def progress(self, epoch: int) -> float:
-        """Where so many whole epochs end."""
+        """Return the progress at the end of this many epochs."""
         return min(rows[epoch - 1].progress for rows in self.validation.values()) if epoch else 0.0
 
     def noise(self, batch: float, epoch: int) -> tuple[float, float]:
-        """Square and variance of the gradient during an epoch."""
+        """Return square and variance of the gradient during an epoch."""
         low, high = self._around(batch)
         below, above = self.validation[low][epoch], self.validation[high][epoch]
         share = (batch - low) / (high - low) if high > low else 0.0
@@ -100,7 +100,7 @@ class Profile:
         )
 
     def iterations(self, batch: float, epoch: int) -> float:
-        """Steps that so many epochs and one more take."""
+        """Return the steps of this many epochs plus one."""
         low, high = self._around(batch)
         below, above = self.validation[low][epoch].iteration, self.validation[high][epoch].iteration
         return below + (batch - low) / (high - low) * (above - below) if high > low else below
@@ -113,7 +113,7 @@ class Profile:
 
 
 def _between(locals_: Sequence[int], times: Sequence[Times], local: int) -> Times:
-    """Linear between what was measured; `local` must lie within."""
+    """Interpolate measurements linearly; `local` must lie within their range."""
     assert locals_[0] <= local <= locals_[-1], f"a local batch of {local} lies outside of the profile"
     at = bisect_left(locals_, local)
     if locals_[at] == local:
@@ -125,7 +125,7 @@ def _between(locals_: Sequence[int], times: Sequence[Times], local: int) -> Time
 
 @cache
 def profile_of(name: str) -> Profile:
-    """The profile of an application, read from the files that come with the simulator."""
+    """Return the profile of an application, from the files that come with the simulator."""
     folder = FOLDER / name
     placed = [r for _, r in read(folder / "placements.csv")[1] if isinstance(r, PolluxPlacement)]
     scaled = [r for _, r in read(folder / "scalability.csv")[1] if isinstance(r, PolluxScaling)]
@@ -155,7 +155,7 @@ def _by_placement(placed: Sequence[PolluxPlacement]) -> dict[str, tuple[list[int
 def _surface_of(
     placed: Sequence[PolluxPlacement], scaled: Sequence[PolluxScaling]
 ) -> tuple[list[tuple[float, float, float]], list[Times]]:
-    """Placements of equal nodes and GPUs count as one, by their mean; then what was measured on more nodes."""
+    """Merge placements of equal nodes and GPUs by their mean, and add measurements on more nodes."""
     groups: dict[tuple[float, float, float], list[Times]] = {}
     for row in placed:
         key = (len(row.placement), sum(map(int, row.placement)), row.local_batch)

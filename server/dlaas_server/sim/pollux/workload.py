@@ -1,4 +1,4 @@
-"""Pollux' workloads from end to end: jobs whose speed follows from measured profiles, under a rule by name."""
+"""Pollux' workloads from end to end: jobs with measured speed profiles, under a rule by name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RULES: Final[Mapping[str, Callable[[int, int], PolluxRule]]] = {
     "pollux:optimus": Optimus,
     "pollux:tiresias": Tiresias,
 }
-"""Name -> the rule for so many nodes with so many GPUs each."""
+"""Name -> rule for a number of nodes with a number of GPUs each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a workload."""
+    """Result of a workload."""
 
     result: Replay
     decided_s: Sequence[float]
@@ -33,7 +33,7 @@ class Played:
 
 
 def play(trace: Trace, nodes: Sequence[NodeSpec], name: str) -> Played:
-    """Run a workload under the rule of this name. Raises Unrunnable where pool or jobs have no profile."""
+    """Run a workload under the rule of this name. Raises Unrunnable if pool or jobs have no profile."""
     widths = {node.gpus for node in nodes}
     if len(widths) != 1 or not 1 <= max(widths) <= 4:
         raise Unrunnable("Pollux' profiles hold for nodes with the same 1 to 4 GPUs, as in --pool 16x4")

@@ -1,7 +1,7 @@
-"""The event loop of the simulator: submissions, ends and wake-ups in virtual time, and one decision at each of them.
+"""Event loop of the simulator: submissions, ends and wake-ups in virtual time, and one decision at each of them.
 
 Pure: no clock, no IO, no chance. Times are seconds from the start of the trace; where a trace has whole seconds, every
-time stays whole. All that happens at one time is told at once: ends before submissions, then one decision.
+time stays whole. Events of one time are passed on together: ends before submissions, then one decision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Decision", "Done", "Replay", "Rule", "Run", "Unrunnable", "replay"]
 
 
 class Unrunnable(DlaasError):
-    """The trace cannot be replayed on this pool. The message says which job and why."""
+    """Trace that cannot be replayed on this pool. The message names the job and the reason."""
 
     code = "unrunnable"
     http_status = 400
@@ -27,53 +27,53 @@ class Unrunnable(DlaasError):
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A job on its way through the simulation. Changed by the loop only; rules may read it and keep it."""
+    """Job in the simulation. Only the loop changes it; rules may read and keep it."""
 
     index: int
-    """Place in the trace: by time of submission, then as the file has it."""
+    """Position in the trace: by time of submission, then in file order."""
     job: TraceJob
     gpus: int
     held_gpus: float
-    """What it holds while it runs: less than `gpus` where it asks for a share of one."""
+    """GPUs that it holds while it runs: less than `gpus` if it requests a share of one."""
     work_s: float
-    """Seconds of running that the job still needed when it was last started or stopped."""
+    """Remaining run time in seconds when the job was last started or stopped."""
     executed_s: float = 0
-    """Seconds it had run by then, restarts left out."""
+    """Run time in seconds at that moment, without restarts."""
     since_s: float | None = None
-    """Since when it runs; None while it waits. A restart counts as running from its end on."""
+    """Time since which it runs; None while it waits. A job runs from the end of its restart on."""
     end_s: float = 0
-    """When it ends if nothing comes between; true while it runs."""
+    """Time of its end unless it is stopped; valid while it runs."""
     first_s: float | None = None
     preemptions: int = 0
     starts: int = 0
 
     def executed_at(self, now_s: float) -> float:
-        """Seconds it has run until now."""
+        """Return its run time until now, in seconds."""
         return self.executed_s if self.since_s is None else self.executed_s + max(0, now_s - self.since_s)
 
 
 @dataclass(slots=True)
 class Decision:
-    """What a rule wants now. `wake_s`: decide again then, though nothing else happens."""
+    """Decision of a rule. `wake_s`: time of the next decision if no event arrives before."""
 
     starts: Sequence[Run] = ()
     stops: Sequence[Run] = ()
     wake_s: float | None = None
     is_blocked: bool = False
-    """The first in line finds as many free GPUs as it asks for, but not where it needs them."""
+    """True if enough GPUs are free for the first waiting job, but not where it needs them."""
 
 
 class Rule(Protocol):
-    """Who runs. Told of all that happens; keeps its own queue."""
+    """Scheduling rule. It receives all events and keeps its own queue."""
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """What to start and to stop. Jobs in `ended` ran until now and have freed what they held."""
+        """Return the jobs to start and to stop. Jobs in `ended` ran until now and have freed their GPUs."""
         ...
 
 
 @dataclass(slots=True)
 class Done:
-    """What became of a job."""
+    """Outcome of a job."""
 
     job: TraceJob
     start_s: float
@@ -82,13 +82,13 @@ class Done:
 
     @property
     def jct_s(self) -> float:
-        """Job completion time: from submission to end."""
+        """Return the job completion time: from submission to end."""
         return self.end_s - self.job.submit_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A trace that was replayed. Times in seconds; integrals are over the time from first submission to last end."""
+    """Result of a replay. Times in seconds; integrals are over the time from first submission to last end."""
 
     trace: Trace
     gpus: int
@@ -102,7 +102,7 @@ class Replay:
     """Integral of the number of waiting jobs."""
     queued_max: int
     blocked_s: float
-    """How long the first in line was kept waiting by fragmentation alone."""
+    """Time that the first waiting job waited only because of fragmentation."""
     blocked_free_gpu_s: float
     """Integral of free GPUs over that time."""
     timeline: tuple[tuple[float, int, int], ...]
@@ -110,13 +110,13 @@ class Replay:
 
 
 _End = tuple[float, int, int, Run]
-"""End, index, starts: outdated once the job was stopped."""
+"""End, index, number of starts; outdated once the job was stopped."""
 
 
 def replay(trace: Trace, gpus: int, rule: Rule, *, restart_s: float = 0) -> Replay:
     """Replay a trace under a rule on a pool of `gpus` GPUs.
 
-    A job that was preempted holds its GPUs for `restart_s` before it goes on, each time it is started again.
+    A job that was preempted holds its GPUs for `restart_s` before it continues, at each restart.
     Raises Unrunnable if jobs are left that the rule never starts.
     """
     jobs = trace.jobs

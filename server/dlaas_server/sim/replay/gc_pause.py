@@ -1,4 +1,4 @@
-"""Python's cyclic collector, and when it only costs."""
+"""Pause of Python's cyclic garbage collector."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["collector_at_rest"]
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Without the cyclic collector in here; afterwards as before.
+    """Disable the cyclic garbage collector inside the block, and restore it afterwards.
 
     A replay makes no cycles: what it drops is freed at once by its count of references. But each record of it that
     lives on is looked at again and again by the collector, which takes a seventh of a replay of 41,226 jobs; and a full

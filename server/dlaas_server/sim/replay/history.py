@@ -1,4 +1,4 @@
-"""The pool's own past as a trace: what its engine's store remembers, to be replayed under another policy or size."""
+"""History of a pool as a trace: jobs in its engine's store, to be replayed under another policy or size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GB: Final = 10**9
 
 
 class NoHistory(DlaasError):
-    """There is nothing to replay."""
+    """Store without jobs to replay."""
 
     code = "no_history"
     http_status = 404
@@ -32,22 +32,22 @@ class NoHistory(DlaasError):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What became of the pool's jobs."""
+    """History of the pool's jobs."""
 
     trace: Trace
     as_it_was: Replay
-    """The same figures as those of a replay, of what really happened."""
+    """Figures of what really happened, as of a replay."""
     left_out: int
     """Jobs that never started, or have not ended."""
 
     @property
     def nodes(self) -> tuple[NodeSpec, ...]:
-        """One node with as many devices as were ever in use at once: the store does not say what the pool has."""
+        """Return one node with the largest number of devices ever in use at once: the store has no nodes."""
         return (NodeSpec(name="pool", gpus=self.as_it_was.gpus),)
 
 
 def read_past(folder: Path) -> Past:
-    """The past of the pool in this directory. Raises NoHistory, StoreError. Nothing in the directory is touched."""
+    """Read the history of the pool in this directory, without changing it. Raises NoHistory, StoreError."""
     if not (folder / STORE).is_file():
         raise NoHistory(f"there is no pool in {folder}: say --pool-dir DIRECTORY")
     with tempfile.TemporaryDirectory(prefix="dlaas-history-") as copied:
@@ -56,7 +56,7 @@ def read_past(folder: Path) -> Past:
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """The store with its log, as of one moment: a second connection to a store in use is asking for trouble."""
+    """Open a copy of the store with its log: a second connection to a store in use could block the engine."""
     names = (STORE, f"{STORE}-wal")
     for _ in range(TRIES):
         before = [_state(folder / name) for name in names]
@@ -86,7 +86,7 @@ async def _jobs(path: Path) -> list[Job]:
 
 
 def past_of(jobs: Iterable[Job], name: str) -> Past:
-    """The past of these jobs: those that started and ended. Raises NoHistory if there are none."""
+    """Return the history of the jobs that started and ended. Raises NoHistory if there are none."""
     all_of_them = sorted(jobs, key=lambda job: (job.submitted_s, job.number))
     ended = [job for job in all_of_them if job.started_s is not None and job.ended_s is not None]
     if not ended:
@@ -123,7 +123,7 @@ def _done(job: Job, first_s: float) -> Done:
 
 
 def _replayed(trace: Trace, done: list[Done]) -> Replay:
-    """What happened, told as a replay."""
+    """Return the real events as a replay."""
     steps = [(one.job.submit_s, 0, 1) for one in done]
     steps += [(one.start_s, one.job.gpus, -1) for one in done] + [(one.end_s, -one.job.gpus, 0) for one in done]
     busy = waiting = busiest = longest = 0

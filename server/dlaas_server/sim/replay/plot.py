@@ -1,4 +1,4 @@
-"""Pictures of replays, several over each other: GPUs in use, jobs waiting, and the share of jobs done within a time."""
+"""Plots of one or several replays: GPUs in use, waiting jobs, and the share of jobs done within a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNITS: Final = (("days", 86_400), ("hours", 3600), ("minutes", 60), ("seconds", 
 
 
 class NoPictures(DlaasError):
-    """The library that draws is not installed."""
+    """Error: matplotlib is not installed."""
 
     code = "no_pictures"
     http_status = 400

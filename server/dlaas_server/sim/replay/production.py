@@ -1,4 +1,4 @@
-"""Orders of our own: the simulator tells the production core's scheduler what happens, and does what it decides."""
+"""Replay with the production core: its scheduler receives the simulator's events and decides."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING: Final = Decision()
 
 
 def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
-    """The core's nodes. Where CPUs or memory are not said, they are not counted."""
+    """Return the core's nodes. CPUs or memory that are not given are not counted."""
     return tuple(
         Node(
             name=spec.name,
@@ -45,7 +45,7 @@ def nodes_of(specs: Iterable[NodeSpec]) -> tuple[Node, ...]:
 
 
 def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Placement) -> Shape:
-    """What one learner needs of this pool: only what its nodes count."""
+    """Return the request of one learner, limited to the resources that the pool's nodes count."""
     task = job.work if isinstance(job.work, Task) else None
     pod = job.work if isinstance(job.work, Pod) and job.gpus_per_learner else None
     return Shape(
@@ -61,7 +61,7 @@ def shape_in(job: TraceJob, specs: Sequence[NodeSpec], placement: Layout | Place
 
 
 def _rest(work: Work) -> tuple[object, ...] | None:
-    """What is asked for beside what every trace says."""
+    """Return resources that only some trace formats contain."""
     if isinstance(work, Task):
         return work.disk_mbps, work.net_mbps
     return (work.gpu_milli, work.gpu_spec) if isinstance(work, Pod) else None
@@ -69,25 +69,25 @@ def _rest(work: Work) -> tuple[object, ...] | None:
 
 @dataclass(slots=True)
 class ByCore:
-    """The core's scheduler under a policy, with guesses that are wrong by a log-normal factor of σ `estimate_error`."""
+    """Core scheduler under a policy, with estimates that are wrong by a log-normal factor of σ `estimate_error`."""
 
     specs: Sequence[NodeSpec]
     policy: Policy = field(default_factory=Policy)
     placement: Layout | Placement = Layout.PACK
     restart_s: float = 0.0
     estimate_error: float | None = 0.0
-    """None: there are no estimates."""
+    """None: no estimates."""
     reports_after: float | None = None
-    """A job tells how long it takes in all once it ran this share of it, as those do that count steps; None: none."""
+    """Share of its run time after which the length of a job that counts steps is known; None: never."""
     seed: int = 0
     lends: bool = False
-    """There are spot jobs."""
+    """True if the trace has spot jobs."""
     scheduler: Scheduler | SpotScheduler = field(init=False)
     asks: dict[int, GangRequest] = field(init=False, default_factory=dict)
     """Unfinished jobs, by place in the trace."""
     _shapes: dict[object, tuple[Shape, int]] = field(init=False, default_factory=dict)
     _runs: list[Run] = field(init=False, default_factory=list)
-    """All that arrived: they come in the order of the trace."""
+    """Jobs that have arrived, in the order of the trace."""
     history: History = field(init=False, default_factory=History)
     _guesses: dict[int, float | None] = field(init=False, default_factory=dict)
     _batches: dict[str, float] = field(init=False, default_factory=dict)
@@ -104,7 +104,7 @@ class ByCore:
         self._chance = random.Random(self.seed)  # noqa: S311  # no secret
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Tell the scheduler, and do what it decides."""
+        """Pass the events to the scheduler and return its decision."""
         scheduler, runs = self.scheduler, self._runs
         if self.reports_after is not None:
             self._hear(self.reports_after, now_s)
@@ -138,7 +138,7 @@ class ByCore:
         )
 
     def _look(self, now_s: float) -> None:
-        """What guesses mean, by what ended until now and what did not: all take the places that they have with that."""
+        """Reorder all jobs by the estimates corrected with the run lengths seen so far."""
         self.history.look((ask.weight, ask.executed(now_s)) for ask in self.asks.values())
         for number, ask in self.asks.items():
             mean_s = self.history.mean_s(self._guesses[number], ask.weight)
@@ -147,7 +147,7 @@ class ByCore:
                 self.scheduler.update_estimate(ask, now_s)
 
     def _hear(self, share: float, now_s: float) -> None:
-        """What those that run have told by now."""
+        """Apply the lengths that running jobs have reported by now."""
         for number, ask in self.asks.items():
             length_s = self._runs[number].job.duration_s or 0.0
             if not ask.waits and ask.spread is None and ask.executed(now_s) >= share * length_s:
@@ -182,11 +182,11 @@ class ByCore:
                 self._batches[work.job] = self._batches.get(work.job, 0.0) + run.work_s
 
     def _batch_s(self, run: Run) -> float:
-        """What the other tasks of the same job take: all that arrive are told at once."""
+        """Return the remaining work of the other tasks of the same job; all arrive at once."""
         return self._batches.get(run.job.work.job, 0.0) - run.work_s if isinstance(run.job.work, Task) else 0.0
 
     def _shorten(self, batch: str, done_s: float, now_s: float) -> None:
-        """A task of this batch ended: the others that wait have less before them."""
+        """Reduce the remaining work of the waiting tasks of a batch after one of them ended."""
         self._batches[batch] -= done_s
         for ask in self.asks.values():
             work = self._runs[ask.number].job.work

@@ -1,4 +1,4 @@
-"""What a replay is told in: one table, JSON, and a CSV with a line per job."""
+"""Report of a replay: a table, JSON, and a CSV file with a line per job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Figures", "as_json", "compared", "figures", "share_of", "table", "wr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of a replay. Times in seconds; shares are between 0 and 1."""
+    """Figures of a replay. Times in seconds; shares are between 0 and 1."""
 
     jobs: int
     jct_avg_s: float
@@ -24,7 +24,7 @@ class Figures:
     makespan_s: float
     """From time 0 of the trace to the last end."""
     queue_avg_s: float
-    """Completion time less working time: what waiting, being preempted and restarting cost, on average."""
+    """Completion time minus run time: mean cost of waiting, preemption and restarts."""
     start_avg_s: float
     """From submission to first start, on average."""
     queued_avg: float
@@ -34,18 +34,18 @@ class Figures:
     utilisation: float
     """GPU-seconds in use / GPU-seconds of the pool over the makespan."""
     fragmentation: float
-    """Share of the makespan in which the first in line found enough free GPUs, but not where it needed them."""
+    """Share of the makespan in which enough GPUs were free for the first waiting job, but not where it needed them."""
     fragmentation_free_gpus: float
     """Free GPUs in that time, averaged over the makespan."""
 
 
 def share_of(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the sorted values lies: element floor(share x count), as Tiresias counts."""
+    """Return the quantile of sorted values: element floor(share x count), as Tiresias counts."""
     return values[min(len(values) - 1, int(len(values) * share))]
 
 
 def figures(result: Replay) -> Figures:
-    """The figures of a replay."""
+    """Return the figures of a replay."""
     jct_s = sorted(done.jct_s for done in result.done)
     count, span_s = len(jct_s), result.end_s
     worked_s = sum(done.job.duration_s or 0 for done in result.done)
@@ -85,13 +85,13 @@ def _rows(found: Figures) -> list[tuple[str, str]]:
 
 
 def table(name: str, result: Replay) -> str:
-    """The table that the command prints."""
+    """Return the table that the command prints."""
     head = f"{result.trace.name}, {name}, {result.gpus} GPUs"
     return "\n".join([head, *(f"  {label:<20}{value}" for label, value in _rows(figures(result)))])
 
 
 def compared(results: Mapping[str, Replay]) -> str:
-    """The same for several policies, side by side."""
+    """Return the table of several policies, side by side."""
     columns = {name: _rows(figures(result)) for name, result in results.items()}
     widths = {name: max(len(name), *(len(value) for _, value in rows)) for name, rows in columns.items()}
     trace = next(iter(results.values())).trace.name
@@ -105,7 +105,7 @@ def compared(results: Mapping[str, Replay]) -> str:
 
 
 def as_json(name: str, seed: int, result: Replay) -> dict[str, object]:
-    """The same for programs."""
+    """Return the same as JSON."""
     head = {
         "trace": result.trace.name,
         "format": result.trace.format,
@@ -117,7 +117,7 @@ def as_json(name: str, seed: int, result: Replay) -> dict[str, object]:
 
 
 def write_jobs(path: Path, result: Replay) -> None:
-    """One line per job, in the order of the trace."""
+    """Write one line per job, in the order of the trace."""
     with path.open("w", newline="", encoding="utf-8") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(["job_id", "submit_s", "start_s", "end_s", "jct_s", "queue_s", "preemptions"])

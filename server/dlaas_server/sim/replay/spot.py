@@ -1,4 +1,4 @@
-"""Spot jobs in a trace: those that the file marks, or a part of all, drawn by chance."""
+"""Spot jobs in a trace: those that the file marks, or a random part of all."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["has_spot", "marked", "parted"]
 
 
 def marked(trace: Trace, share: float, seed: int) -> Trace:
-    """The trace with so large a part of its jobs as spot jobs; none drawn twice from the same seed."""
+    """Return the trace with this share of its jobs marked as spot jobs, drawn by the seed."""
     chance = random.Random(seed)  # noqa: S311  # no secret
     return replace(trace, jobs=tuple(replace(job, spot=job.spot or chance.random() < share) for job in trace.jobs))
 
 
 def has_spot(trace: Trace) -> bool:
-    """Some of its jobs are spot jobs."""
+    """Return whether some of its jobs are spot jobs."""
     return any(job.spot for job in trace.jobs)
 
 
 def parted(result: Replay) -> dict[str, Replay]:
-    """All jobs, the ordinary ones, the spot jobs, where there are both. What is of the pool is the same in each."""
+    """Return the results of all, ordinary and spot jobs if there are both. Figures of the pool are the same in each."""
     kinds = {"ordinary": False, "spot": True}
     parts = {name: tuple(done for done in result.done if done.job.spot is is_spot) for name, is_spot in kinds.items()}
     if not all(parts.values()):

@@ -1,3 +1,3 @@
-"""Rules of others' simulators, kept apart from the core: they are here to be compared with, not to decide."""
+"""Rules of other simulators, for comparison with the core."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tiresias' rules by attained service: `dlas`, `dlas-gpu`, `dlas-gpu-gittins` and `gittins`, as its simulator has them.
+"""Tiresias' rules by attained service, as in its simulator: `dlas`, `dlas-gpu`, `dlas-gpu-gittins` and `gittins`.
 
 Three queues with limits of 3250 and 7200 (seconds, or GPU-seconds). In each queue the jobs that run stand before those
 that wait. Two quirks of the original are kept: the time of the next demotion is reckoned with seconds against a limit
@@ -21,17 +21,17 @@ __all__ = ["Attained", "Gittins", "GittinsIndex"]
 
 LIMITS: Final = (3250, 7200)
 DELTA: Final = 3250
-"""GPU-seconds of the next quantum that the Gittins index looks ahead."""
+"""Look-ahead of the Gittins index in GPU-seconds."""
 Key = tuple[float, float, int]
 
 
 def _rounded(value: float, digits: int) -> float:
-    """Halves go up, as in the Python 2 that the original runs in."""
+    """Round halves up, as the Python 2 of the original does."""
     return float(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP))
 
 
 class GittinsIndex:
-    """The index by attained service, learnt from the GPU-seconds of past jobs.
+    """Gittins index by attained service, learnt from the GPU-seconds of past jobs.
 
     Index = P/E x 10^6 of the next quantum: P that the job ends in it, E the service it is expected to use of it.
     Source: Tiresias, section 3.3, with the roundings of its simulator (E is cut to whole seconds).
@@ -51,17 +51,17 @@ class GittinsIndex:
         return _rounded(ends * 1_000_000 / expected, 4)
 
     def at(self, attained: float) -> float:
-        """The index of a job that has had so many GPU-seconds; 0 beyond all that was ever seen."""
+        """Return the index of a job with this attained service; 0 beyond the largest one seen."""
         return 0.0 if attained >= self._data[-1] else self._index[bisect_right(self._data, attained)]
 
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue: those that run, in order, and those that wait, by GPU count, each with a key that orders them."""
+    """Queue: running jobs in order, and waiting jobs by GPU count, each with a key that orders them."""
 
     running: list[Run] = field(default_factory=list)
     late: list[Run] = field(default_factory=list)
-    """Just demoted: they run, but stand behind those that wait."""
+    """Jobs that were just demoted: they run, but come behind waiting jobs."""
     waiting: dict[int, list[tuple[Key, Run]]] = field(default_factory=dict)
     front: int = 0
     back: int = 0
@@ -81,7 +81,7 @@ class _Queue:
 
 
 class Attained:
-    """`dlas`, `dlas-gpu` (limits in GPU-seconds), `dlas-gpu-gittins` (queues sorted by the Gittins index)."""
+    """Rules `dlas`, `dlas-gpu` (limits in GPU-seconds), `dlas-gpu-gittins` (queues sorted by the Gittins index)."""
 
     def __init__(self, gpus: int, *, is_by_gpu: bool, index: GittinsIndex | None = None) -> None:
         self._gpus = gpus
@@ -90,7 +90,7 @@ class Attained:
         self._queues = tuple(_Queue() for _ in range(len(LIMITS) + 1))
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Demote, walk the queues in order, and say when the next job reaches its limit."""
+        """Demote jobs, serve the queues in order, and return the time at which the next job reaches its limit."""
         if ended:
             for queue in self._queues:
                 queue.running = [run for run in queue.running if run.since_s is not None]
@@ -111,7 +111,7 @@ class Attained:
         return -1.0 if self._index is None else self._index.at(self._service(run, now_s))
 
     def _demote(self, now_s: float) -> None:
-        """Jobs past their limit go to the end of the next queue, in order of submission."""
+        """Move jobs beyond their limit to the end of the next queue, in order of submission."""
         due: list[tuple[int, int, Run]] = []
         for level, limit in enumerate(LIMITS):
             for run in self._queues[level].running:
@@ -157,7 +157,7 @@ class Attained:
         return free
 
     def _order(self, queue: _Queue, now_s: float) -> list[tuple[Key, Run]]:
-        """Those that run, with keys that put them before or behind those that wait."""
+        """Return the running jobs, with keys that order them before or behind waiting jobs."""
         count = len(queue.running)
         labels = [queue.front - count + i for i in range(count)] + [queue.back + 1 + i for i in range(len(queue.late))]
         runs = queue.running + queue.late
@@ -184,7 +184,7 @@ class Attained:
 
 
 class Gittins:
-    """`gittins`: one list, sorted by the index at each event and at wake-ups that grow apart, lowest index first.
+    """Rule `gittins`: one list, sorted by the index at each event and at increasingly rare wake-ups, lowest first.
 
     For a job that waits the original takes seconds for GPU-seconds; its wake-ups come ever later.
     """
@@ -196,7 +196,7 @@ class Gittins:
         self._unit_s: float = DELTA
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Sort all by their index, give in that order."""
+        """Sort all jobs by their index and give GPUs in that order."""
         if ended:
             gone = {run.index for run in ended}
             self._jobs = [run for run in self._jobs if run.index not in gone]

@@ -1,4 +1,4 @@
-"""FGD and BestFit by the rules of the reference's simulator: a score per node in whole points, the first of the best.
+"""FGD and BestFit by the rules of the reference simulator: an integer score per node; the first best node wins.
 
 FGD: 100 x sigmoid(shrinkage of the fragments, in devices), rounded down. What is usual is known beforehand: the most
 popular pods of the list that make 95 % of it, by CPUs and GPUs. BestFit: what is left, CPUs and GPUs half each, as
@@ -26,31 +26,31 @@ POPULAR: Final = 0.95
 NO_ROOM: Final = -1
 
 Score = Callable[[State, State], int]
-"""Of a node before and after: the higher the better, 0 at least."""
+"""Score of a node before and after: the higher the better, at least 0."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The nodes as one shape sees them."""
+    """Scores of the nodes for one shape."""
 
     scores: list[int]
     best: list[tuple[int, int]] = field(default_factory=list)
-    """Heap of scores (the highest first) with their nodes; what is not in `scores` any more is outdated."""
+    """Heap of scores (highest first) with their nodes; entries that differ from `scores` are outdated."""
     seen: int = -1
-    """So many changes are counted in; -1: it knows nothing yet."""
+    """Number of changes included; -1: none computed yet."""
 
 
 @dataclass(slots=True)
 class Scored:
-    """Seats each pod on the first node with the highest score."""
+    """Placement of each pod on the first node with the highest score."""
 
     specs: Sequence[NodeSpec]
     score: Score
     nodes: list[State] = field(init=False)
     _milli: list[int] = field(init=False)
-    """Thousandths of devices that are free on each."""
+    """Free thousandths of devices on each node."""
     _changed: list[int] = field(init=False, default_factory=list)
-    """Nodes in the order in which they were given to somebody."""
+    """Nodes in the order in which they received pods."""
     _lines: dict[Shape, _Line] = field(init=False, default_factory=dict)
     _known: dict[Shape, dict[State, tuple[int, State | None]]] = field(init=False, default_factory=dict)
     """Shape -> state of a node -> its score and its next state."""
@@ -60,7 +60,7 @@ class Scored:
         self._milli = [free_milli(state) for state in self.nodes]
 
     def put(self, shape: Shape) -> bool:
-        """Seat one pod."""
+        """Place one pod."""
         known, line = self._known.setdefault(shape, {}), self._lines.get(shape)
         if line is None:
             line = self._lines[shape] = _Line([NO_ROOM] * len(self.nodes))
@@ -99,19 +99,19 @@ class Scored:
         return best, after
 
     def states(self) -> Iterable[State]:
-        """What is free on each node."""
+        """Return the free capacity of each node."""
         return self.nodes
 
 
 def fgd(specs: Sequence[NodeSpec], shapes: Iterable[Shape]) -> Scored:
-    """Fragmentation gradient descent for a list of pods."""
+    """Return fragmentation gradient descent for a list of pods."""
     counts = Counter(replace(shape, memory_bytes=0) for shape in shapes)
-    usual, told = Usual(), 0
+    usual, counted = Usual(), 0
     for shape, count in counts.most_common():
-        if told >= POPULAR * counts.total():
+        if counted >= POPULAR * counts.total():
             break
         usual.note(shape, count)
-        told += count
+        counted += count
 
     def score(before: State, after: State) -> int:
         return int(100 / (1 + exp((usual.lost(after) - usual.lost(before)) / WHOLE)))
@@ -120,7 +120,7 @@ def fgd(specs: Sequence[NodeSpec], shapes: Iterable[Shape]) -> Scored:
 
 
 def best_fit(specs: Sequence[NodeSpec], shapes: Iterable[Shape]) -> Scored:
-    """The node with the least left, CPUs and GPUs together."""
+    """Score a node by the least remaining capacity, CPUs and GPUs together."""
     cpus = max((spec.cpus for spec in specs), default=0) or 1.0
     milli = WHOLE * max((spec.gpus for spec in specs), default=0) or 1
 
@@ -134,4 +134,4 @@ FILLERS: Final[Mapping[str, Callable[[Sequence[NodeSpec], Iterable[Shape]], Scor
     "fgd": fgd,
     "bestfit": best_fit,
 }
-"""Name on the command line -> the rule for a pool of these nodes and a list of pods that ask for this."""
+"""Name on the command line -> rule for a pool of these nodes and a list of pods with these requests."""

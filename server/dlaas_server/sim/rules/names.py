@@ -1,4 +1,4 @@
-"""The rules by the name that the command line knows them by."""
+"""Rules by their name on the command line."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ COUNTING: Final[Mapping[str, Callable[[int], Rule]]] = {
     "tiresias:dlas-gpu-gittins": lambda gpus: Attained(gpus, is_by_gpu=True, index=_index()),
     "tiresias:gittins": lambda gpus: Gittins(gpus, _index()),
 }
-"""Name -> the rule for a pool of so many GPUs, wherever they are."""
+"""Name -> rule for a pool with a number of GPUs, wherever they are."""
 
 PLACING: Final[Mapping[str, Callable[[Sequence[NodeSpec]], Rule]]] = {
     f"ffdl:{placement}-{queue}": partial(PackSpread, is_pack=placement == "pack", skips=queue == "skip")
     for placement in ("pack", "spread")
     for queue in ("fifo", "skip")
 }
-"""Name -> the rule for a pool of these nodes."""
+"""Name -> rule for a pool of these nodes."""
 
 RULES: Final = frozenset(COUNTING) | frozenset(PLACING)
 
 
 def pool_rule(name: str, nodes: Sequence[NodeSpec]) -> Rule:
-    """The rule of this name, ready for a pool of these nodes."""
+    """Return the rule of this name for a pool of these nodes."""
     if name in COUNTING:
         return COUNTING[name](sum(node.gpus for node in nodes))
     return PLACING[name](nodes)

@@ -1,7 +1,7 @@
 """PACK and SPREAD of the reference measurements: gangs placed learner by learner.
 
 PACK takes for each learner the feasible node with the fewest free GPUs (then the fewest free CPUs, then the first),
-SPREAD the one with the most. All learners or none. `fifo` stops at the first job that does not fit, `skip` walks on.
+SPREAD the one with the most. All learners or none. `fifo` stops at the first job that does not fit, `skip` continues.
 Source: the parameters of IBM's PACK/SPREAD slide.
 """
 
@@ -38,7 +38,7 @@ class _Machine:
 
 @dataclass(slots=True)
 class PackSpread:
-    """The rule for a pool of these nodes; nodes that do not count CPUs or memory have no end of them."""
+    """Rule for a pool of these nodes; CPUs or memory that a node does not count are unlimited."""
 
     specs: Sequence[NodeSpec]
     is_pack: bool
@@ -53,7 +53,7 @@ class PackSpread:
         ]
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Start what fits, in order of submission."""
+        """Start the jobs that fit, in order of submission."""
         for run in ended:
             for machine in self.seats.pop(run.index):
                 machine.change(run.job, 1)

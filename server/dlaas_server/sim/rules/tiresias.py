@@ -1,4 +1,4 @@
-"""The rules of Tiresias' simulator in its `count` mode: only the number of free GPUs counts.
+"""Rules of Tiresias' simulator in its `count` mode: only the number of free GPUs counts.
 
 Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, and the behaviour of the
 simulator published with it, quirks included: an identical replay needs them, the product must not have them.
@@ -22,14 +22,14 @@ Key = tuple[float, int]
 
 @dataclass(slots=True)
 class FirstIn:
-    """`fifo`: the queue stops at the first job that does not fit. `fjf` (`skips`): it walks on."""
+    """Rules `fifo`: the queue stops at the first job that does not fit; `fjf` (`skips`): it continues."""
 
     free: int
     skips: bool
     lines: dict[int, deque[Run]] = field(default_factory=dict)
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Start what fits, in order of submission."""
+        """Start the jobs that fit, in order of submission."""
         self.free += sum(run.gpus for run in ended)
         for run in arrived:
             self.lines.setdefault(run.gpus, deque()).append(run)
@@ -47,7 +47,7 @@ class FirstIn:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Jobs that wait, one heap per GPU count."""
+    """Waiting jobs, one heap per GPU count."""
 
     heaps: dict[int, list[tuple[Key, Run]]] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class _Waiting:
         heapq.heappush(self.heaps.setdefault(run.gpus, []), (key, run))
 
     def first(self, free: int) -> tuple[Key, Run] | None:
-        """The first in order among those that take no more than `free` GPUs."""
+        """Return the first job that needs at most `free` GPUs."""
         return min((heap[0] for gpus, heap in self.heaps.items() if gpus <= free and heap), default=None)
 
     def pop(self, gpus: int) -> None:
@@ -63,22 +63,22 @@ class _Waiting:
 
 
 def remaining_s(run: Run, now_s: float) -> float:
-    """`shortest`: the time that is left."""
+    """Return the remaining time (`shortest`)."""
     return run.end_s - now_s if run.since_s is not None else run.work_s
 
 
 def remaining_gpu_s(run: Run, now_s: float) -> float:
-    """`shortest-gpu`: the time that is left, times the GPUs."""
+    """Return the remaining time, times the GPUs (`shortest-gpu`)."""
     return remaining_s(run, now_s) * run.gpus
 
 
 def size(run: Run, now_s: float) -> float:
-    """`sjf`: the GPU count."""
+    """Return the GPU count (`sjf`)."""
     return run.gpus
 
 
 class Sorted:
-    """`sjf`, `shortest`, `shortest-gpu`: at each event all unfinished jobs are sorted anew and get GPUs in that order.
+    """Rules `sjf`, `shortest`, `shortest-gpu`: at each event all unfinished jobs are sorted and get GPUs in that order.
 
     The sort is stable over the order before. Keys of waiting jobs do not change and those of running jobs only fall, so
     the order is kept as (key, label): at each event the jobs that ran get new labels in their order of before, behind
@@ -94,19 +94,19 @@ class Sorted:
         self._then_s: float = -1
 
     def decide(self, now_s: float, ended: Sequence[Run], arrived: Sequence[Run]) -> Decision:
-        """Sort, give, and stop those that got nothing."""
-        ran = self._sorted_anew(now_s)
+        """Sort the jobs, give GPUs in that order, and stop jobs that got none."""
+        ran = self._sorted_running(now_s)
         for run in arrived:
             self._label += 1
             self._waiting.add((self._key(run, now_s), self._label), run)
         return self._give(ran)
 
-    def _sorted_anew(self, now_s: float) -> list[tuple[Key, Run]]:
+    def _sorted_running(self, now_s: float) -> list[tuple[Key, Run]]:
         ran = [(entry[0], entry[1]) for entry in self._running if entry[1].since_s is not None]
         if self._key is not size and now_s > self._then_s:
             key = self._key
-            anew = sorted([(key(run, now_s), place, run) for place, (_, run) in enumerate(ran)])
-            ran = [((value, self._label + place), run) for place, (value, _, run) in enumerate(anew, start=1)]
+            ranked = sorted([(key(run, now_s), place, run) for place, (_, run) in enumerate(ran)])
+            ran = [((value, self._label + place), run) for place, (value, _, run) in enumerate(ranked, start=1)]
             self._label += len(ran)
         self._then_s = now_s
         return ran

@@ -1,1 +1,1 @@
-"""Traces of jobs and nodes, and the file formats they come in."""
+"""Traces of jobs and nodes, and their file formats."""

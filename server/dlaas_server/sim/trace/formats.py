@@ -1,4 +1,4 @@
-"""Reading CSV files: the header says which format it is; a line that does not hold is refused by line and column.
+"""Reader of CSV files: the header identifies the format; an invalid line is refused with line and column.
 
 Every format is a table of columns and one function that makes a record of a line. What is checked here is trusted from
 here on.
@@ -45,39 +45,39 @@ class Row:
         self.values = values
 
     def number(self, column: str) -> float:
-        """A number of a numeric column; whole numbers stay whole."""
+        """Return the number in a numeric column; whole numbers stay int."""
         value = self.values[column]
         assert isinstance(value, int | float)
         return value
 
     def maybe(self, column: str) -> float | None:
-        """The number, or None where the cell may be empty and is."""
+        """Return the number; None if the cell may be empty and is."""
         return None if self.values[column] is None else self.number(column)
 
     def whole(self, column: str) -> int:
-        """A whole number."""
+        """Return a whole number."""
         value = self.values[column]
         assert isinstance(value, int)
         return value
 
     def text(self, column: str) -> str:
-        """The cell as it stands."""
+        """Return the text of the cell."""
         return str(self.values[column])
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of file: its columns with their readers, and what a line becomes."""
+    """File format: its columns with their readers, and the record of a line."""
 
     name: str
     columns: Mapping[str, Reader]
     build: Callable[..., Record]
-    """Takes a row; or the values of its columns, in the order of `columns`."""
+    """Function of a row, or of the values of its columns, in the order of `columns`."""
     takes_values: bool = False
 
 
 class _Inconsistent(Exception):
-    """A line that contradicts itself: column and what is wrong."""
+    """Error of a contradictory line: column and fault."""
 
     def __init__(self, column: str, what: str) -> None:
         super().__init__(what)
@@ -88,9 +88,9 @@ def _number(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
     if not math.isfinite(value):
-        raise ValueError(f"{text!r} is no finite number")
+        raise ValueError(f"{text!r} is not finite")
     whole = int(value)
     return whole if value == whole else value
 
@@ -100,7 +100,7 @@ def _whole(least: int) -> Reader:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no whole number") from None
+            raise ValueError(f"{text!r} is not a whole number") from None
         if value < least:
             raise ValueError(f"{text} is less than {least}")
         return value
@@ -140,9 +140,9 @@ _seconds: Final = _least_zero
 _one: Final = _whole(1)
 _zero: Final = _whole(0)
 _LEAST: Final[Mapping[Reader, int]] = {_seconds: 0, _positive: 1, _one: 1, _zero: 0}
-"""The least whole number that a reader takes."""
+"""Smallest whole number that a reader accepts."""
 EXACT: Final = 2**53
-"""Below it, a whole number is the same as a float."""
+"""Limit below which a float represents every whole number."""
 
 
 def _bit(text: str) -> int:
@@ -217,7 +217,7 @@ def _tetris(row: Row) -> TraceJob:
 
 
 def _pod(row: Row) -> TraceJob:
-    """A pod's place in the queue and its life time; pods of a list without times arrive at 0 and stay."""
+    """Return a pod's submit time and duration; pods of a list without times arrive at 0 and never end."""
     gpus, milli = row.whole("num_gpu"), row.whole("gpu_milli")
     if gpus > 0 and milli == 0:
         raise _Inconsistent("gpu_milli", f"is 0, but num_gpu is {gpus}")
@@ -362,11 +362,11 @@ FORMATS: Final = (
 
 
 def read(path: Path) -> tuple[Format, list[tuple[int, Record]]]:
-    """The format of a CSV file and its records with their lines. Raises TraceError, or OSError if it cannot be read."""
+    """Return the format of a CSV file and its records with line numbers. Raises TraceError, OSError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TraceError(path, 1, None, f"is no UTF-8 text ({error.reason})") from None
+        raise TraceError(path, 1, None, f"is not UTF-8 text ({error.reason})") from None
     lines = csv.reader(text.splitlines(keepends=True), strict=True)
     try:
         header = next(lines, None)
@@ -375,7 +375,7 @@ def read(path: Path) -> tuple[Format, list[tuple[int, Record]]]:
         kind, names = _recognise(path, [name.strip() for name in header])
         return kind, _records(path, kind, names, lines)
     except csv.Error as error:
-        raise TraceError(path, lines.line_num, None, f"is no CSV: {error}") from None
+        raise TraceError(path, lines.line_num, None, f"is not valid CSV: {error}") from None
 
 
 def _recognise(path: Path, header: list[str]) -> tuple[Format, list[str]]:
@@ -408,7 +408,7 @@ def _records(path: Path, kind: Format, header: list[str], lines: Iterator[list[s
 
 
 def _at_once(kind: Format, header: list[str], rows: list[list[str]]) -> list[Record] | None:
-    """The records of all rows, read column by column: in a third of the time. None where one does not hold."""
+    """Return the records of all rows, read column by column in a third of the time; None if a cell is invalid."""
     if any(len(cells) != len(header) for cells in rows):
         return None
     cells = dict(zip(header, zip(*rows, strict=True), strict=True))
@@ -419,7 +419,7 @@ def _at_once(kind: Format, header: list[str], rows: list[list[str]]) -> list[Rec
 
 
 def _column(reader: Reader, cells: Sequence[str]) -> Sequence[Value]:
-    """All cells of a column. Raises ValueError where one does not hold."""
+    """Read all cells of a column. Raises ValueError if one is invalid."""
     least = _LEAST.get(reader)
     if least is not None:
         try:
@@ -448,9 +448,9 @@ def _record(path: Path, kind: Format, header: list[str], line: int, cells: list[
 
 
 def read_trace(path: Path, workload: int | None = None) -> Trace:
-    """The jobs of a trace, by time of submission. `workload` picks one of a file that holds several (Pollux).
+    """Return the jobs of a trace, by time of submission. `workload` selects one of a file with several (Pollux).
 
-    Raises TraceError where a line does not hold, a job stands twice, or the file is no trace of jobs.
+    Raises TraceError if a line is invalid, a job occurs twice, or the file is not a trace of jobs.
     """
     kind, records = read(path)
     jobs: list[TraceJob] = []
@@ -476,7 +476,7 @@ def read_trace(path: Path, workload: int | None = None) -> Trace:
 
 
 def read_nodes(path: Path) -> tuple[NodeSpec, ...]:
-    """The machines of a node list, as the file has them."""
+    """Return the machines of a node list, in file order."""
     kind, records = read(path)
     nodes: dict[str, NodeSpec] = {}
     for line, record in records:
@@ -489,7 +489,7 @@ def read_nodes(path: Path) -> tuple[NodeSpec, ...]:
 
 
 def read_gpu_seconds(path: Path) -> tuple[int, ...]:
-    """A distribution of job sizes in GPU-seconds, smallest first."""
+    """Return a distribution of job sizes in GPU-seconds, smallest first."""
     kind, records = read(path)
     return tuple(sorted(_only_ints(path, kind, (record for _, record in records))))
 

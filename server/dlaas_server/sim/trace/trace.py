@@ -1,4 +1,4 @@
-"""The records that a trace is read into: jobs with what they ask for and how long they run, and nodes."""
+"""Records of a trace: jobs with their requests and run times, and nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TraceError(DlaasError):
-    """A trace that cannot be read or contradicts itself. The message begins with file, line and column."""
+    """Error in a trace that is unreadable or contradictory. The message begins with file, line and column."""
 
     code = "bad_trace"
     http_status = 400
@@ -40,7 +40,7 @@ class TraceError(DlaasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiresias:
-    """What tiresias_60 says beyond the common columns."""
+    """Columns of tiresias_60 beyond the common ones."""
 
     model: str
     iterations: int
@@ -48,7 +48,7 @@ class Tiresias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Muri:
-    """A model's time per iteration on three resources, all in milliseconds."""
+    """Time of a model per iteration on three resources, in milliseconds."""
 
     model: str
     batch_size: int
@@ -60,7 +60,7 @@ class Muri:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pollux:
-    """A job known by its application; how long it runs follows from the profiles."""
+    """Job known by its application; its run time follows from the profiles."""
 
     workload: int
     application: str
@@ -69,7 +69,7 @@ class Pollux:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shockwave:
-    """A job whose batch size changes while it runs."""
+    """Job whose batch size changes while it runs."""
 
     model: str
     total_steps: int
@@ -80,7 +80,7 @@ class Shockwave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that may ask for a share of one GPU, in thousandths."""
+    """Pod that may request a share of one GPU, in thousandths."""
 
     gpu_milli: int
     gpu_spec: str = ""
@@ -90,7 +90,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task with demands on disk and network, in MB/s and Mbit/s as the trace says."""
+    """Task with demands on disk and network, in MB/s and Mbit/s as in the trace."""
 
     job: str
     disk_mbps: float
@@ -102,7 +102,7 @@ Work = Tiresias | Muri | Pollux | Shockwave | Pod | Task
 
 @dataclass(slots=True, kw_only=True)
 class TraceJob:
-    """One job: a gang of `learners` that is submitted at `submit_s` and works for `duration_s` once it runs.
+    """Job: a gang of `learners` that is submitted at `submit_s` and trains for `duration_s`.
 
     Times are seconds from the start of the trace, whole numbers stay whole. `duration_s` is None where the trace does
     not say it.
@@ -117,17 +117,17 @@ class TraceJob:
     mem_gb_per_learner: float = 0.0
     queue: str = "default"
     spot: bool = False
-    """It runs on what the others leave idle."""
+    """True for a spot job: it runs on devices that the others leave idle."""
     work: Work | None = None
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole gang."""
+        """Return the number of GPUs of the whole gang."""
         return self.learners * self.gpus_per_learner
 
     @property
     def held_gpus(self) -> float:
-        """The same where a pod may hold a share of one; whole numbers stay whole."""
+        """Return the number of GPUs, which may be a share of one; whole numbers stay int."""
         if isinstance(self.work, Pod) and self.gpus_per_learner == 1 and self.work.gpu_milli < 1000:
             return self.work.gpu_milli / 1000
         return self.gpus
@@ -135,7 +135,7 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """A machine of the simulated pool. 0 CPUs or memory: not counted."""
+    """Machine of the simulated pool. 0 CPUs or memory: not counted."""
 
     name: str
     gpus: int
@@ -160,7 +160,7 @@ class PolluxPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolluxScaling:
-    """Step and synchronisation time, in seconds, measured on so many nodes and replicas."""
+    """Step and synchronisation time, in seconds, measured on a number of nodes and replicas."""
 
     nodes: int
     replicas: int
@@ -182,7 +182,7 @@ class PolluxValidation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """All jobs of a trace, by time of submission; those of one time stand as in the file."""
+    """Jobs of a trace, by time of submission, then in file order."""
 
     name: str
     format: str

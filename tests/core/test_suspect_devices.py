@@ -1,4 +1,4 @@
-"""What failed under jobs takes no learners for a while; what fails repeatedly is cordoned."""
+"""Suspect devices: after a failure they get no learners for a while; after repeated failures they are cordoned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dlaas_server.core.planning.suspect_devices import (
 from dlaas_server.core.presentation.job_view import job_view
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
-from tests.core.builders import fact, job, node, seats, told, training
+from tests.core.builders import fact, job, node, seats, training, with_fact
 
 LOST_GPU = Failure(cause=Cause.HARDWARE, code="gpu_lost", what="GPU is lost", advice="The GPU failed.")
 KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed from outside (SIGKILL)", advice="")
@@ -61,7 +61,7 @@ def test_a_failed_device_takes_no_learners_for_a_while() -> None:
     assert not trusted_again(suspects, 100.0 + WINDOW_S)
 
 
-def test_a_device_that_fails_repeatedly_is_cordoned_until_its_node_is_uncordoned() -> None:
+def test_repeatedly_failing_device_is_cordoned_until_uncordoned() -> None:
     suspects: Mapping[str, Suspect] = {}
     text = ""
     for number in range(3):
@@ -96,14 +96,14 @@ def test_a_suspect_stays_in_service_where_the_job_needs_it() -> None:
 def test_a_job_on_a_suspect_device_is_tried_again_elsewhere() -> None:
     one = training(job(), *seats("n1", 1))
     suspects, _ = fails({}, one=one)
-    retried = told(one, FactKind.LOST, generation=1, failure=LOST_GPU)
+    retried = with_fact(one, FactKind.LOST, generation=1, failure=LOST_GPU)
     assert retried.state is State.DEPLOYING
 
     leaving = moved_away(retried, suspects)
 
     assert leaving.goal is Goal.HALT
     assert job_view(leaving, row=1, directory="", wait=None, progress=None).state_label == "Deploying · restarting"
-    back = told(leaving, FactKind.CLOSED, why="halted")
+    back = with_fact(leaving, FactKind.CLOSED, why="halted")
     assert (back.state, back.members) == (State.QUEUED, ())
     assert moved_away(retried, {}) is retried
 
@@ -133,7 +133,7 @@ def test_different_programs_that_are_killed_on_a_gpu_cordon_it() -> None:
     assert gpu.reason.startswith("failed 3 times in an hour: killed from outside (SIGKILL) (job-1); uncordon n1")
 
 
-def test_one_program_that_always_fails_accuses_no_device() -> None:
+def test_single_failing_program_accuses_no_device() -> None:
     assert usable(failing(*[(1, HUNG)] * 5)) == ["n1/0", "n1/1", "n2/0"]
 
 

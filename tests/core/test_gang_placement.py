@@ -1,4 +1,4 @@
-"""Gangs are seated whole or not at all."""
+"""Placement of gangs: whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def placed(target: Job, nodes: list[Node], *others: Job) -> list[str] | None:
     return None if found is None else [seat.node for seat in found]
 
 
-def test_a_gang_is_packed_onto_the_tightest_node_that_takes_it() -> None:
+def test_gang_is_packed_onto_the_tightest_fitting_node() -> None:
     nodes = [node("big", 8), node("small", 2), node("middle", 4)]
 
     assert placed(job(learners=(2, 2)), nodes) == ["small", "small"]
 
 
-def test_each_learner_of_a_gang_on_one_node_gets_devices_of_its_own() -> None:
+def test_learners_on_one_node_have_separate_devices() -> None:
     found = place(free_of([node("a", 4)], ()), shape_of(job(gpus=2)), 2)
 
     assert found == (Seat("a", ("a/0", "a/1")), Seat("a", ("a/2", "a/3")))
 
 
-def test_a_gang_too_large_for_one_node_takes_the_emptiest_first() -> None:
+def test_large_gang_takes_the_emptiest_nodes_first() -> None:
     assert placed(job(learners=(5, 5)), [node("a", 2), node("b", 4)]) == ["b", "b", "b", "b", "a"]
 
 
@@ -90,9 +90,7 @@ node_lists = st.lists(
 
 
 @given(shapes, node_lists)
-def test_a_placement_is_whole_within_the_nodes_and_takes_each_device_once(
-    target: Job, sizes: list[tuple[int, float, int]]
-) -> None:
+def test_placement_is_atomic_and_devices_are_exclusive(target: Job, sizes: list[tuple[int, float, int]]) -> None:
     nodes = [node(f"n{i}", d, cpus=c, memory=m) for i, (d, c, m) in enumerate(sizes)]
     before = room(free_of(nodes, ()), shape_of(target), 100)
     found = place(free_of(nodes, ()), shape_of(target), target.spec.learners_min)
@@ -130,7 +128,7 @@ def test_a_job_that_asks_for_a_kind_gets_that_kind() -> None:
     assert place(free_of(MIXED, ()), replace(ONE, gpu_kind="H100|T4"), 6) is not None
 
 
-def test_a_gang_that_takes_any_kind_gets_one_where_one_has_enough() -> None:
+def test_gang_without_a_kind_gets_one_kind_if_it_suffices() -> None:
     found = place(free_of(MIXED, ()), ONE, 6)
 
     assert kinds_of(MIXED, found or ()) == {"Tesla T4"}
@@ -159,7 +157,7 @@ any_shape = st.builds(
 
 
 @given(any_pool, any_shape, st.integers(1, 6))
-def test_in_every_layout_a_gang_is_whole_and_of_the_kind_asked_for_and_of_one_kind_if_that_suffices(
+def test_every_layout_places_whole_gangs_of_the_right_kind(
     pool: list[tuple[list[str], float]], shape: Shape, learners: int
 ) -> None:
     nodes = [
@@ -177,7 +175,7 @@ def test_in_every_layout_a_gang_is_whole_and_of_the_kind_asked_for_and_of_one_ki
     found = place(capacity, shape, learners)
 
     assert (found is not None) == (fits == learners)
-    assert (why_never(nodes, shape, learners, "GPU") is None) == (fits == learners)  # nobody else is there
+    assert (why_never(nodes, shape, learners, "GPU") is None) == (fits == learners)  # the pool is otherwise empty
     if found is None:
         assert capacity.devices == before
         return
@@ -210,11 +208,11 @@ def test_in_every_layout_a_gang_is_whole_and_of_the_kind_asked_for_and_of_one_ki
         ("A100", 11, "requests 11 GPUs, but the pool has only 10"),
     ],
 )
-def test_what_no_pool_like_this_can_give_is_refused_with_the_reason(kind: str, learners: int, said: str) -> None:
+def test_infeasible_request_is_refused_with_the_reason(kind: str, learners: int, said: str) -> None:
     assert (why_never(MIXED, replace(ONE, gpu_kind=kind), learners, "GPU") or "").startswith(said)
 
 
-def test_a_kind_that_is_out_of_service_or_cordoned_is_not_refused() -> None:
+def test_kind_out_of_service_or_cordoned_is_not_refused() -> None:
     broken = replace(MIXED[0], devices=tuple(replace(d, out_of_service="Xid 79") for d in MIXED[0].devices))
 
     for nodes in ([broken], [replace(MIXED[0], cordoned="maintenance")]):

@@ -10,7 +10,7 @@ def forecast(low_s: float, high_s: float, waited_s: float) -> Forecast:
     return Forecast(job="a", said=Said(at_s=0.0, low_s=low_s, high_s=high_s), started_s=waited_s)
 
 
-def test_estimate_wrong_by_more_than_a_factor_of_three_is_a_miss() -> None:
+def test_estimate_wrong_by_a_factor_above_three_misses() -> None:
     """Also where that is less than a minute: 5 s were shown, and it took 30."""
     far = forecast(0.0, 5.0, 30.0)
 

@@ -1,4 +1,4 @@
-"""Jobs above their least size make way for those that wait, and come back: the engine on a simulated pool."""
+"""Shrinking for waiting jobs and growing back: jobs above their minimum size, on a simulated pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.pools.simulated.simulated_pool import Script, SimulatedPool
 from tests.pools.simulated.virtual_clock import VirtualClock
 
 
-def test_a_job_shrinks_for_a_higher_priority_and_comes_back_without_having_left(tmp_path: Path) -> None:
+def test_job_shrinks_for_a_higher_priority_and_grows_back(tmp_path: Path) -> None:
     async def scene() -> None:
         clock = VirtualClock(1000.0)
         devices = tuple(Device(id=f"n1/{i}", index=i, kind="GPU") for i in range(4))

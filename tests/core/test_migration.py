@@ -1,4 +1,4 @@
-"""Running elastic jobs are moved by the plan: to let who waits in, else to sit together; seldom, never for nothing."""
+"""Migration of running elastic jobs by the plan: for a waiting job, else for locality; rarely, never without a gain."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dlaas_server.core.rebalancing.migration import AGAIN_S
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Elastic, Placement
-from tests.core.builders import job, node, pool, seats, told, training
+from tests.core.builders import job, node, pool, seats, training, with_fact
 
 NOW_S = 1000.0
 
 
 def live(target: Job, *held: Seat) -> Job:
-    """It trains on these seats, and can change while it does."""
+    """Return the job training on these seats, able to change its size live."""
     return replace(training(target, *held), is_live=True)
 
 
@@ -36,24 +36,24 @@ def moves(on: Pool, policy: Policy | None = None) -> tuple[Resized, ...]:
 
 
 def moved(on: Pool, change: Resized) -> Pool:
-    """The pool when the change is over."""
+    """Return the pool after the change."""
     target, _ = resized(on.jobs[change.job], change.seats, change.by, NOW_S, change.why)
     target = replace(target, members=target.gang)  # those that left are gone
-    target = told(target, FactKind.GENERATION, generation=target.generation, live=True, at_s=NOW_S)
+    target = with_fact(target, FactKind.GENERATION, generation=target.generation, live=True, at_s=NOW_S)
     return replace(on, jobs={**on.jobs, change.job: target})
 
 
 APART = live(job(1, (1, 2)), *seats("a", 1), *seats("b", 1))
 
 
-def test_a_job_that_lives_spread_goes_together_and_is_told_why() -> None:
+def test_spread_live_job_consolidates_with_a_reason() -> None:
     [change] = moves(pool([node("a", 1), node("b", 3)], APART))
 
     assert (change.job, {seat.node for seat in change.seats}, change.by) == ("job-1", {"b"}, "pool")
     assert change.why == "Its 2 learners fit on one node (b) now and train faster there."
 
 
-def test_who_asked_to_be_spread_or_never_to_change_is_left_alone() -> None:
+def test_spread_or_fixed_jobs_are_not_consolidated() -> None:
     nodes = [node("a", 1), node("b", 3)]
     for still in (
         replace(APART, elastic=Elastic.OFF),
@@ -66,12 +66,12 @@ def test_who_asked_to_be_spread_or_never_to_change_is_left_alone() -> None:
     assert moves(pool(nodes, as_the_pool), Policy(placement=Layout.TOPOLOGY)) != ()
 
 
-def test_who_was_moved_is_not_moved_again_soon() -> None:
+def test_migrated_job_is_not_migrated_again_soon() -> None:
     for ago_s, count in ((AGAIN_S - 1, 0), (AGAIN_S, 1)):
         assert len(moves(pool([node("a", 1), node("b", 3)], replace(APART, moved_s=NOW_S - ago_s)))) == count
 
 
-def test_the_end_of_a_rest_is_a_time_to_plan_again_also_of_a_spot_job() -> None:
+def test_end_of_a_rest_wakes_the_planner() -> None:
     nodes = [node("a", 1), node("b", 3)]
     for one in (APART, replace(APART, spec=replace(APART.spec, spot=True))):
         for ago_s, wake_s in ((60.0, NOW_S + AGAIN_S - 60), (AGAIN_S, None)):
@@ -79,13 +79,13 @@ def test_the_end_of_a_rest_is_a_time_to_plan_again_also_of_a_spot_job() -> None:
             assert plan(pool(nodes, resting), NOW_S, Policy()).wake_s == wake_s
 
 
-def test_while_somebody_waits_nobody_goes_together() -> None:
+def test_no_consolidation_while_a_job_waits() -> None:
     waits = job(2, (4, 4))
 
     assert moves(pool([node("a", 1), node("b", 3)], APART, waits)) == ()
 
 
-def test_a_learner_in_the_way_of_one_that_waits_for_a_whole_node_goes_elsewhere() -> None:
+def test_learner_moves_for_a_job_waiting_for_a_node() -> None:
     waits, nodes = job(2, gpus=2), [node("a", 2), node("b", 2)]
     before = pool(nodes, APART, waits)
 
@@ -98,7 +98,7 @@ def test_a_learner_in_the_way_of_one_that_waits_for_a_whole_node_goes_elsewhere(
     assert after.resizes == ()
 
 
-def test_nobody_is_moved_for_a_job_that_is_not_to_start_then_either() -> None:
+def test_no_migration_for_a_job_that_still_cannot_start() -> None:
     first, waits = job(2, (4, 4)), job(3, gpus=2)
 
     assert moves(pool([node("a", 2), node("b", 2)], APART, first, waits), Policy(order="fifo")) == ()
@@ -106,7 +106,7 @@ def test_nobody_is_moved_for_a_job_that_is_not_to_start_then_either() -> None:
 
 @st.composite
 def pools(draw: st.DrawFn) -> Pool:
-    """Running jobs anywhere, some that wait."""
+    """Draw a pool with running jobs and some waiting ones."""
     nodes = [replace(node(f"n{i}", draw(st.integers(1, 4))), rack=draw(st.sampled_from("xy"))) for i in range(4)]
     capacity: FreeCapacity = free_of(nodes, ())
     jobs: list[Job] = []
@@ -124,7 +124,7 @@ def pools(draw: st.DrawFn) -> Pool:
 
 @settings(deadline=None)
 @given(pools())
-def test_a_move_keeps_the_size_takes_only_what_is_free_and_is_made_once(on: Pool) -> None:
+def test_migration_keeps_the_size_and_uses_free_devices_once(on: Pool) -> None:
     capacity = free_of(on.nodes, on.jobs.values())
     found = moves(on)
     for change in found:
@@ -132,12 +132,12 @@ def test_a_move_keeps_the_size_takes_only_what_is_free_and_is_made_once(on: Pool
         shape, joins = shape_of(on.jobs[change.job]), [seat for seat in change.seats if seat not in before]
         assert on.jobs[change.job].elastic is not Elastic.OFF
         assert on.jobs[change.job].is_live
-        assert len(joins) < len(before), "somebody stays, who has what was learnt"
+        assert len(joins) < len(before), "a learner with the state stays"
         assert capacity.has(shape, joins)
         capacity.claim(shape, joins)
         assert level_of(capacity, change.seats) <= level_of(capacity, tuple(before))
     done = set[str]()
-    while found:  # nobody twice, so it comes to rest
+    while found:  # no job moves twice, so it terminates
         assert not {one.job for one in found} & done
         done |= {one.job for one in found}
         for change in found:

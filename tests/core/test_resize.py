@@ -1,4 +1,4 @@
-"""Running jobs make way for those that wait, before anybody is preempted; `auto` jobs share what is left."""
+"""Shrinking for waiting jobs before any preemption; `auto` jobs share the remaining devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Elastic
-from tests.core.builders import job, node, pool, seats, told, training
+from tests.core.builders import job, node, pool, seats, training, with_fact
 
 
 def runs(target: Job, *there: Seat) -> Job:
-    """It trains, and can change while it does."""
+    """Return the job training on these seats, able to change its size live."""
     return replace(training(target, *there), is_live=True)
 
 
@@ -31,7 +31,7 @@ def auto(number: int, learners: tuple[int, int], **fields: object) -> Job:
 
 
 def applied(picture: Pool, decided: Plan, now_s: float) -> Pool:
-    """The pool as it is written down at once: starts, and changes that are under way."""
+    """Return the pool as committed: with starts, and changes under way."""
     jobs = dict(picture.jobs)
     for start in decided.starts:
         jobs[start.job] = started(jobs[start.job], start.seats, now_s)[0]
@@ -47,14 +47,14 @@ def carried_out(picture: Pool) -> Pool:
         if one.resize is not None or not one.live_generation:
             for member in one.members:
                 kind = FactKind.LEARNER_READY if member.generation == one.generation else FactKind.LEARNER_DOWN
-                one = told(one, kind, member=member.member)
+                one = with_fact(one, kind, member=member.member)
             if one.members:
-                one = told(one, FactKind.GENERATION, generation=one.generation, live=True, step=1)
+                one = with_fact(one, FactKind.GENERATION, generation=one.generation, live=True, step=1)
         jobs[one.id] = one
     return replace(picture, jobs=jobs)
 
 
-def test_an_auto_job_gives_a_seat_up_for_one_that_waits_and_nobody_starts_there_before_it_is_free() -> None:
+def test_auto_job_shrinks_for_a_waiting_job_before_its_start() -> None:
     running = runs(auto(1, (1, 4)), *seats("n1", 4))
     found = plan(pool([node(devices=4)], running, job(2)), 60.0)
 
@@ -62,7 +62,7 @@ def test_an_auto_job_gives_a_seat_up_for_one_that_waits_and_nobody_starts_there_
     assert found.starts == ()
 
 
-def test_while_a_seat_is_being_given_up_nothing_more_is_asked_for() -> None:
+def test_no_further_shrink_while_a_seat_is_released() -> None:
     picture = pool([node(devices=4)], runs(auto(1, (1, 4)), *seats("n1", 4)), job(2))
     picture = applied(picture, plan(picture, 60.0), 60.0)
 
@@ -71,13 +71,13 @@ def test_while_a_seat_is_being_given_up_nothing_more_is_asked_for() -> None:
     assert [start.job for start in plan(carried_out(picture), 62.0).starts] == ["job-2"]
 
 
-def test_the_wish_of_a_manual_job_holds_against_its_own_priority() -> None:
+def test_manual_wish_holds_against_equal_priority() -> None:
     running = runs(job(1, (1, 4)), *seats("n1", 4))
 
     assert plan(pool([node(devices=4)], running, job(2)), 60.0).resizes == ()
 
 
-def test_a_manual_job_goes_below_its_wish_for_a_higher_priority_and_is_not_preempted() -> None:
+def test_manual_job_shrinks_instead_of_being_preempted() -> None:
     running = replace(runs(job(1, (1, 4)), *seats("n1", 4)), checkpoint_step=1)
     found = plan(pool([node(devices=4)], running, job(2, (2, 2), priority=10)), 1e6)
 
@@ -85,7 +85,7 @@ def test_a_manual_job_goes_below_its_wish_for_a_higher_priority_and_is_not_preem
     assert found.preempts == ()
 
 
-def test_where_shrinking_does_not_suffice_somebody_is_preempted_and_nobody_shrinks() -> None:
+def test_preemption_replaces_insufficient_shrinking() -> None:
     running = replace(runs(job(1, (2, 4)), *seats("n1", 4)), checkpoint_step=1)
     found = plan(pool([node(devices=4)], running, job(2, (4, 4), priority=10)), 1e6)
 
@@ -93,7 +93,7 @@ def test_where_shrinking_does_not_suffice_somebody_is_preempted_and_nobody_shrin
     assert found.resizes == ()
 
 
-def test_a_manual_job_rather_shrinks_than_that_it_is_preempted_for_a_much_shorter_one() -> None:
+def test_manual_job_shrinks_for_a_much_shorter_job() -> None:
     running = replace(runs(job(1, (1, 4)), *seats("n1", 4)), checkpoint_step=1)
     known = {"job-1": Known(length_s=1e6, executed_s=1e4), "job-2": Known(length_s=600.0)}
     picture = replace(pool([node(devices=4)], running, job(2)), known=known)
@@ -106,13 +106,13 @@ def test_a_manual_job_rather_shrinks_than_that_it_is_preempted_for_a_much_shorte
 
 
 @pytest.mark.parametrize("elastic", [Elastic.OFF, Elastic.AUTO])
-def test_who_would_lose_its_work_or_never_changes_is_left_alone(elastic: Elastic) -> None:
+def test_unsaved_or_fixed_jobs_do_not_shrink(elastic: Elastic) -> None:
     running = training(job(1, (1, 4), elastic=elastic), *seats("n1", 4))  # not live, no checkpoint
 
     assert plan(pool([node(devices=4)], running, job(2, priority=10)), 60.0).resizes == ()
 
 
-def test_who_made_way_comes_back_to_its_wish_by_the_pool() -> None:
+def test_shrunk_job_grows_back_to_its_wish() -> None:
     picture = pool([node(devices=4)], runs(job(1, (1, 4)), *seats("n1", 4)), job(2, (2, 2), priority=10))
     picture = carried_out(applied(picture, plan(picture, 60.0), 60.0))
     alone = replace(picture, jobs={"job-1": picture.jobs["job-1"]})
@@ -120,7 +120,7 @@ def test_who_made_way_comes_back_to_its_wish_by_the_pool() -> None:
     assert [(r.job, len(r.seats), r.by) for r in plan(alone, 70.0).resizes] == [("job-1", 4, "pool")]
 
 
-def test_idle_devices_go_to_the_auto_job_that_gains_the_most() -> None:
+def test_idle_devices_go_to_the_largest_gain() -> None:
     points = tuple(Point(learners=k, rate=rate, spread=0.01, steps=100, at_s=0.0) for k, rate in ((1, 1.0), (2, 1.1)))
     stalls = replace(runs(auto(1, (1, 4)), *seats("n1", 1)), search=Search(points=points))
     scales = runs(auto(2, (1, 4)), *seats("n2", 1))
@@ -129,7 +129,7 @@ def test_idle_devices_go_to_the_auto_job_that_gains_the_most() -> None:
     assert [(r.job, len(r.seats)) for r in found.resizes] == [("job-2", 3)]
 
 
-def test_devices_move_from_one_auto_job_to_another_over_two_plans() -> None:
+def test_auto_jobs_exchange_devices_over_two_plans() -> None:
     held, wants = runs(auto(1, (1, 8)), *seats("n1", 7)), runs(auto(2, (1, 8)), *seats("n2", 1))
     picture = pool([node("n1", 7), node("n2", 1)], held, wants)
     first = plan(picture, 60.0)
@@ -185,7 +185,7 @@ def test_changes_are_within_bounds_and_come_to_rest(picture: Pool, order: str) -
 
 
 @given(pictures())
-def test_no_auto_job_of_low_priority_stays_above_its_least_while_a_higher_one_could_have_its_seats(
+def test_low_priority_auto_job_yields_seats_above_its_minimum(
     picture: Pool,
 ) -> None:
     for turn in range(40):

@@ -1,4 +1,4 @@
-"""Who wishes for a size when no person does: the program, the schedule, the autoscaler."""
+"""Size requests without a user: by the program, the schedule, the autoscaler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.presentation.job_view import job_view
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Condition, Elastic, JobSpec, JobView, NotAllowed, Scheduled
-from tests.core.builders import fact, job, node, pool, seats, told, training
+from tests.core.builders import fact, job, node, pool, seats, training, with_fact
 
 SCHEDULE = (Scheduled(epoch=10, learners=4), Scheduled(epoch=30, learners=2))
 
@@ -25,7 +25,7 @@ SCHEDULE = (Scheduled(epoch=10, learners=4), Scheduled(epoch=30, learners=2))
 def running(elastic: Elastic, wish: int = 1, schedule: tuple[Scheduled, ...] = ()) -> Job:
     one = job(1, (1, 4), wish=wish, elastic=elastic)
     one = replace(one, spec=replace(one.spec, schedule=schedule))
-    return told(training(one, *seats("n1", wish)), FactKind.GENERATION, generation=1, step=0, live=True)
+    return with_fact(training(one, *seats("n1", wish)), FactKind.GENERATION, generation=1, step=0, live=True)
 
 
 def paced(one: Job, rate: float, at_s: float = 100.0, learners: int | None = None) -> Job:
@@ -37,10 +37,10 @@ def paced(one: Job, rate: float, at_s: float = 100.0, learners: int | None = Non
 
 
 def granted(one: Job) -> Job:
-    """What the plan makes of the wish, carried out."""
+    """Carry out what the plan grants of the wish."""
     for change in plan(pool([node()], one), 100.0).resizes:
         one = resized(one, change.seats, change.by, 100.0)[0]
-        one = told(one, FactKind.GENERATION, generation=one.generation, step=9, idle_s=0.02, live=True)
+        one = with_fact(one, FactKind.GENERATION, generation=one.generation, step=9, idle_s=0.02, live=True)
     return one
 
 
@@ -56,7 +56,7 @@ def found(speed: Callable[[int], float]) -> Job:
 
 
 @pytest.mark.parametrize(("speed", "size"), [(lambda k: 100.0 * k, 4), (lambda k: 100.0 / k**0.2, 1)])
-def test_a_job_that_chooses_by_itself_comes_to_its_best_size(speed: Callable[[int], float], size: int) -> None:
+def test_auto_job_reaches_its_best_size(speed: Callable[[int], float], size: int) -> None:
     one = found(speed)
 
     assert len(one.gang) == size
@@ -64,7 +64,7 @@ def test_a_job_that_chooses_by_itself_comes_to_its_best_size(speed: Callable[[in
     assert [s.learners for s in shown(one).speeds][:2] == [1, 2]
 
 
-def test_the_view_says_what_more_learners_brought() -> None:
+def test_view_shows_the_gain_of_more_learners() -> None:
     view = shown(found(lambda k: 100.0 * k**0.5))
 
     assert view.speedup == "1 → 2: 1.4× faster, 2 → 4: 1.4× faster"
@@ -90,14 +90,14 @@ def test_windows_that_come_while_its_size_changes_decide_nothing() -> None:
     assert paced(one, 100.0, 101.0, learners=1).wish == 2
 
 
-def test_a_person_who_scales_takes_the_choice_over() -> None:
+def test_user_scale_switches_auto_to_manual() -> None:
     one, story = apply_request(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
 
     assert (one.elastic, one.wish) == (Elastic.MANUAL, 3)
     assert "only on request (--elastic manual)" in story[0].text
 
 
-def test_what_the_program_asks_for_is_wished_for_and_said() -> None:
+def test_size_request_of_the_program_becomes_the_wish() -> None:
     one, story = apply_fact(
         running(Elastic.MANUAL), fact(running(Elastic.MANUAL), FactKind.ASKED, learners=3, step=1200)
     )
@@ -109,14 +109,14 @@ def test_what_the_program_asks_for_is_wished_for_and_said() -> None:
 
 @pytest.mark.parametrize("learners", [0, 5])
 def test_a_program_gets_no_size_outside_the_bounds(learners: int) -> None:
-    assert told(running(Elastic.MANUAL), FactKind.ASKED, learners=learners, step=1).wish == 1
+    assert with_fact(running(Elastic.MANUAL), FactKind.ASKED, learners=learners, step=1).wish == 1
 
 
 ALONE = "Keras' fit trains alone."
 
 
 @pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
-def test_a_job_whose_learners_share_nothing_is_kept_small_and_says_so(elastic: Elastic) -> None:
+def test_independent_learners_keep_the_minimum_size(elastic: Elastic) -> None:
     one, story = apply_fact(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
 
     assert (one.wish, one.wish_by, one.elastic) == (1, "program", Elastic.MANUAL)
@@ -125,23 +125,23 @@ def test_a_job_whose_learners_share_nothing_is_kept_small_and_says_so(elastic: E
     assert [len(change.seats) for change in plan(pool([node()], one), 100.0).resizes] == [1]
 
 
-def test_the_first_line_of_a_job_whose_learners_share_nothing_says_so_while_there_are_several() -> None:
-    several, one = (told(running(Elastic.MANUAL, wish=wish), FactKind.ALONE, why=ALONE) for wish in (3, 1))
-    in_parts = told(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why="parts", learners=3)
+def test_status_line_reports_several_independent_learners() -> None:
+    several, one = (with_fact(running(Elastic.MANUAL, wish=wish), FactKind.ALONE, why=ALONE) for wish in (3, 1))
+    in_parts = with_fact(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why="parts", learners=3)
 
     assert [len(job.gang) for job in (several, one, in_parts)] == [3, 1, 3]
     assert [shown(job).reason for job in (several, one, in_parts)] == [ALONE, "", ""]
 
 
-def test_who_was_told_that_more_learners_are_of_no_use_may_have_them_all_the_same() -> None:
-    alone = told(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why=ALONE)
-    one = told(apply_request(alone, Event.SCALE, by="ana", now_s=1.0, learners=2)[0], FactKind.ALONE, why=ALONE)
+def test_user_may_scale_independent_learners() -> None:
+    alone = with_fact(running(Elastic.MANUAL, wish=3), FactKind.ALONE, why=ALONE)
+    one = with_fact(apply_request(alone, Event.SCALE, by="ana", now_s=1.0, learners=2)[0], FactKind.ALONE, why=ALONE)
 
     assert (one.wish, one.wish_by) == (2, "you")
 
 
-def test_a_job_that_cannot_go_on_at_another_size_stays_and_its_card_says_why() -> None:
-    one = told(running(Elastic.AUTO, wish=2), FactKind.ALONE, why="Parts.", learners=2)
+def test_job_with_a_fixed_size_says_why() -> None:
+    one = with_fact(running(Elastic.AUTO, wish=2), FactKind.ALONE, why="Parts.", learners=2)
     late = replace(one, spec=replace(one.spec, schedule=(Scheduled(epoch=1, learners=4),)))
 
     assert (one.wish, one.elastic) == (2, Elastic.OFF)

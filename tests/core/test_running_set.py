@@ -1,4 +1,4 @@
-"""When running jobs are expected to end."""
+"""Expected ends of running jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def in_order(ends: ExpectedEnds, *requests: GangRequest, now_s: float = 0.0) -> 
     return [(end_s, request.number) for end_s, request in ends.in_order(requests, now_s)]
 
 
-def test_who_is_expected_to_end_at_another_time_ends_once_and_then() -> None:
+def test_changed_expected_end_occurs_once() -> None:
     ends, first, other, longer = ExpectedEnds(), running(0, 10.0), running(1, 20.0), running(2, 15.0)
     for request in (first, other, longer):
         ends.add(request, 0.0)
@@ -29,7 +29,7 @@ def test_who_is_expected_to_end_at_another_time_ends_once_and_then() -> None:
     assert in_order(ends, first, other, longer) == [(10.0, 0), (20.0, 1), (30.0, 2)]
 
 
-def test_who_overran_is_expected_to_run_as_long_again_and_who_nobody_knows_of_comes_last() -> None:
+def test_overrun_jobs_end_later_and_unknown_ones_last() -> None:
     ends, overran, other, unknown = ExpectedEnds(), running(0, 10.0), running(1, 15.0), running(2, None)
     for request in (overran, other, unknown):
         ends.add(request, 0.0)

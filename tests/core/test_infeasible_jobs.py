@@ -1,4 +1,4 @@
-"""A job that would have no room if nobody ran (a node is out of service) waits, but keeps nobody else waiting."""
+"""Jobs that an idle pool could not run (a node is out of service): they wait and block no other job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import job, node, pool, seats, training
-from tests.core.test_crowd import SHARES, crowded, decided
+from tests.core.test_pruning import SHARES, decided, long_queue
 from tests.selection import each_nth
 
 NOW_S = 1e6
@@ -31,7 +31,7 @@ def broken(one: Node) -> Node:
 
 
 def picture(late: Lateness, *others: Job, nodes: tuple[Node, ...] = ()) -> Pool:
-    """A gang of eight on a pool that has four in service, past its bound of 100 s by so much; and others."""
+    """Return a gang of eight on a pool with four devices in service, late by this much beyond 100 s; and others."""
     large = job(1, (8, 8), submitted_s=NOW_S - 100.0 * (late or 0.5) - 1.0)
     of = nodes or (node("n0"), replace(node("n1"), cordoned="cordoned by ana"))
     there = pool(of, large, *others)
@@ -51,7 +51,7 @@ def test_others_start_while_it_waits_however_long_it_did(order: str, late: Laten
         assert [start.job for start in found.starts] == [one.id for one in others]
 
 
-def test_its_owner_is_told_that_it_waits_for_a_node_and_not_for_others() -> None:
+def test_reason_names_the_missing_node_instead_of_other_jobs() -> None:
     (wait,) = plan(picture(Lateness.LATE, training(job(2), *seats("n0", 1))), NOW_S).waits
     (small,) = plan(pool([broken(node("n0")), node("n1", 1)], job(1, gpus=2)), NOW_S).waits
     (cpus,) = plan(pool([node("n0", cpus=2.0), node("n1", cpus=2.0)], job(1, (2, 2), cpus=3.0)), NOW_S).waits
@@ -61,7 +61,7 @@ def test_its_owner_is_told_that_it_waits_for_a_node_and_not_for_others() -> None
     assert cpus.reason == "Needs 2 learners at once of 1 GPU, 3 CPUs; 0 would fit on the devices in service."
 
 
-def test_nobody_is_preempted_for_devices_that_are_out_of_service() -> None:
+def test_no_preemption_for_devices_out_of_service() -> None:
     lower = replace(training(job(2, gpus=2), Seat("n0", ("n0/0", "n0/1"))), checkpoint_step=5)
     there = pool([broken(node("n0", 2)), node("n1", 1)], lower, job(3, gpus=2, priority=1), job(4, priority=1))
 
@@ -71,7 +71,7 @@ def test_nobody_is_preempted_for_devices_that_are_out_of_service() -> None:
     assert [start.job for start in found.starts] == ["job-4"]
 
 
-def test_it_is_promised_its_start_again_once_the_node_is_back() -> None:
+def test_reservation_returns_with_the_node() -> None:
     policy = Policy(age_s=100.0)
     runs = training(job(2, submitted_s=5.0), *seats("n0", 1))
     there = picture(Lateness.OVERDUE, runs, job(3, submitted_s=NOW_S - 1.0))
@@ -83,7 +83,7 @@ def test_it_is_promised_its_start_again_once_the_node_is_back() -> None:
 
 
 @pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
-def test_who_trains_grows_meanwhile(elastic: Elastic) -> None:
+def test_running_job_grows_meanwhile(elastic: Elastic) -> None:
     grows = training(job(2, (1, 4), elastic=elastic, submitted_s=5.0), *seats("n0", 1))
 
     found = plan(picture(Lateness.STARVING, replace(grows, checkpoint_step=5)), NOW_S, Policy(age_s=100.0))
@@ -91,11 +91,11 @@ def test_who_trains_grows_meanwhile(elastic: Elastic) -> None:
     assert [(one.job, len(one.seats)) for one in found.resizes] == [("job-2", 4)]
 
 
-def test_of_those_that_are_forgotten_it_is_the_turn_of_the_oldest_that_could_fit() -> None:
-    forgotten = job(2, (4, 4), submitted_s=NOW_S - 100.0 * Lateness.STARVING - 0.5)
+def test_oldest_starving_job_that_could_fit_has_the_turn() -> None:
+    starving = job(2, (4, 4), submitted_s=NOW_S - 100.0 * Lateness.STARVING - 0.5)
     higher = job(3, priority=1, submitted_s=NOW_S - 1.0)
 
-    found = plan(picture(Lateness.STARVING, forgotten, higher), NOW_S, Policy(age_s=100.0))
+    found = plan(picture(Lateness.STARVING, starving, higher), NOW_S, Policy(age_s=100.0))
 
     assert [start.job for start in found.starts] == ["job-2"]
 
@@ -113,7 +113,7 @@ def without_room(there: Pool, policy: Policy) -> set[str]:
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
 def test_it_is_decided_as_if_it_were_not_there(order: str, seed: int, preempts: bool, is_broken: bool) -> None:
     policy = Policy(order=order, preempts=preempts, shares=SHARES)
-    there, now_s = crowded(seed, policy)
+    there, now_s = long_queue(seed, policy)
     if is_broken:
         there = replace(there, nodes=(broken(there.nodes[0]), *there.nodes[1:]))
     gone = without_room(there, policy)

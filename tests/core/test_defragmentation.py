@@ -1,4 +1,4 @@
-"""Enough devices are free, but not on one node: a small job goes on elsewhere."""
+"""Defragmentation: enough devices are free, but not on one node, so a small job continues elsewhere."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def numbers(on: Scheduler) -> list[int]:
     return [one.number for one in on.queue_order()]
 
 
-def test_a_job_that_needs_a_whole_node_gets_one_from_which_a_small_job_moves() -> None:
+def test_small_job_moves_for_a_job_needing_a_whole_node() -> None:
     small = request(3, 1)
     on = in_pieces(small)
-    assert on.decide(5.0).starts == [], "often somebody just ends"
+    assert on.decide(5.0).starts == [], "often a job is about to end"
 
     found = on.decide(PATIENT_S)
 
@@ -60,7 +60,7 @@ def test_a_job_that_soon_ends_is_not_moved() -> None:
     assert in_pieces(request(3, 1, length=PATIENT_S + 9.0)).decide(PATIENT_S).stops == []
 
 
-def test_a_job_that_has_not_ended_when_it_was_to_end_is_moved_then_though_nothing_else_happens() -> None:
+def test_overrunning_job_is_migrated_at_its_expected_end() -> None:
     small = request(3, 1, length=PATIENT_S + 9.0)
     on = in_pieces(small)
     next_s = on.decide(PATIENT_S).wake_s
@@ -74,17 +74,17 @@ def test_a_job_of_a_higher_priority_is_not_moved() -> None:
     assert in_pieces(request(3, 1, priority=1)).decide(PATIENT_S).stops == []
 
 
-def test_nobody_moves_for_a_job_behind_one_that_is_promised_such_seats() -> None:
+def test_no_migration_for_a_job_behind_a_reservation() -> None:
     on = in_pieces(request(3, 1), Policy(age_s=10.0))
     on.enqueue(
         replace(request(8, 4, length=None, at=5.0), queue="b"), 5.0
-    )  # nobody moves for it: its length is not known
+    )  # no job moves for it: its length is unknown
 
     assert on.decide(PATIENT_S).stops == []
     assert numbers(on) == [8, 9]
 
 
-def test_somebody_moves_at_once_for_a_job_once_the_one_ahead_is_promised_nothing_any_more() -> None:
+def test_migration_starts_once_the_reservation_ahead_is_gone() -> None:
     on = in_pieces(request(3, 1), Policy(age_s=10.0))
     first = replace(request(8, 4, length=None, at=5.0), queue="b")
     on.enqueue(first, 5.0)
@@ -97,7 +97,7 @@ def test_somebody_moves_at_once_for_a_job_once_the_one_ahead_is_promised_nothing
     assert numbers(on) == [8]
 
 
-def test_who_got_its_seats_in_this_very_pass_is_not_moved() -> None:
+def test_job_started_in_this_pass_is_not_migrated() -> None:
     small = request(3, 1)
     on = in_pieces(small)
     small.began_s = PATIENT_S
@@ -105,7 +105,7 @@ def test_who_got_its_seats_in_this_very_pass_is_not_moved() -> None:
     assert on.decide(PATIENT_S).stops == []
 
 
-def test_the_owner_is_told_why_and_nothing_starts_before_the_seats_are_free() -> None:
+def test_migration_has_a_reason_and_starts_nothing_early() -> None:
     def runs(number: int, gpus: int, *devices: str) -> object:
         return replace(training(job(number, gpus=gpus), Seat(devices[0][:2], devices)), checkpoint_step=5)
 
@@ -132,7 +132,7 @@ def free_devices(capacity: FreeCapacity) -> set[str]:
     st.lists(st.integers(0, 15), max_size=12),
     st.integers(2, 4),
 )
-def test_seats_are_given_once_and_to_both_or_nobody(came: list[tuple[int, bool]], left: list[int], gpus: int) -> None:
+def test_migration_seats_are_exclusive_and_atomic(came: list[tuple[int, bool]], left: list[int], gpus: int) -> None:
     capacity = free_of([node(f"n{i}") for i in range(4)], ())
     running: dict[int, GangRequest] = {}
     for number, (its_gpus, may_stop) in enumerate(came):

@@ -1,4 +1,4 @@
-"""What nobody needs any more goes: uploaded bytes, keys of old requests; and users' limits on what they may ask for."""
+"""Collection of unused blobs and old request keys; limits per user."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def bytes_of_an_earlier_engine(folder: Path) -> None:
     await store.close()
 
 
-def test_bytes_left_by_an_earlier_engine_are_removed_after_an_hour(tmp_path: Path) -> None:
+def test_orphaned_blobs_are_removed_after_an_hour(tmp_path: Path) -> None:
     asyncio.run(bytes_of_an_earlier_engine(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""Lines of waiting jobs of one shape: the head, and the first of each expected length, whenever they are asked for."""
+"""Equivalence classes of waiting jobs: head, and first job of each expected length, whenever they are queried."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def firsts(waiting: list[GangRequest]) -> list[GangRequest]:
 
 @pytest.mark.parametrize("few", [0, 5, 1024])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_first_of_each_length_is_the_same_whenever_one_asks(
+def test_first_job_of_each_length_does_not_depend_on_queries(
     seed: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(equivalence_class, "MAX_SORTED_ON_DEMAND", few)

@@ -1,4 +1,4 @@
-"""Gangs that want to sit close together, in the scheduler that is kept from event to event."""
+"""Locality of gangs in the incremental scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(number: int, learners: int, layout: Layout = Layout.TOPOLOGY, milli:
 
 
 @pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest"])
-def test_a_gang_is_tried_again_when_it_may_sit_further_apart(order: str) -> None:
+def test_gang_is_retried_when_its_locality_relaxes(order: str) -> None:
     scheduler = Scheduler(free_of([node("a", 4), node("b", 4)], ()), Policy(order=order))
     for number in (1, 2):
         scheduler.enqueue(request(number, 2 + number % 2), 0.0)
@@ -40,7 +40,7 @@ def test_a_gang_is_tried_again_when_it_may_sit_further_apart(order: str) -> None
 
 
 @pytest.mark.parametrize("order", ["fifo-skip", "shortest"])
-def test_who_comes_behind_a_gang_does_not_make_it_forgotten(order: str) -> None:
+def test_jobs_behind_a_gang_keep_its_starvation_guard(order: str) -> None:
     scheduler = Scheduler(free_of([node("a", 4), node("b", 4)], ()), Policy(order=order, preempts=False))
     for number in (1, 2):
         scheduler.enqueue(request(number, 2 + number % 2), 0.0)
@@ -67,7 +67,7 @@ def test_shares_start_though_no_device_is_whole() -> None:
     assert scheduler.decide(5.0).starts == halves[2:]
 
 
-def test_a_job_whose_talking_costs_little_does_not_wait_for_close_seats() -> None:
+def test_job_with_little_communication_does_not_wait_for_locality() -> None:
     asked = job(2, (2, 2))
     gang = replace(asked, spec=replace(asked.spec, placement=None))
     beside = training(job(1, (2, 2)), *seats("n1", 1), *seats("n2", 1))

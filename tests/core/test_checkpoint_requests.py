@@ -1,4 +1,4 @@
-"""Who is asked for a checkpoint, so that it can make room for who goes first."""
+"""Checkpoint requests to jobs that block others."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def asked(*jobs: Job, policy: Policy = DEFAULT) -> Mapping[str, str]:
     return checkpoint_requests(picture, plan(picture, 200.0, policy).waits, policy)
 
 
-def test_who_would_be_preempted_but_for_a_checkpoint_is_asked_for_one() -> None:
+def test_job_without_checkpoint_gets_a_request_before_preemption() -> None:
     runs, urgent = training(job(1, (4, 4)), *seats("n1", 4)), job(3, (2, 2), priority=100)
 
     assert asked(runs, job(2, (2, 2)), urgent) == {"job-1": "job-3"}
-    assert asked(runs, job(2, (2, 2))) == {}, "nobody goes first"
+    assert asked(runs, job(2, (2, 2))) == {}, "no job goes first"
     assert asked(runs, urgent, policy=Policy(preempts=False)) == {}
-    assert asked(runs) == {}, "nobody waits"
+    assert asked(runs) == {}, "no job waits"
 
 
-def test_who_has_a_checkpoint_or_will_never_have_one_or_leaves_without_is_not_asked() -> None:
+def test_checkpoint_is_requested_only_if_it_helps() -> None:
     runs, urgent = training(job(1, (4, 4)), *seats("n1", 4)), job(2, (2, 2), priority=100)
 
     assert asked(replace(runs, checkpoint_step=7), urgent) == {}
@@ -41,7 +41,7 @@ def test_who_has_a_checkpoint_or_will_never_have_one_or_leaves_without_is_not_as
     assert asked(replace(runs, spec=replace(runs.spec, spot=True)), urgent) == {}, "it writes one as it goes"
 
 
-def test_who_borrows_is_asked_for_the_owner_who_waits() -> None:
+def test_borrower_gets_a_checkpoint_request_for_the_owner() -> None:
     borrows, owner = training(of("vision", job(1, (4, 4))), *seats("n1", 4)), of("research", job(2, (2, 2)))
 
     assert asked(borrows, owner, policy=FAIR) == {"job-1": "job-2"}
@@ -51,7 +51,7 @@ def test_who_borrows_is_asked_for_the_owner_who_waits() -> None:
     assert asked(replace(borrows, priority=5), owner, policy=FAIR) == {}, "of a lower priority"
 
 
-def test_what_spot_jobs_hold_is_no_use_of_their_queues_share() -> None:
+def test_spot_devices_do_not_count_against_the_queue_share() -> None:
     lent = training(of("research", job(1, (2, 2))), *seats("n1", 2))
     lent = replace(lent, spec=replace(lent.spec, spot=True))
     borrows = training(of("vision", job(2, (2, 2))), *seats("n1", 4)[2:])
@@ -67,7 +67,7 @@ def test_of_several_owners_one_is_named_whose_priority_is_enough() -> None:
     assert asked(borrows, low, high, policy=Policy(order="fair", shares=shares)) == {"job-1": "job-3"}
 
 
-def test_nobody_is_asked_for_more_than_an_owner_may_take_back() -> None:
+def test_checkpoint_requests_cover_only_reclaimable_devices() -> None:
     own, owner = training(of("media", job(1, (3, 3))), *seats("n1", 3)), of("research", job(2, (2, 2)))
     half = Policy(order="fair", shares={"research": Share(guaranteed=2), "media": Share(guaranteed=2)})
 

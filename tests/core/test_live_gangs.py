@@ -1,4 +1,4 @@
-"""Jobs whose gang changes while it trains: who stays is the same member, who is lost goes without a restart."""
+"""Live gangs: staying members keep their identity, and lost ones cost no restart."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from dlaas_server.core.model.job import Job, MemberState
 from dlaas_server.core.planning.plan import plan
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
-from tests.core.builders import fact, job, node, pool, seats, told, training
+from tests.core.builders import fact, job, node, pool, seats, training, with_fact
 
 KILLED = Failure(cause=Cause.EVICTED, code="killed", what="killed from outside (SIGKILL)", advice="Nothing to do.")
 
 
 def live(wish: int = 2) -> Job:
     one = training(job(1, (1, 4), wish=wish), *seats("n1", wish))
-    return told(one, FactKind.GENERATION, generation=one.generation, step=0, live=True)
+    return with_fact(one, FactKind.GENERATION, generation=one.generation, step=0, live=True)
 
 
 def lost(one: Job, member: int) -> Job:
-    one = told(one, FactKind.LEARNER_DOWN, member=member, generation=one.generation, failure=KILLED)
+    one = with_fact(one, FactKind.LEARNER_DOWN, member=member, generation=one.generation, failure=KILLED)
     rest = tuple(m.member for m in one.gang if m.member != member)
-    return told(
+    return with_fact(
         one, FactKind.REGROUPED, generation=one.generation, members=rest, step=30, idle_s=0.1, failure=KILLED, live=True
     )
 
 
-def test_who_keeps_the_seat_goes_on_as_the_same_member() -> None:
+def test_learner_that_keeps_its_seat_stays_the_same_member() -> None:
     grown = resized(live(), seats("n1", 4), "you", 60.0)[0]
 
     assert [(m.member, m.rank) for m in grown.gang] == [(0, 0), (1, 1), (2, 2), (3, 3)]
@@ -39,13 +39,13 @@ def test_who_keeps_the_seat_goes_on_as_the_same_member() -> None:
     assert [m.member for m in document.members] == [0, 1, 2, 3]
 
 
-def test_who_stays_comes_first_whatever_the_seats() -> None:
+def test_staying_members_get_the_first_ranks() -> None:
     shrunk = resized(live(3), (seats("n1", 4)[3], seats("n1", 3)[2]), "pool", 60.0)[0]
 
     assert [(m.member, m.rank) for m in shrunk.gang] == [(2, 0), (3, 1)]
 
 
-def test_a_lost_learner_is_no_restart_and_its_seat_is_filled_again() -> None:
+def test_lost_learner_is_replaced_without_a_restart() -> None:
     one = lost(live(3), 0)
 
     assert one.state is State.PROCESSING
@@ -56,8 +56,8 @@ def test_a_lost_learner_is_no_restart_and_its_seat_is_filled_again() -> None:
     assert (again.by, len(again.seats)) == ("pool", 3)
 
 
-def test_the_story_says_what_was_lost_and_how_long_nobody_trained() -> None:
-    one = told(live(), FactKind.LEARNER_DOWN, member=1, generation=1, failure=KILLED)
+def test_story_has_the_loss_and_the_pause() -> None:
+    one = with_fact(live(), FactKind.LEARNER_DOWN, member=1, generation=1, failure=KILLED)
     gone = fact(one, FactKind.REGROUPED, generation=1, members=(0,), step=1200, idle_s=0.1, failure=KILLED)
 
     (story,) = apply_fact(one, gone)[1]
@@ -65,10 +65,10 @@ def test_the_story_says_what_was_lost_and_how_long_nobody_trained() -> None:
     assert story.text == "killed from outside (SIGKILL). 1 learner continues from step 1,200 after a pause of 0.1 s."
 
 
-def test_who_was_to_join_and_died_is_tried_again_later_and_costs_nothing() -> None:
+def test_failed_joiner_is_retried_later_at_no_cost() -> None:
     one = resized(replace(live(1), wish=2), seats("n1", 2), "you", 60.0)[0]
-    one = told(one, FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
-    one = told(one, FactKind.GENERATION, generation=2, members=(0,), step=9, live=True)
+    one = with_fact(one, FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
+    one = with_fact(one, FactKind.GENERATION, generation=2, members=(0,), step=9, live=True)
 
     assert [m.member for m in one.gang] == [0]
     assert one.resize is None
@@ -79,8 +79,8 @@ def test_who_was_to_join_and_died_is_tried_again_later_and_costs_nothing() -> No
     assert len(plan(pool([node()], one), first).resizes) == 1
 
 
-def test_a_gang_that_was_lost_as_a_whole_starts_with_fresh_members() -> None:
-    one = told(live(), FactKind.LOST, generation=1, failure=KILLED)
+def test_wholly_lost_gang_restarts_with_new_members() -> None:
+    one = with_fact(live(), FactKind.LOST, generation=1, failure=KILLED)
 
     assert [m.member for m in one.gang] == [2, 3]
     assert not one.is_live
@@ -89,14 +89,14 @@ def test_a_gang_that_was_lost_as_a_whole_starts_with_fresh_members() -> None:
 def moving() -> Job:
     """Of learners 0 and 1 the first is to be replaced by 2, on another node."""
     one = training(job(1, (2, 2)), *seats("n1", 1), *seats("n2", 1))
-    one = told(one, FactKind.GENERATION, generation=1, step=7, live=True)
+    one = with_fact(one, FactKind.GENERATION, generation=1, step=7, live=True)
     return resized(one, (*seats("n2", 2)[1:], *seats("n2", 1)), "pool", 60.0, "They can sit together.")[0]
 
 
-def test_a_move_to_which_nobody_came_leaves_all_as_it_was_and_counts_as_one() -> None:
+def test_migration_without_joiners_changes_nothing_and_counts() -> None:
     one = moving()
     assert (one.moved_s, [m.member for m in one.gang]) == (60.0, [1, 2])
-    one = told(one, FactKind.LEARNER_DOWN, member=2, generation=2, failure=KILLED)
+    one = with_fact(one, FactKind.LEARNER_DOWN, member=2, generation=2, failure=KILLED)
     one, story = apply_fact(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
 
     assert [(m.member, m.rank, m.generation, m.seat.node) for m in one.gang] == [(0, 0, 2, "n1"), (1, 1, 2, "n2")]
@@ -105,9 +105,9 @@ def test_a_move_to_which_nobody_came_leaves_all_as_it_was_and_counts_as_one() ->
     assert one.moved_s == 60.0
 
 
-def test_who_was_to_leave_stays_in_the_job_for_one_that_died() -> None:
-    one = told(moving(), FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
-    one = told(one, FactKind.GENERATION, generation=2, members=(0, 2), step=9, live=True, idle_s=0.1)
+def test_leaving_member_stays_for_a_failed_joiner() -> None:
+    one = with_fact(moving(), FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
+    one = with_fact(one, FactKind.GENERATION, generation=2, members=(0, 2), step=9, live=True, idle_s=0.1)
 
     assert [(m.member, m.rank) for m in one.gang] == [(0, 0), (2, 1)]
     assert [(r.before, r.after, r.by) for r in one.resizes] == [(2, 2, "pool")]

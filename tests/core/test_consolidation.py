@@ -1,4 +1,4 @@
-"""One running elastic job is moved where that frees a node for a gang that waits, or brings it together; if it pays."""
+"""Consolidation: one running elastic job moves to free a node for a waiting gang, or to fewer nodes, if it pays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def movable(*held: Seat, cost_s: float = 1.0, left_s: float | None = None, name:
     return Movable(id=name, shape=ONE, seats=held, cost_s=cost_s, left_s=left_s)
 
 
-def test_a_learner_that_keeps_a_node_from_being_whole_goes_elsewhere() -> None:
+def test_learner_that_fragments_a_node_is_migrated() -> None:
     job = movable(*seats("a", 1))
     capacity = world([node("a", 4), node("b", 1)], job)
 
@@ -40,20 +40,20 @@ def test_a_learner_that_keeps_a_node_from_being_whole_goes_elsewhere() -> None:
     )  # fmt: skip
 
 
-def test_nobody_is_moved_for_less_than_it_costs() -> None:
+def test_no_migration_below_its_cost() -> None:
     job = movable(*seats("a", 1), cost_s=FOUR.wait_s * 4)
 
     assert consolidation(world([node("a", 4), node("b", 1)], job), [job], FOUR) is None
 
 
-def test_who_is_about_to_end_is_moved_only_if_that_pays_until_then() -> None:
+def test_nearly_finished_job_is_migrated_only_if_it_pays() -> None:
     for left_s, gain in ((0.3, None), (300.0, 1200.0), (900.0, 2400.0)):
         job = movable(*seats("a", 1), left_s=left_s)
         move = consolidation(world([node("a", 4), node("b", 1)], job), [job], FOUR)
         assert (None if move is None else move.gain_gpu_s) == gain
 
 
-def test_nobody_is_moved_for_a_gang_that_fits_already() -> None:
+def test_no_migration_for_a_gang_that_fits_already() -> None:
     job = movable(*seats("a", 1))
 
     assert consolidation(world([node("a", 4), node("b", 4)], job), [job], FOUR) is None
@@ -83,7 +83,7 @@ def test_of_several_the_cheapest_moves() -> None:
 
 
 def moved(chance: random.Random) -> bool:
-    """Whether somebody is moved in a random pool; if so, for everybody's good."""
+    """Return whether a job is migrated in a random pool; check that this pays for all."""
     pool = [
         (chance.randint(1, 6), chance.choice(["A100", "T4"]), chance.choice("xy")) for _ in range(chance.randint(2, 5))
     ]
@@ -121,7 +121,7 @@ def moved(chance: random.Random) -> bool:
     capacity.claim(job.shape, move.joins)
     capacity.give(job.shape, move.leaves)
     whole = place(capacity, wanted.shape, wanted.learners)
-    assert whole is not None, "the gang starts, and nobody else was touched"
+    assert whole is not None, "the gang starts, and no other job was touched"
     assert len({seat.node for seat in whole}) == 1
     return True
 
@@ -133,7 +133,7 @@ def test_a_move_makes_nothing_worse_in_any_of_many_pools() -> None:
 # -- for its own sake --------------------------------------------------------------------------------------------------
 
 
-def test_learners_that_sit_on_two_nodes_go_together_where_one_takes_them() -> None:
+def test_learners_on_two_nodes_consolidate_on_one() -> None:
     job = movable(*seats("a", 1), *seats("b", 1))
     capacity = world([node("a", 1), node("b", 3)], job)
 
@@ -144,7 +144,7 @@ def test_learners_that_sit_on_two_nodes_go_together_where_one_takes_them() -> No
     assert move.seats == (Seat("b", ("b/1",)), Seat("b", ("b/0",)))
 
 
-def test_nobody_goes_together_for_less_than_it_costs_or_shortly_before_the_end() -> None:
+def test_no_consolidation_below_its_cost_or_shortly_before_the_end() -> None:
     for job in (
         movable(*seats("a", 1), *seats("b", 1), cost_s=HORIZON_S),
         movable(*seats("a", 1), *seats("b", 1), cost_s=1.0, left_s=10.0),
@@ -152,7 +152,7 @@ def test_nobody_goes_together_for_less_than_it_costs_or_shortly_before_the_end()
         assert together(world([node("a", 1), node("b", 3)], job), job) is None
 
 
-def test_a_gang_that_changes_while_it_trains_leaves_somebody_where_it_was() -> None:
+def test_live_migration_keeps_at_least_one_learner() -> None:
     job = movable(*seats("a", 1), *seats("b", 1))
     capacity = world([node("a", 1), node("b", 1), node("c", 2)], job)
 
@@ -162,7 +162,7 @@ def test_a_gang_that_changes_while_it_trains_leaves_somebody_where_it_was() -> N
     assert move.seats == seats("c", 2)
 
 
-def test_where_no_node_takes_all_a_rack_is_closer_than_the_pool() -> None:
+def test_gang_too_large_for_a_node_consolidates_in_a_rack() -> None:
     job = movable(*seats("a", 2), *seats("b", 1))
     nodes = [replace(node(name, 2), rack=rack) for name, rack in (("a", "1"), ("b", "2"), ("c", "1"))]
 
@@ -184,7 +184,7 @@ def test_devices_that_are_linked_are_closer_than_a_node() -> None:
 
 
 def gathered_in(chance: random.Random) -> bool:
-    """Whether the first job of a random pool goes together; if so, it has what it had, and nobody else changes."""
+    """Return whether the first job of a random pool consolidates; check that its size and other jobs stay."""
     nodes = [replace(node(f"n{i}", chance.randint(1, 5)), rack=chance.choice("xy")) for i in range(4)]
     capacity = free_of(nodes, ())
     jobs: list[Movable] = []
@@ -202,7 +202,7 @@ def gathered_in(chance: random.Random) -> bool:
     assert [free.state for free in capacity] == before
     if move is None:
         return False
-    assert capacity.has(job.shape, move.joins)  # nobody else's, and they join before anybody leaves
+    assert capacity.has(job.shape, move.joins)  # free seats, and they join before any learner leaves
     assert len(move.seats) == len(job.seats)
     assert set(move.seats) == (set(job.seats) - set(move.leaves)) | set(move.joins)
     assert sum(seat in job.seats for seat in move.seats) >= job.stays
@@ -214,5 +214,5 @@ def gathered_in(chance: random.Random) -> bool:
     return True
 
 
-def test_who_goes_together_keeps_what_it_has_and_touches_nobody_in_any_of_many_pools() -> None:
+def test_consolidation_keeps_sizes_and_never_touches_other_jobs() -> None:
     assert sum(gathered_in(random.Random(seed)) for seed in range(2000)) > 100

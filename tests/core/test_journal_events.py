@@ -1,4 +1,4 @@
-"""How a job changes by what is asked and by what happened."""
+"""Changes of a job by requests and by facts of its journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jupyter_dlaas.failures.diagnosis import from_exception
 from jupyter_dlaas.wire.codec import DlaasError
 from jupyter_dlaas.wire.journal import FACT_TYPES, FactKind, Goal, JobClosed
 from jupyter_dlaas.wire.protocol import ActionId, Cause, Failure, NotAllowed, Note, Refused, State, Where
-from tests.core.builders import deploying, fact, job, seats, told, training
+from tests.core.builders import deploying, fact, job, seats, training, with_fact
 
 KILLED = Failure(cause=Cause.UNKNOWN, code="killed", what="learner 0 was killed (signal 9)", advice="See the log.")
 BUG = Failure(cause=Cause.YOUR_CODE, code="exception", what="ValueError: no", advice="Change the cell.")
@@ -36,7 +36,7 @@ def asked(target: Job, event: Event, learners: int | None = None) -> Job:
 
 
 def closed(target: Job, why: str = "halted") -> Job:
-    return told(target, FactKind.CLOSED, why=why)
+    return with_fact(target, FactKind.CLOSED, why=why)
 
 
 def reason(target: Job) -> str:
@@ -56,18 +56,18 @@ def test_a_job_that_got_seats_is_wanted_with_fresh_members() -> None:
 
 
 def test_a_restart_before_the_last_checkpoint_makes_that_one_void() -> None:
-    saved = told(running(), FactKind.CHECKPOINT, generation=1, step=48)
-    lost = told(saved, FactKind.LOST, generation=1, failure=KILLED, step=48)
-    again = told(lost, FactKind.GENERATION, generation=lost.generation, step=40)
+    saved = with_fact(running(), FactKind.CHECKPOINT, generation=1, step=48)
+    lost = with_fact(saved, FactKind.LOST, generation=1, failure=KILLED, step=48)
+    again = with_fact(lost, FactKind.GENERATION, generation=lost.generation, step=40)
 
     assert (again.step, again.checkpoint_step) == (40, 40)
-    assert told(again, FactKind.CHECKPOINT, generation=lost.generation, step=44).checkpoint_step == 44
+    assert with_fact(again, FactKind.CHECKPOINT, generation=lost.generation, step=44).checkpoint_step == 44
 
 
 def test_a_change_of_a_training_gang_keeps_its_checkpoint() -> None:
-    saved = told(running(), FactKind.CHECKPOINT, generation=1, step=48)
+    saved = with_fact(running(), FactKind.CHECKPOINT, generation=1, step=48)
     members = tuple(m.member for m in saved.gang)
-    changed = told(saved, FactKind.GENERATION, generation=saved.generation, step=40, members=members)
+    changed = with_fact(saved, FactKind.GENERATION, generation=saved.generation, step=40, members=members)
 
     assert changed.checkpoint_step == 48
 
@@ -82,35 +82,35 @@ def test_member_numbers_are_never_used_again() -> None:
     assert [m.member for m in grown.gang] == [2, 3, 4]
 
 
-def test_a_resize_holds_old_and_new_seats_until_the_old_learners_are_gone() -> None:
+def test_resize_holds_old_and_new_seats_until_learners_left() -> None:
     shrunk = resized(running(), seats("n1", 1), "you", 60.0)[0]
     assert {d for m in shrunk.members for d in m.seat.devices} == {"n1/0", "n1/1"}
 
     for member in (0, 1):
-        shrunk = told(shrunk, FactKind.LEARNER_DOWN, member=member, code=0)
+        shrunk = with_fact(shrunk, FactKind.LEARNER_DOWN, member=member, code=0)
 
     assert [m.seat.devices for m in shrunk.members] == [("n1/0",)]
 
 
-def test_a_resize_is_told_with_step_and_pause_when_the_new_generation_trains() -> None:
+def test_completed_resize_is_recorded_with_step_and_pause() -> None:
     grown = resized(running(), seats("n1", 3), "you", 60.0)[0]
     assert label(grown) == "Processing · scaling 2 → 3"
 
-    grown = told(grown, FactKind.GENERATION, generation=2, step=37, idle_s=0.25)
+    grown = with_fact(grown, FactKind.GENERATION, generation=2, step=37, idle_s=0.25)
 
     assert [(r.before, r.after, r.step, r.idle_s, r.by) for r in grown.resizes] == [(2, 3, 37, 0.25, "you")]
     assert label(grown) == "Processing"
 
 
-def test_whom_the_others_wait_for_is_said_until_it_is_over() -> None:
-    busy = told(running(), FactKind.AWAITED, member=0, why="cell [3], line 4")
-    over = told(busy, FactKind.AWAITED)
+def test_awaited_learner_is_named_until_it_arrives() -> None:
+    busy = with_fact(running(), FactKind.AWAITED, member=0, why="cell [3], line 4")
+    over = with_fact(busy, FactKind.AWAITED)
 
     assert reason(busy) == "The other learners wait for learner 0, which is busy, at cell [3], line 4."
     assert reason(over) == ""
 
 
-def test_a_scale_outside_the_bounds_says_what_stayed_and_which_bounds() -> None:
+def test_scale_outside_the_bounds_names_size_and_bounds() -> None:
     with pytest.raises(Refused, match=r"Stayed at 2\. job-1 accepts 1 to 4 learners\."):
         asked(running(), Event.SCALE, 9)
 
@@ -126,13 +126,13 @@ def test_a_halt_gives_the_devices_back_and_keeps_the_step() -> None:
     assert label(halting) == "Processing · halting"
     assert wanted(halting).goal is Goal.HALT  # type: ignore[union-attr]
 
-    halting = told(halting, FactKind.HALTED, step=41, has_checkpoint=True)
+    halting = with_fact(halting, FactKind.HALTED, step=41, has_checkpoint=True)
     halted = closed(halting)
 
     assert (halted.state, halted.checkpoint_step, halted.members, wanted(halted)) == (State.HALTED, 41, (), None)
 
 
-def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -> None:
+def test_each_checkpoint_request_is_served_once_while_training() -> None:
     trains = running()
 
     once, story = apply_request(trains, Event.CHECKPOINT, by="ana", now_s=200.0)
@@ -160,7 +160,7 @@ def test_a_checkpoint_is_asked_for_once_per_request_and_only_while_it_trains() -
         asked(asked(trains, Event.HALT), Event.CHECKPOINT)
 
 
-def test_a_resume_during_a_halt_brings_the_job_back_when_the_halt_is_done() -> None:
+def test_resume_during_a_halt_requeues_the_job_afterwards() -> None:
     halting = asked(asked(running(), Event.HALT), Event.RESUME)
     assert wanted(halting).goal is Goal.HALT  # type: ignore[union-attr]
 
@@ -187,37 +187,39 @@ def test_a_waiting_job_is_halted_resumed_and_cancelled_at_once() -> None:
     assert asked(halted, Event.CANCEL).state is State.CANCELLED
 
 
-def test_a_killed_learner_restarts_the_gang_on_its_seats_and_says_so() -> None:
-    lost = told(running(), FactKind.LEARNER_DOWN, member=0, signal=9, failure=KILLED)
-    lost = told(lost, FactKind.LEARNER_DOWN, member=1, signal=15)
-    assert len(lost.members) == 2, "nobody else gets the seats in between"
+def test_killed_learner_restarts_the_gang_on_its_seats() -> None:
+    lost = with_fact(running(), FactKind.LEARNER_DOWN, member=0, signal=9, failure=KILLED)
+    lost = with_fact(lost, FactKind.LEARNER_DOWN, member=1, signal=15)
+    assert len(lost.members) == 2, "no other job gets the seats in between"
 
-    lost = told(told(lost, FactKind.CHECKPOINT, step=30), FactKind.LOST, generation=1, failure=KILLED, step=35)
+    lost = with_fact(
+        with_fact(lost, FactKind.CHECKPOINT, step=30), FactKind.LOST, generation=1, failure=KILLED, step=35
+    )
 
     assert (lost.state, [m.member for m in lost.gang], lost.not_before_s) == (State.DEPLOYING, [2, 3], 100.0)
     view = job_view(lost, row=1, directory="", wait=None, progress=None)
     assert view.reason == "Learner 0 was killed (signal 9). Restarting from step 30."
 
 
-def test_losses_without_progress_are_tried_with_growing_delays_and_then_given_up() -> None:
+def test_losses_without_progress_back_off_and_finally_fail() -> None:
     lost, delays = running(), []
     while lost.state is not State.FAILED:
-        lost = told(lost, FactKind.LOST, generation=lost.generation, failure=KILLED)
+        lost = with_fact(lost, FactKind.LOST, generation=lost.generation, failure=KILLED)
         delays.append(lost.not_before_s - 100.0)
 
     assert delays == [0.0, 1.0, 2.0, 4.0, 4.0]
     assert lost.failure == KILLED
 
 
-def test_a_checkpoint_that_goes_further_starts_the_counting_anew() -> None:
-    lost = told(running(), FactKind.LOST, generation=1, failure=KILLED)
-    lost = told(lost, FactKind.CHECKPOINT, step=100)
+def test_checkpoint_with_progress_resets_the_restart_count() -> None:
+    lost = with_fact(running(), FactKind.LOST, generation=1, failure=KILLED)
+    lost = with_fact(lost, FactKind.CHECKPOINT, step=100)
 
     assert lost.restarts == 0
 
 
 def test_a_bug_in_the_cell_is_not_tried_again() -> None:
-    failed = told(running(), FactKind.LOST, generation=1, failure=BUG)
+    failed = with_fact(running(), FactKind.LOST, generation=1, failure=BUG)
 
     assert (failed.state, failed.failure, wanted(failed).goal) == (State.FAILED, BUG, Goal.STOP)  # type: ignore[union-attr]
 
@@ -225,18 +227,18 @@ def test_a_bug_in_the_cell_is_not_tried_again() -> None:
 def test_a_second_hang_at_the_same_line_ends_the_job() -> None:
     hang = Failure(cause=Cause.HANG, code="hang", what="hung", advice="", where=Where(label="cell [3]", line=2))
     elsewhere = replace(hang, where=Where(label="cell [3]", line=9))
-    first = told(running(), FactKind.LOST, generation=1, failure=hang)
+    first = with_fact(running(), FactKind.LOST, generation=1, failure=hang)
 
     assert first.state is State.DEPLOYING
-    assert told(first, FactKind.LOST, generation=2, failure=elsewhere).state is State.DEPLOYING
-    assert told(first, FactKind.LOST, generation=2, failure=hang).state is State.FAILED
-    further = told(first, FactKind.CHECKPOINT, step=100)
-    assert told(further, FactKind.LOST, generation=2, failure=hang).state is State.DEPLOYING
+    assert with_fact(first, FactKind.LOST, generation=2, failure=elsewhere).state is State.DEPLOYING
+    assert with_fact(first, FactKind.LOST, generation=2, failure=hang).state is State.FAILED
+    further = with_fact(first, FactKind.CHECKPOINT, step=100)
+    assert with_fact(further, FactKind.LOST, generation=2, failure=hang).state is State.DEPLOYING
 
 
 def test_damaged_checkpoints_fail_the_job_with_the_commands_to_type() -> None:
     failure = from_exception(["CheckpointsDamaged"], "all damaged", where=None, traceback="")
-    failed = told(running(), FactKind.LOST, generation=1, failure=failure)
+    failed = with_fact(running(), FactKind.LOST, generation=1, failure=failure)
 
     assert failed.state is State.FAILED
     assert failed.failure is not None
@@ -245,10 +247,10 @@ def test_damaged_checkpoints_fail_the_job_with_the_commands_to_type() -> None:
 
 def test_a_checkpoint_of_a_newer_version_halts_the_job() -> None:
     failure = from_exception(["CheckpointTooNew"], "format 2", where=None, traceback="")
-    before = told(running(), FactKind.CHECKPOINT, step=30)
-    halted = told(before, FactKind.LOST, generation=1, failure=failure)
+    before = with_fact(running(), FactKind.CHECKPOINT, step=30)
+    halted = with_fact(before, FactKind.LOST, generation=1, failure=failure)
     assert wanted(halted).goal is Goal.HALT  # type: ignore[union-attr]
-    halted = closed(told(halted, FactKind.HALTED, step=0, has_checkpoint=False))
+    halted = closed(with_fact(halted, FactKind.HALTED, step=0, has_checkpoint=False))
 
     assert (halted.state, halted.checkpoint_step) == (State.HALTED, 30)
     assert reason(halted).startswith("CheckpointTooNew: format 2. Update jupyter_dlaas, then `jupyter dlaas resume")
@@ -256,10 +258,10 @@ def test_a_checkpoint_of_a_newer_version_halts_the_job() -> None:
     assert not asked(halted, Event.RESUME).needs_decision
 
 
-def test_the_loss_of_a_generation_that_is_being_replaced_changes_nothing() -> None:
+def test_loss_of_a_replaced_generation_is_ignored() -> None:
     grown = resized(running(), seats("n1", 3), "you", 60.0)[0]
 
-    assert told(grown, FactKind.LOST, generation=1, failure=BUG).state is State.PROCESSING
+    assert with_fact(grown, FactKind.LOST, generation=1, failure=BUG).state is State.PROCESSING
 
 
 def test_a_fact_that_was_folded_before_changes_nothing() -> None:
@@ -269,7 +271,7 @@ def test_a_fact_that_was_folded_before_changes_nothing() -> None:
     assert apply_fact(once, repeated) == (once, ())
 
 
-def test_a_guardian_that_cannot_be_kept_is_tried_a_bounded_number_of_times() -> None:
+def test_guardian_restarts_are_bounded() -> None:
     gone, tries = deploying(job(), *seats("n1", 1)), 0
     while gone.state is not State.FAILED:
         gone, tries = guardian_gone(gone, "no memory", 60.0)[0], tries + 1
@@ -279,7 +281,7 @@ def test_a_guardian_that_cannot_be_kept_is_tried_a_bounded_number_of_times() -> 
     assert gone.failure.cause is Cause.PLATFORM
 
 
-def test_what_was_handed_over_is_handed_over_again_only_when_the_guardian_is_gone() -> None:
+def test_document_is_delivered_again_only_without_a_guardian() -> None:
     up = deploying(job(), *seats("n1", 1))
     revision = up.revision
 
@@ -288,17 +290,17 @@ def test_what_was_handed_over_is_handed_over_again_only_when_the_guardian_is_gon
     assert [a.job for a in reconcile([up], {}, 60.0)] == [up.id]
 
 
-def test_nothing_is_done_for_a_job_before_its_delay_has_passed() -> None:
+def test_no_action_before_the_retry_delay_has_passed() -> None:
     lost = running()
     for _ in range(2):
-        lost = told(lost, FactKind.LOST, generation=lost.generation, failure=KILLED)
+        lost = with_fact(lost, FactKind.LOST, generation=lost.generation, failure=KILLED)
 
     assert reconcile([lost], {}, 100.5) == ()
     assert len(reconcile([lost], {}, 101.0)) == 1
 
 
 @pytest.mark.parametrize("event", [Event.HALT, Event.CANCEL])
-def test_who_is_to_leave_between_two_tries_is_told_at_once(event: Event) -> None:
+def test_leave_request_between_two_retries_is_delivered_at_once(event: Event) -> None:
     waits = replace(running(), not_before_s=1000.0)
     leaves = asked(waits, event)
     seen = Known(waits.revision, is_guarded=True)
@@ -347,19 +349,21 @@ def test_whatever_happens_a_job_stays_whole(steps: list[tuple[FactKind | Event, 
             assert target.members == ()
 
 
-def test_what_talking_costs_is_believed_of_a_gang_on_several_nodes_only() -> None:
+def test_communication_profile_counts_only_on_several_nodes() -> None:
     gang = job(1, (2, 2))
-    together = told(training(gang, *seats("n1", 2)), FactKind.PROFILE, generation=1, communication=0.01, skew=0.1)
-    apart = told(
+    together = with_fact(training(gang, *seats("n1", 2)), FactKind.PROFILE, generation=1, communication=0.01, skew=0.1)
+    apart = with_fact(
         training(gang, *seats("n1", 1), *seats("n2", 1)), FactKind.PROFILE, generation=1, communication=0.3, skew=0.1
     )
 
     assert together.profile == Profile(communication=None, skew=0.1)
     assert apart.profile == Profile(communication=0.3, skew=0.1)
-    assert told(apart, FactKind.PROFILE, generation=0, communication=0.01).profile == apart.profile, "of an older gang"
+    assert with_fact(apart, FactKind.PROFILE, generation=0, communication=0.01).profile == apart.profile, (
+        "of an older gang"
+    )
 
 
-def test_a_report_of_the_training_is_told_in_the_story_and_stays_on_the_card() -> None:
+def test_training_report_is_in_the_story_and_on_the_card() -> None:
     note = Note(code="report_not_finite", text="loss became NaN at step 7.")
     target, stories = apply_fact(running(), fact(running(), FactKind.REPORT, note=note))
 
@@ -371,7 +375,7 @@ def test_a_preemption_is_an_interruption_without_devices() -> None:
     leaving = preempted(replace(running(), step=40, checkpoint_step=40), "bert-2 has priority", 200.0)[0]
     left = leaving
     for member in leaving.gang:
-        left = told(left, FactKind.LEARNER_DOWN, at_s=203.0, member=member.member)
+        left = with_fact(left, FactKind.LEARNER_DOWN, at_s=203.0, member=member.member)
 
     view = job_view(left, row=1, directory="", wait=None, progress=None)
     assert (view.state, view.state_label, view.tone) == (State.QUEUED, "Queued · preempted", "warn")
@@ -381,10 +385,10 @@ def test_a_preemption_is_an_interruption_without_devices() -> None:
     (open_,) = left.interruptions
     assert (open_.at_s, open_.step, open_.before, open_.by, open_.held_s) == (203.0, 40, 2, "preempted", None)
 
-    queued = closed(told(left, FactKind.HALTED, step=40, has_checkpoint=True))
+    queued = closed(with_fact(left, FactKind.HALTED, step=40, has_checkpoint=True))
     again = started(queued, seats("n2", 1), 300.0)[0]
     assert again.waited_s == pytest.approx(queued.waited_s + 300.0 - (queued.in_queue_s or 0))
-    trains = told(again, FactKind.GENERATION, at_s=302.0, generation=again.generation, step=40)
+    trains = with_fact(again, FactKind.GENERATION, at_s=302.0, generation=again.generation, step=40)
 
     (over,) = trains.interruptions
     assert (over.held_s, over.to_s, over.after) == (300.0, 302.0, 1)
@@ -394,8 +398,8 @@ def test_a_preemption_is_an_interruption_without_devices() -> None:
 
 
 def test_a_restart_is_an_interruption_that_keeps_its_devices() -> None:
-    lost = told(running(), FactKind.LOST, at_s=150.0, generation=1, failure=KILLED)
-    trains = told(lost, FactKind.GENERATION, at_s=151.0, generation=2, step=0)
+    lost = with_fact(running(), FactKind.LOST, at_s=150.0, generation=1, failure=KILLED)
+    trains = with_fact(lost, FactKind.GENERATION, at_s=151.0, generation=2, step=0)
 
     (found,) = trains.interruptions
     assert (found.by, found.at_s, found.held_s, found.to_s, found.after) == ("lost", 150.0, 150.0, 151.0, 2)
@@ -405,11 +409,11 @@ def test_a_job_that_completes_before_it_leaves_was_not_interrupted() -> None:
     halting = asked(running(), Event.HALT)
     assert len(halting.interruptions) == 1
 
-    assert told(halting, FactKind.COMPLETED, generation=1).interruptions == ()
+    assert with_fact(halting, FactKind.COMPLETED, generation=1).interruptions == ()
 
 
-def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
-    short = told(
+def test_lost_learner_is_shown_until_it_is_replaced() -> None:
+    short = with_fact(
         replace(running(), is_live=True), FactKind.REGROUPED, generation=1, members=(0,), step=9, failure=KILLED
     )
 
@@ -421,7 +425,7 @@ def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
 
     grown = resized(short, seats("n1", 2), "pool", 200.0)[0]
     members = tuple(m.member for m in grown.gang)
-    whole = told(grown, FactKind.GENERATION, generation=grown.generation, members=members, step=30, live=True)
+    whole = with_fact(grown, FactKind.GENERATION, generation=grown.generation, members=members, step=30, live=True)
     assert whole.interruptions[-1].text.endswith("Replaced: 2 learners from step 30 on.")
     assert job_view(whole, row=1, directory="", wait=None, progress=None).state_label == "Processing"
 
@@ -429,7 +433,7 @@ def test_a_gang_that_lost_a_learner_says_so_until_another_came() -> None:
 def test_the_owner_is_called_you() -> None:
     def line(by: str) -> str:
         halting = apply_request(running(), Event.HALT, by=by, now_s=1.0)[0]
-        halted = closed(told(halting, FactKind.HALTED, step=4, has_checkpoint=True))
+        halted = closed(with_fact(halting, FactKind.HALTED, step=4, has_checkpoint=True))
         return job_view(halted, row=1, directory="", wait=None, progress=None).status_line
 
     assert [line("ana"), line("bob")] == ["by you at step 4", "by bob at step 4"]
@@ -440,5 +444,5 @@ def test_only_time_that_a_checkpoint_kept_counts_as_run() -> None:
     up = training(job(1), *seats("n1", 1))
     left = replace(up, started_s=60.0, checkpoint_step=7, intent=Intent.HALT)
 
-    assert told(left, FactKind.CLOSED).ran_s == 40.0
-    assert told(replace(left, checkpoint_step=None), FactKind.CLOSED).ran_s == 0.0
+    assert with_fact(left, FactKind.CLOSED).ran_s == 40.0
+    assert with_fact(replace(left, checkpoint_step=None), FactKind.CLOSED).ran_s == 0.0

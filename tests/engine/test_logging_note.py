@@ -1,4 +1,4 @@
-"""The note that says how to log goes with the first metric, in the view that pages have as in the next one."""
+"""Note on logging: the first metric removes it, in views that pages have and in later ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.pools.simulated.virtual_clock import VirtualClock
 
 
 class Heard:
-    """Who listens to an engine, and what it was told of."""
+    """Listener of an engine that records what it receives."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -31,7 +31,7 @@ class Heard:
     def pool_changed(self) -> None: ...
 
 
-def test_it_is_told_until_the_first_metric_and_not_again_by_the_next_engine(tmp_path: Path) -> None:
+def test_logging_note_disappears_with_the_first_metric_and_stays_away(tmp_path: Path) -> None:
     async def whole() -> None:
         clock = VirtualClock(1000.0)
         pool = SimulatedPool([Node(name="n1", devices=(Device(id="d", index=0, kind="GPU"),))], clock)

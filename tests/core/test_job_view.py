@@ -1,4 +1,4 @@
-"""What a view leaves to be seen."""
+"""View of a job."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def codes(state: State, *, has_metrics: bool) -> list[str]:
     return [note.code for note in view.notes]
 
 
-def test_how_to_log_is_told_while_a_job_trains_and_shows_no_curve() -> None:
+def test_logging_note_is_shown_while_training_without_metrics() -> None:
     assert codes(State.PROCESSING, has_metrics=False) == ["warning", HOW_TO_LOG]
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.PROCESSING])
-def test_how_to_log_is_not_told_to_a_job_that_does_not_train(state: State) -> None:
+def test_logging_note_is_absent_outside_training(state: State) -> None:
     assert codes(state, has_metrics=False) == ["warning"]
 
 
-def test_how_to_log_is_told_until_the_first_metric() -> None:
+def test_logging_note_is_shown_until_the_first_metric() -> None:
     assert codes(State.PROCESSING, has_metrics=True) == ["warning"]
 
 

@@ -1,4 +1,4 @@
-"""A learner that holds its gang up gets a replacement on a free seat; the others train on."""
+"""Replacement of a straggler on a free seat, while the others continue to train."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlaas_server.core.rebalancing.migration import AGAIN_S
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Elastic
-from tests.core.builders import job, node, pool, seats, told, training
+from tests.core.builders import job, node, pool, seats, training, with_fact
 
 NOW_S = 1000.0
 GANG = replace(training(job(1, (1, 3)), *seats("a", 3)), is_live=True)
@@ -23,7 +23,7 @@ FIRST = GANG.gang[0].member
 
 
 def slowed(gang: Job, member: int) -> Job:
-    return told(gang, FactKind.SLOW, member=member, rate=0.5)
+    return with_fact(gang, FactKind.SLOW, member=member, rate=0.5)
 
 
 def changes(on: Pool) -> tuple[Resized, ...]:
@@ -31,7 +31,7 @@ def changes(on: Pool) -> tuple[Resized, ...]:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_the_slow_learner_goes_whatever_its_rank_and_the_owner_is_told_why(rank: int) -> None:
+def test_straggler_of_any_rank_is_replaced_with_a_reason(rank: int) -> None:
     late = GANG.gang[rank]
     on = pool([node("a", 4)], slowed(GANG, late.member))
 
@@ -56,11 +56,11 @@ def test_the_slow_learner_goes_whatever_its_rank_and_the_owner_is_told_why(rank:
         replace(slowed(GANG, FIRST), elastic=Elastic.OFF),
         replace(slowed(GANG, FIRST), is_live=False, checkpoint_step=5),
         replace(slowed(GANG, FIRST), moved_s=NOW_S - AGAIN_S + 1),
-        told(slowed(GANG, FIRST), FactKind.SLOW),
-        told(slowed(GANG, FIRST), FactKind.GUARDIAN_UP),
+        with_fact(slowed(GANG, FIRST), FactKind.SLOW),
+        with_fact(slowed(GANG, FIRST), FactKind.GUARDIAN_UP),
     ],
     ids=[
-        "nobody",
+        "no straggler",
         "one that left",
         "never to change",
         "only by a restart",
@@ -69,11 +69,11 @@ def test_the_slow_learner_goes_whatever_its_rank_and_the_owner_is_told_why(rank:
         "a new guardian",
     ],
 )
-def test_nobody_is_replaced_where_that_helps_nobody(gang: Job) -> None:
+def test_no_replacement_without_a_benefit(gang: Job) -> None:
     assert changes(pool([node("a", 4)], gang)) == ()
 
 
-def test_without_a_free_device_it_stays_and_somebody_who_waits_does_not_keep_it() -> None:
+def test_straggler_stays_only_without_a_free_device() -> None:
     slow = slowed(GANG, FIRST)
 
     assert changes(pool([node("a", 3)], slow)) == ()

@@ -1,4 +1,4 @@
-"""A job finds out by itself how large it should be: conditions, the fitted curve, the search."""
+"""Autoscaler: conditions, the fitted curve, the search for the best size."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def trained(
     return search, sizes
 
 
-def test_efficiency_is_the_rule_of_the_paper_at_each_single_step() -> None:
+def test_efficiency_equals_the_rule_of_the_paper_at_each_step() -> None:
     speeds: list[Speed] = [amdahl(0.2), amdahl(0.05), lambda k: k**0.3, lambda k: min(k, 4)]
     for speed in speeds:
         rates = curve(speed)
@@ -68,7 +68,7 @@ def test_efficiency_looks_past_a_dip() -> None:
     assert best_size(rates, CONDITION) == 8
 
 
-def test_what_an_hour_is_worth_decides_how_many_devices_are_paid_for() -> None:
+def test_value_of_an_hour_decides_the_number_of_devices() -> None:
     rates = curve(amdahl(0.1))
 
     sizes = [best_size(rates, Utility(worth, 1.0)) for worth in (0.0, 10.0, 1000.0)]
@@ -79,7 +79,7 @@ def test_what_an_hour_is_worth_decides_how_many_devices_are_paid_for() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "size"), [(2000.0, 1), (300.0, 4), (10.0, 16)])
-def test_a_deadline_takes_the_fewest_learners_that_are_through_in_time(left_s: float, size: int) -> None:
+def test_deadline_uses_the_fewest_learners_that_finish_in_time(left_s: float, size: int) -> None:
     work = Work(samples_left=1000.0, left_s=left_s)
 
     assert best_size(curve(lambda k: k, 16), Deadline(), work) == size
@@ -122,14 +122,14 @@ def test_a_peak_is_not_explained_by_a_smooth_curve() -> None:
 
 
 @given(st.integers(2, 12), st.floats(0.01, 1e5))
-def test_where_something_else_goes_no_faster_the_fit_finds_from_when_on(cap: int, scale: float) -> None:
+def test_fit_finds_the_size_at_which_throughput_saturates(cap: int, scale: float) -> None:
     found = fit(points(lambda k: scale * min(k, cap), (1, 2, 4, 8, 16, 32), steps=400))
 
     assert found is not None
     assert best_size({k: found.rate(k) for k in range(1, 33)}, CONDITION) == pytest.approx(cap, abs=1)
 
 
-def test_the_spread_of_few_steps_leans_on_what_all_sizes_show() -> None:
+def test_spread_of_few_steps_is_pooled_over_all_sizes() -> None:
     few = Point(learners=1, rate=1.0, spread=0.0, steps=5, at_s=0.0)
     many = Point(learners=2, rate=2.0, spread=0.1, steps=400, at_s=0.0)
 
@@ -160,7 +160,7 @@ def test_no_size_outside_the_bounds_is_ever_asked_for(low: int, more: int, at: i
     assert all(low <= size <= high for size in sizes)
 
 
-def test_a_job_that_slows_down_is_looked_at_anew() -> None:
+def test_search_restarts_for_a_job_that_slows_down() -> None:
     search, sizes = trained(lambda k: k, high=16, windows=12)
     assert sizes[-1] == 16
 
@@ -171,9 +171,7 @@ def test_a_job_that_slows_down_is_looked_at_anew() -> None:
 
 
 @pytest.mark.parametrize(("gain", "stays"), [(1.9, False), (1.08, True)])
-def test_five_steps_decide_where_two_sizes_are_clearly_apart_and_else_it_stays_for_more(
-    gain: float, stays: bool
-) -> None:
+def test_five_steps_decide_only_between_clearly_different_sizes(gain: float, stays: bool) -> None:
     def few(learners: int, rate: float) -> Window:
         return Window(learners=learners, at_s=0.0, steps=5, rate=rate, spread=0.1)
 
@@ -191,13 +189,13 @@ def test_a_peak_between_the_sizes_that_were_doubled_is_found(peak: int) -> None:
     assert abs(sizes[-1] - peak) <= 1
 
 
-def test_a_gang_that_is_slower_over_two_machines_is_tried_once_larger_before_the_curve_is_believed() -> None:
+def test_dip_at_two_machines_is_tested_with_a_larger_size() -> None:
     _, sizes = trained(lambda k: k if k <= 4 else k / 2, high=16, windows=30, noise=0.05)
 
     assert sizes[-1] == 16
 
 
-def test_one_slow_window_changes_nothing() -> None:
+def test_single_slow_window_changes_nothing() -> None:
     search, sizes = trained(lambda k: min(k, 6), high=16, windows=20)
     slow = window(sizes[-1], 1.0, 210.0)
 
@@ -207,14 +205,14 @@ def test_one_slow_window_changes_nothing() -> None:
     assert after.is_settled
 
 
-def test_a_result_is_tried_anew_ever_more_rarely() -> None:
+def test_settled_size_is_rechecked_ever_more_rarely() -> None:
     search, first = trained(lambda k: min(k, 4), high=8, windows=200)
 
     assert search.patience_s > 1000.0
     assert sum(1 for size in first if size == 4) > 150
 
 
-def test_what_the_pool_does_not_give_is_not_waited_for() -> None:
+def test_size_that_the_pool_does_not_grant_is_dropped() -> None:
     search, sizes = trained(lambda k: k, high=16, most=3, windows=3 + 2 * REFUSED)
 
     assert sizes[-1] == 3
@@ -228,7 +226,7 @@ def test_a_job_that_is_almost_through_is_left_alone() -> None:
     assert search.points
 
 
-def test_a_gain_that_does_not_pay_for_the_change_is_left() -> None:
+def test_gain_below_the_cost_of_the_change_is_ignored() -> None:
     search, sizes = trained(amdahl(0.3), windows=15)
     here = sizes[-1]
     assert search.is_settled

@@ -1,4 +1,4 @@
-"""What is said of a job that waits: honest where no bound holds for it."""
+"""Explanations of a waiting job: honest if no bound holds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def said(waits: Job, runs: Job, policy: Policy) -> list[str]:
     return [text for text in found if "come first" in text]
 
 
-def test_who_waits_for_higher_priorities_is_told_how_long_they_go_first() -> None:
+def test_why_names_the_run_time_of_higher_priorities() -> None:
     low, equal = job(2, (4, 4)), job(1, (4, 4))
 
     [text] = said(low, replace(equal, priority=5), Policy())
@@ -39,7 +39,7 @@ def test_who_waits_for_higher_priorities_is_told_how_long_they_go_first() -> Non
     assert said(low, replace(equal, priority=-5), Policy(preempts=False)) == []
 
 
-def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_preempted() -> None:
+def test_why_explains_a_missing_checkpoint_of_a_blocker() -> None:
     high, low = replace(job(2, (4, 4)), priority=5), training(job(1, (4, 4)), *seats("n1", 4))
 
     def holder(runs: Job, waits: Job = high, policy: Policy = DEFAULT) -> str:
@@ -54,15 +54,15 @@ def test_who_goes_before_a_job_that_has_no_checkpoint_is_told_why_it_is_not_pree
     low = replace(low, is_plain=True)
     assert holder(low) == "job-1 (ana) holds 4 GPUs on n1 for an unknown time" + kept
     assert not holder(low, replace(high, priority=0)).endswith(kept)
-    assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "nobody is preempted there"
+    assert not holder(low, policy=Policy(preempts=False)).endswith(kept), "no preemption there"
     assert not holder(replace(low, checkpoint_step=7)).endswith(kept), "it is preempted"
     assert "its priority" not in holder(replace(low, spec=replace(low.spec, spot=True))), "it leaves without"
 
 
-def test_who_is_not_told_when_it_starts_is_told_whose_length_is_not_known() -> None:
+def test_why_names_jobs_of_unknown_length() -> None:
     first, second, runs = job(2, (4, 4)), job(3, (4, 4)), training(job(1, (4, 4)), *seats("n1", 4))
 
-    def told(*, has_estimate: bool = False, **known: Known) -> list[str]:
+    def explained(*, has_estimate: bool = False, **known: Known) -> list[str]:
         lengths = {name.replace("_", "-"): one for name, one in known.items()}
         picture = replace(pool([node(devices=4)], runs, first, second), known=lengths)
         waits = plan(picture, 60.0, DEFAULT).waits
@@ -70,41 +70,41 @@ def test_who_is_not_told_when_it_starts_is_told_whose_length_is_not_known() -> N
         return [text for text in found if "No start estimate" in text]
 
     hint = "is unknown. Set --epochs at submit; completed jobs also improve the estimate."
-    assert told() == [f"No start estimate: the run time of job-2, job-1 {hint}"]
-    assert told(has_estimate=True) == []
+    assert explained() == [f"No start estimate: the run time of job-2, job-1 {hint}"]
+    assert explained(has_estimate=True) == []
     hour = Known(length_s=3600.0)
-    assert told(job_1=hour) == [f"No start estimate: the run time of job-2 {hint}"]
-    assert told(job_1=hour, job_2=hour) == []
+    assert explained(job_1=hour) == [f"No start estimate: the run time of job-2 {hint}"]
+    assert explained(job_1=hour, job_2=hour) == []
     overrun = Known(length_s=60.0, executed_s=90.0)
-    assert told(job_1=overrun, job_2=hour) == [f"No start estimate: the run time of job-1 {hint}"]
+    assert explained(job_1=overrun, job_2=hour) == [f"No start estimate: the run time of job-1 {hint}"]
 
 
-def test_who_would_borrow_is_told_that_owners_go_first() -> None:
+def test_why_informs_borrowers_that_owners_go_first() -> None:
     borrower, owner = job(2, (4, 4)), of("research", job(1, (4, 4)))
 
     [text] = said(borrower, owner, SHARED)
     assert text == f"It would borrow devices. Jobs that use their queue's guarantee always come first, {NO_BOUND}."
-    assert said(borrower, job(1, (4, 4)), SHARED) == [], "nobody of research is there"
+    assert said(borrower, job(1, (4, 4)), SHARED) == [], "no job of research is there"
     assert said(borrower, owner, Policy()) == []
     assert said(of("research", job(2, (2, 2))), job(1, (4, 4)), SHARED) == [], "it is an owner itself"
 
 
-def test_who_need_not_wait_for_close_seats_is_told_why() -> None:
+def test_why_explains_accepted_distant_seats() -> None:
     close = Policy(placement=Layout.TOPOLOGY)
     gang = job(2, (4, 4))
     waits = replace(gang, spec=replace(gang.spec, placement=None))
 
-    def told(profile: Profile, policy: Policy = close) -> list[str]:
+    def explained(profile: Profile, policy: Policy = close) -> list[str]:
         one = replace(waits, profile=profile)
         picture = pool([node(devices=4)], training(job(1, (4, 4)), *seats("n1", 4)), one)
         return [s for s in why_it_waits(one, picture, plan(picture, 60.0, policy).waits, policy) if "any nodes" in s]
 
-    assert told(Profile(communication=0.02)) == [
+    assert explained(Profile(communication=0.02)) == [
         "Its learners may be placed on any nodes: across nodes, they spent only 2% of a step on communication."
     ]
-    assert told(Profile(skew=0.1)) == [
+    assert explained(Profile(skew=0.1)) == [
         "Its learners may be placed on any nodes: their tensors are of even size, the largest has 10% of the total."
     ]
-    assert told(Profile(communication=0.3, skew=0.1)) == []
-    assert told(Profile()) == []
-    assert told(Profile(skew=0.1), Policy()) == [], "nobody waits for close seats there"
+    assert explained(Profile(communication=0.3, skew=0.1)) == []
+    assert explained(Profile()) == []
+    assert explained(Profile(skew=0.1), Policy()) == [], "no job waits for close seats there"

@@ -1,4 +1,4 @@
-"""What a guess about a length means, after what became of others."""
+"""Usual run lengths: meaning of an estimate, given the lengths of other jobs."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def test_guesses_that_have_been_right_are_taken_at_their_word(guess_s: float) ->
     assert mean_s(history(0.0), guess_s) == pytest.approx(guess_s)
 
 
-def test_a_wild_guess_is_drawn_to_how_long_such_jobs_run() -> None:
+def test_poor_estimate_is_shrunk_to_the_usual_length() -> None:
     assert 1 * HOUR < mean_s(history(1.5), 20 * HOUR) < 10 * HOUR
 
 
-def test_those_that_run_on_count_as_longer_than_they_ran_until_now() -> None:
+def test_running_jobs_count_as_longer_than_their_run_time() -> None:
     long = ((1, 50 * HOUR),) * 10
 
     assert mean_s(history(1.5, going=long), 100 * HOUR) > 2 * mean_s(history(1.5), 100 * HOUR)
 
 
-def test_a_size_of_which_many_ended_is_known_for_itself_and_one_that_never_was_is_as_all() -> None:
+def test_usual_length_is_per_size_if_observed_else_overall() -> None:
     found = history(1.5)
     before_s = mean_s(found, 10 * HOUR, 8)
     for _ in range(50):
@@ -67,7 +67,7 @@ def test_a_longer_guess_means_a_longer_job(guess_s: float, wrong: float, seed: i
     assert mean_s(found, guess_s, weight) < mean_s(found, 2 * guess_s, weight)
 
 
-def test_it_is_time_to_look_again_once_an_eighth_more_has_ended() -> None:
+def test_usual_lengths_are_recomputed_after_an_eighth_more_ends() -> None:
     found = history(1.0, 80)
     due = []
     for _ in range(10):
@@ -77,7 +77,7 @@ def test_it_is_time_to_look_again_once_an_eighth_more_has_ended() -> None:
     assert due == [False] * 9 + [True]
 
 
-def test_the_shortest_is_who_is_short_in_the_mean_of_what_its_guess_means() -> None:
+def test_shortest_ranks_by_the_posterior_mean() -> None:
     on = scheduler()
     drawn, word = request(1, 4, length=50 * HOUR), request(2, 4, length=20 * HOUR)
     drawn.mean_s = 3 * HOUR
@@ -86,7 +86,7 @@ def test_the_shortest_is_who_is_short_in_the_mean_of_what_its_guess_means() -> N
     assert on.queue_order() == [drawn, word]
 
 
-def test_who_comes_again_in_a_forecast_is_ranked_like_the_one_it_is_like() -> None:
+def test_simulated_arrival_ranks_like_its_model() -> None:
     shape, order = request(0).shape, ORDERS["shortest"]()
     again = [Arrival(gap_s=1.0, shape=shape, learners=1, length_s=50 * HOUR, mean_s=mean) for mean in (3 * HOUR, None)]
 
@@ -94,7 +94,7 @@ def test_who_comes_again_in_a_forecast_is_ranked_like_the_one_it_is_like() -> No
 
 
 @pytest.mark.parametrize("mean", [None, 2 * HOUR, 90 * HOUR])
-def test_the_rank_of_a_running_job_changes_when_it_was_said_to(mean: float | None) -> None:
+def test_rank_of_a_running_job_changes_when_announced(mean: float | None) -> None:
     order, one = ORDERS["shortest"](), request(0, 3, length=40 * HOUR)
     one.mean_s, one.since_s = mean, 0.0
     at_s, ranks = 0.0, [order.rank(one, 0.0)]

@@ -1,4 +1,4 @@
-"""When waiting jobs will start, by the scheduler run forward."""
+"""Start estimates of waiting jobs, by simulating the scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LENGTHS = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=5)
 
 
 def waiting(*lengths: float | None, executed: float = 40.0, running: float = 100.0) -> Pool:
-    """A job of 100 s that has run for `executed`; behind it jobs of these lengths. Each takes the whole pool."""
+    """Return a job of 100 s that has run for `executed`, and jobs of these lengths behind it. Each takes the pool."""
     runs = training(job(1, (2, 2)), *seats("n1", 2))
     behind = [job(n, (2, 2)) for n in range(2, 2 + len(lengths))]
     known = {j.id: Known(length_s=length) for j, length in zip(behind, lengths, strict=True)}
@@ -47,11 +47,11 @@ def test_each_starts_when_those_before_it_have_ended() -> None:
     assert [one.expected_s for one in seen(waiting(30.0, 50.0, 10.0))] == [1060.0, 1090.0, 1140.0]
 
 
-def test_nobody_can_say_when_who_waits_for_a_job_of_unknown_length_starts() -> None:
+def test_no_estimate_behind_a_job_of_unknown_length() -> None:
     assert forecast(waiting(None, 50.0), 1000.0, FIFO, 0.0) == {"job-2": (1060.0, 1060.0)}
 
 
-def test_who_starts_first_is_told_with_what_the_order_has_learnt() -> None:
+def test_forecast_uses_the_lengths_that_the_order_learnt() -> None:
     """All jobs took 10,000 GPU-seconds until now, so one that had 9,800 of them is soon through; others know nothing
     but that it had much already."""
     picture = waiting(5000.0, 5000.0)
@@ -83,7 +83,7 @@ def lent(number: int, *held: Seat) -> Job:
     return training(replace(one, spec=replace(one.spec, spot=True)), *held)
 
 
-def test_who_waits_for_a_spot_job_that_leaves_starts_at_once_or_when_its_notice_is_over() -> None:
+def test_job_waiting_for_a_spot_job_starts_within_its_notice() -> None:
     leaving, _ = preempted(lent(1, *seats("n1", 2)), "2 GPUs go back", 1000.0, 12.0)
     picture = pool([node(devices=2)], leaving, job(2, (2, 2)), job(3, (2, 2)))
     known = {"job-2": Known(length_s=100.0), "job-3": Known(length_s=100.0)}
@@ -93,7 +93,7 @@ def test_who_waits_for_a_spot_job_that_leaves_starts_at_once_or_when_its_notice_
     assert found == {"job-2": (1000.0, 1012.0), "job-3": (1100.0, 1112.0)}
 
 
-def test_a_spot_job_that_is_to_leave_later_has_its_notice_then() -> None:
+def test_notice_of_a_later_reclaim_begins_then() -> None:
     runs, spot = training(job(1, (2, 2)), *seats("n1", 2)), lent(2, *seats("n2", 2))
     picture = pool([node("n1", 2), node("n2", 2)], runs, spot, job(3, (4, 4)))
     known = {"job-1": Known(length_s=60.0), "job-2": Known(length_s=9000.0), "job-3": Known(length_s=100.0)}
@@ -103,7 +103,7 @@ def test_a_spot_job_that_is_to_leave_later_has_its_notice_then() -> None:
     assert found["job-3"] == (1060.0, 1072.0)
 
 
-def test_who_goes_first_is_expected_once_who_runs_was_asked_for_a_checkpoint_and_may_be_stopped() -> None:
+def test_forecast_waits_for_the_checkpoint_before_a_preemption() -> None:
     urgent = replace(job(2, (2, 2)), priority=100)
 
     def expected(runs: Job, policy: Policy = DEFAULT) -> float:
@@ -116,17 +116,17 @@ def test_who_goes_first_is_expected_once_who_runs_was_asked_for_a_checkpoint_and
     assert expected(replace(runs, is_plain=True)) == expected(runs, Policy(preempts=False)) == 1000.0 + 3560.0
 
 
-def test_a_job_that_overran_is_expected_to_take_as_long_again() -> None:
+def test_overrun_job_is_expected_to_take_as_long_again() -> None:
     assert [one.expected_s for one in seen(waiting(30.0, executed=150.0))] == [1050.0]
 
 
 @pytest.mark.parametrize(("share", "length"), [(0.5, 3000.0), (0.75, 6000.0)])
-def test_of_those_that_overran_by_far_half_end_before_twice_the_time(share: float, length: float) -> None:
+def test_half_of_far_overrun_jobs_end_within_twice_the_time(share: float, length: float) -> None:
     assert length_s(100.0, 1500.0, 0.25, share) == pytest.approx(length)
 
 
 @given(st.floats(1.0, 1e5), st.floats(0.0, 1e5), st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_no_job_is_expected_to_have_ended_and_larger_shares_end_later(
+def test_quantiles_of_the_end_are_ordered_and_not_past(
     guess: float, executed: float, spread: float, one: float, other: float
 ) -> None:
     early, late = (length_s(guess, executed, spread, share) for share in sorted((one, other)))
@@ -151,9 +151,7 @@ def test_intervals_nest_and_hold_the_middle(lengths: list[float], spread: float,
 
 @settings(max_examples=50)
 @given(LENGTHS, st.floats(0.0, 1.0), st.floats(1.0, 10.0))
-def test_in_order_of_arrival_nobody_starts_before_who_came_earlier_nor_sooner_because_one_runs_longer(
-    lengths: list[float], spread: float, factor: float
-) -> None:
+def test_fifo_starts_are_ordered_and_monotone_in_lengths(lengths: list[float], spread: float, factor: float) -> None:
     found = seen(waiting(*lengths), spread)
     longer = seen(waiting(*lengths, running=100.0 * factor), spread)
 
@@ -173,10 +171,10 @@ def arrival(length: float) -> Arrival:
     return Arrival(gap_s=20.0, shape=shape, learners=2, length_s=length)
 
 
-def test_those_that_come_lately_may_pass_where_the_order_lets_them() -> None:
-    crowd = (arrival(5.0), arrival(5.0))
+def test_later_arrivals_may_pass_if_the_order_allows() -> None:
+    arrivals = (arrival(5.0), arrival(5.0))
 
-    first_come, shortest = seen(waiting(5e4), recent=crowd), seen(waiting(5e4), recent=crowd, policy=Policy())
+    first_come, shortest = seen(waiting(5e4), recent=arrivals), seen(waiting(5e4), recent=arrivals, policy=Policy())
     assert first_come[0].at(0.9) == 1060.0
     assert shortest[0].at(0.9) > 1060.0
 
@@ -188,11 +186,11 @@ def test_smaller_size_that_would_start_at_once_is_offered() -> None:
     assert offers(replace(pool([node(devices=4)], runs, waits), known=known), 1000.0, FIFO) == {"job-2": 3}
 
 
-def test_seats_of_jobs_ahead_are_offered_to_nobody() -> None:
+def test_seats_of_jobs_ahead_are_not_offered() -> None:
     runs, ahead, waits = training(job(1, (1, 1)), *seats("n1", 1)), job(2, (4, 4)), job(3, (4, 4))
 
     assert offers(pool([node(devices=4)], runs, ahead, waits), 1000.0, FIFO) == {"job-2": 3}
 
 
-def test_what_lies_beyond_the_horizon_has_no_interval() -> None:
+def test_starts_beyond_the_horizon_have_no_interval() -> None:
     assert Outlook(0.0, 10.0, (5.0, 10.0, inf, inf)).between(0.8)[1] == inf

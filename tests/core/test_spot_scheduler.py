@@ -1,4 +1,4 @@
-"""Spot jobs run on what others leave idle: nobody waits for them, nothing is decided otherwise because of them."""
+"""Spot jobs use idle devices: no job waits for them, and no other decision changes because of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mixed(chance: Random, count: int = 40) -> list[Coming]:
 
 
 @pytest.mark.parametrize("order", each_nth([*ORDERS], 2))
-def test_event_by_event_the_same_is_decided_as_from_the_whole_picture(order: str) -> None:
+def test_incremental_decisions_equal_those_from_a_snapshot(order: str) -> None:
     def tried(chance: Random) -> None:
         coming = mixed(chance, 30)
         looks = [chance.uniform(0.0, coming[-1].request.submitted_s + 5000.0) for _ in range(30)]
@@ -53,7 +53,7 @@ def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[PassResult], None]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_devices_are_given_once_and_nobody_waits_for_a_spot_job(order: str) -> None:
+def test_devices_are_exclusive_and_no_job_waits_for_spot(order: str) -> None:
     in_streams(10, lambda chance: drive(policy(order), mixed(chance), fair_to_ordinary))
 
 
@@ -68,7 +68,7 @@ def lives(coming: list[Coming], **fields: object) -> dict[int, tuple[float | Non
 
 @pytest.mark.parametrize("preempts", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
-def test_for_ordinary_jobs_it_is_as_if_there_were_no_spot_jobs(order: str, preempts: bool) -> None:
+def test_spot_jobs_do_not_change_ordinary_decisions(order: str, preempts: bool) -> None:
     """To the second, where all seats are as good: learners of one device each, single ones where some are stopped."""
 
     def tried(chance: Random) -> None:

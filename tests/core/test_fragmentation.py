@@ -1,4 +1,4 @@
-"""Shares of devices, and what is left over of no use."""
+"""Shares of devices, and their fragmentation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_two_halves_share_one_device() -> None:
     assert [device for _, device in capacity[0].devices] == ["a/1"]
 
 
-def test_a_share_goes_where_the_least_room_is_left() -> None:
+def test_share_is_placed_on_the_fullest_device_that_fits() -> None:
     capacity = free_of([node("a", 1), node("b", 1)], ())
     for milli in (300, 800):
         place(capacity, share(milli, Layout.PACK), 1)
@@ -73,7 +73,7 @@ def test_a_share_that_is_given_back_makes_the_device_whole() -> None:
     assert room(capacity, ONE, 1) == 1
 
 
-def test_parts_that_are_too_small_are_lost_to_who_asks_for_more() -> None:
+def test_too_small_parts_are_lost_for_larger_requests() -> None:
     asked = usual(share(500), ONE)
 
     assert asked.lost(state(1, 300)) == 300
@@ -108,7 +108,7 @@ pools = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["A100", "T4"])), 
 
 
 @given(pools, steps)
-def test_no_device_is_given_beyond_what_it_has_and_all_comes_back(
+def test_devices_are_never_overcommitted_and_all_capacity_returns(
     sizes: list[tuple[int, str]], asked: list[tuple[Shape, int]]
 ) -> None:
     nodes = [node(f"n{i}", devices, cpus=8.0, kind=kind) for i, (devices, kind) in enumerate(sizes)]
@@ -142,9 +142,7 @@ def test_no_device_is_given_beyond_what_it_has_and_all_comes_back(
 
 
 @given(st.integers(0, 4), st.lists(st.integers(1, 999), max_size=4), st.lists(shapes, min_size=1, max_size=6))
-def test_what_is_lost_is_part_of_what_is_free_and_of_no_use_only_if_nobody_fits(
-    whole: int, parts: list[int], asked: list[Shape]
-) -> None:
+def test_fragmentation_is_free_capacity_that_fits_no_request(whole: int, parts: list[int], asked: list[Shape]) -> None:
     asked = [replace(shape, gpu_kind=None, gpus=max(shape.gpus, 1)) for shape in asked]
     known, here = usual(*asked), state(whole, *parts)
 

@@ -1,4 +1,4 @@
-"""How large running jobs are: who grows, who makes room."""
+"""Sizes of running jobs: growth, and shrinking for others."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def sizes(nodes: Sequence[Node], gangs: Sequence[Gang], waiting: Sequence[Gang] 
     return {one.id: len(changes.get(one.id, one.seats)) for one in (*gangs, *waiting)}
 
 
-def test_a_job_that_waits_gets_its_least_size_from_a_running_one() -> None:
+def test_waiting_job_gets_its_minimum_size_from_a_running_one() -> None:
     running = gang(1, seats("n1", 4), least=1)
 
     assert sizes([node(devices=4)], [running], [gang(2, least=2)]) == {"g1": 2, "g2": 2}
 
 
-def test_who_loses_the_least_makes_room() -> None:
+def test_job_with_the_smallest_loss_shrinks() -> None:
     scales = gang(1, seats("n1", 2))
     stalls = gang(2, seats("n2", 2), rates=amdahl(0.8))
 
     assert sizes([node("n1", 2), node("n2", 2)], [scales, stalls], [gang(3)]) == {"g1": 2, "g2": 1, "g3": 1}
 
 
-def test_a_job_of_lower_priority_takes_nothing_from_a_higher_one() -> None:
+def test_lower_priority_takes_nothing_from_a_higher_one() -> None:
     running = gang(1, seats("n1", 4), priority=1)
 
     assert sizes([node(devices=4)], [running], [gang(2)]) == {"g1": 4, "g2": 0}
 
 
-def test_nobody_shrinks_where_that_would_not_be_enough() -> None:
+def test_no_job_shrinks_if_that_would_not_suffice() -> None:
     running = gang(1, seats("n1", 4), least=3)
 
     assert sizes([node(devices=4)], [running], [gang(2, least=2)]) == {"g1": 4, "g2": 0}
@@ -78,7 +78,7 @@ def test_of_equals_the_one_nearest_to_its_end_grows() -> None:
     assert sizes([node("n1", 2), node("n2", 2)], [long, short])["g2"] > 2
 
 
-def test_a_job_that_is_about_to_end_is_not_changed_any_more() -> None:
+def test_nearly_finished_job_is_not_resized() -> None:
     assert sizes([node(devices=4)], [gang(1, seats("n1", 1), left_s=20.0, cost_s=30.0)]) == {"g1": 1}
 
 
@@ -90,7 +90,7 @@ def test_devices_move_only_for_a_clear_gain() -> None:
     assert sizes([node("n1", 3), node("n2", 2)], near) == {"g1": 3, "g2": 2}
 
 
-def test_what_a_move_costs_may_be_more_than_it_gains() -> None:
+def test_move_whose_cost_exceeds_its_gain_is_skipped() -> None:
     holds, wants = gang(1, seats("n1", 3), cost_s=400.0), gang(2, seats("n2", 1), cost_s=400.0)
 
     assert sizes([node("n1", 3), node("n2", 1)], [holds, wants]) == {"g1": 3, "g2": 1}
@@ -109,7 +109,7 @@ def test_learners_leave_the_node_where_they_are_few() -> None:
     assert sized(left([node("n1", 3), node("n2", 1)], [spread]), [spread], [gang(2)])["g1"] == seats("n1", 3)
 
 
-def test_who_changes_and_may_move_goes_to_fewer_nodes() -> None:
+def test_resized_job_is_repacked_onto_fewer_nodes() -> None:
     nodes = [node("n1", 2), node("n2", 4)]
     found = sized(left(nodes, [one := gang(1, seats("n1", 2), rates={1: 1.0, 2: 2.0, 4: 4.0}, may_move=True)]), [one])
 
@@ -154,7 +154,7 @@ def pictures(draw: st.DrawFn) -> tuple[list[Node], list[Gang], list[Gang]]:
 
 
 @given(pictures())
-def test_sizes_stay_within_their_bounds_and_no_device_is_given_twice(
+def test_sizes_stay_within_bounds_and_devices_are_exclusive(
     picture: tuple[list[Node], list[Gang], list[Gang]],
 ) -> None:
     nodes, running, waiting = picture
@@ -194,7 +194,7 @@ def test_the_order_of_a_listing_decides_nothing(picture: tuple[list[Node], list[
 
 
 @given(pictures())
-def test_nobody_waits_while_one_of_no_higher_priority_could_shrink_enough(
+def test_no_job_waits_while_an_equal_one_could_shrink_enough(
     picture: tuple[list[Node], list[Gang], list[Gang]],
 ) -> None:
     nodes, running, waiting = picture

@@ -1,4 +1,4 @@
-"""Who is looked at where thousands wait: what is decided is the same as if all were."""
+"""Pruning of thousands of waiting jobs: decisions are the same as without it."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _kind(chance: Random) -> tuple[Job, Known]:
 
 
 def _another(known: Known, chance: Random) -> Known:
-    """The same about a job of another length."""
+    """Return the same knowledge for a job of another length."""
     length_s = (known.length_s or 1000.0) * chance.choice([0.3, 0.6, 1.0, 2.0])
     mean_s = length_s * chance.choice([0.1, 1.0, 10.0]) if chance.random() < 0.5 else None
     return replace(known, length_s=length_s, usual_s=length_s * chance.choice([0.3, 1.0, 3.0]), mean_s=mean_s)
 
 
-def crowded(seed: int, policy: Policy) -> tuple[Pool, float]:
-    """A pool in which some train, some came back to the queue, and many wait."""
+def long_queue(seed: int, policy: Policy) -> tuple[Pool, float]:
+    """Return a pool with running jobs, requeued jobs, and many waiting ones."""
     chance = Random(seed)
     nodes = [node(f"n{i}", chance.randint(1, 5)) for i in range(chance.randint(1, 2))]
     now_s = 2e6
@@ -81,29 +81,29 @@ def crowded(seed: int, policy: Policy) -> tuple[Pool, float]:
 
 
 def decided(found: Plan) -> tuple[object, ...]:
-    """What is done; that who waits is told its place, and when to look again, is left out."""
+    """Return the decisions, without places of waiting jobs and the next wake-up."""
     return found.starts, found.preempts, found.resizes, tuple(wait for wait in found.waits if not wait.place)
 
 
 @pytest.mark.parametrize("order", each_nth([*ORDERS], 2))
 @given(st.integers(0, 1 << 32), st.booleans())
-def test_who_waits_behind_enough_of_its_kind_changes_nothing(order: str, seed: int, preempts: bool) -> None:
+def test_jobs_behind_enough_equals_do_not_change_the_plan(order: str, seed: int, preempts: bool) -> None:
     policy = Policy(order=order, preempts=preempts, shares=SHARES)
-    picture, now_s = crowded(seed, policy)
+    picture, now_s = long_queue(seed, policy)
 
     assert decided(plan(pruned(picture, now_s, policy), now_s, policy)) == decided(plan(picture, now_s, policy))
 
 
 @given(st.integers(0, 1 << 32))
-def test_all_that_ran_before_are_looked_at_and_who_is_looked_at_stays_so(seed: int) -> None:
-    picture, now_s = crowded(seed, Policy())
+def test_jobs_that_ran_before_are_always_kept(seed: int) -> None:
+    picture, now_s = long_queue(seed, Policy())
     close = pruned(picture, now_s, Policy())
 
     assert all(name in close.jobs for name, one in picture.jobs.items() if one.members or one.queued_s)
     assert pruned(close, now_s, Policy()) == close
 
 
-def test_of_those_that_ask_for_the_same_one_more_of_each_level_of_length_than_could_run_is_looked_at() -> None:
+def test_per_length_one_more_equal_job_than_fits_is_kept() -> None:
     many = [job(number, submitted_s=float(number)) for number in range(1, 1001)]
     known = {one.id: Known(length_s=100.0 + one.number) for one in many}  # all different, of three levels
     close = pruned(replace(pool([node(devices=4)], *many), known=known), 2e3, Policy())
@@ -112,7 +112,7 @@ def test_of_those_that_ask_for_the_same_one_more_of_each_level_of_length_than_co
     assert min(one.number for one in close.jobs.values() if known[one.id].length_s == 101.0) == 1
 
 
-def test_who_is_late_keeps_its_promise_behind_shorter_ones_of_its_kind() -> None:
+def test_late_job_keeps_its_reservation_behind_shorter_equals() -> None:
     """It cannot start now either; but who would be in its way then has to wait."""
     now_s = 700_000.0
     there = training(job(1, (2, 2), submitted_s=now_s - 100), *seats("n1", 2))
@@ -130,7 +130,7 @@ def test_who_is_late_keeps_its_promise_behind_shorter_ones_of_its_kind() -> None
     assert plan(close, now_s, policy).starts == plan(picture, now_s, policy).starts == ()
 
 
-def test_who_asks_for_no_devices_is_always_looked_at() -> None:
+def test_jobs_without_devices_are_always_kept() -> None:
     many = [job(number, gpus=0) for number in range(1, 20)]
 
     assert len(pruned(pool([node()], *many), 1.0, Policy()).jobs) == 19

@@ -1,5 +1,5 @@
-"""Running gangs are moved: to sit together, or so that one that waits fits. The engine on a simulated pool, where what
-changes while it trains does so, and what cannot is restarted from a checkpoint."""
+"""Migration of running gangs: for locality, or so that a waiting job fits. The engine on a simulated pool; live gangs
+change while they train, others restart from a checkpoint."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def asks(learners: int, name: str, *, gpus: int = 1, priority: int = 0, is_sprea
 
 
 async def apart(engine: Engine, pool: SimulatedPool, *, priority: int = 0) -> tuple[str, str, str]:
-    """A gang of two on two nodes, and the jobs beside it that keep it there: on n1, on n2."""
+    """Submit a gang of two on two nodes, and the jobs beside it that keep it there: on n1, on n2."""
     left = await engine.submit(asks(1, "left", is_spread=True))
     right = await engine.submit(asks(1, "right", is_spread=True))
     gang = await engine.submit(asks(2, "gang", priority=priority))
@@ -103,7 +103,7 @@ def is_calm(engine: Engine, job: str) -> bool:
     return one.resize is None and len(one.members) == len(one.gang)
 
 
-async def told(engine: Engine, job: str) -> list[str]:
+async def story(engine: Engine, job: str) -> list[str]:
     return [str(event["text"]) for event in await engine.requests.story("ana", job)]
 
 
@@ -116,7 +116,7 @@ async def moved_at(engine: Engine, job: str) -> list[float]:
 
 
 @WAYS
-def test_a_gang_on_two_nodes_moves_to_one_and_its_owner_is_told_why(play: Callable[..., None], script: Script) -> None:
+def test_gang_on_two_nodes_moves_to_one_with_a_reason(play: Callable[..., None], script: Script) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         gang, left, _ = await apart(engine, pool)
         before = pool.step(gang)
@@ -127,11 +127,11 @@ def test_a_gang_on_two_nodes_moves_to_one_and_its_owner_is_told_why(play: Callab
 
         await engine.until(lambda: is_calm(engine, gang))
         assert nodes_of(engine, gang) == ["n1", "n1"]
-        assert members_of(engine, gang) == ([0, 2] if script.is_live else [2, 3]), "who stays where it is goes on"
+        assert members_of(engine, gang) == ([0, 2] if script.is_live else [2, 3]), "members that stay continue"
         assert moves(engine, gang) == [(2, 2, "pool")]
         assert job_of(engine, gang).resizes[0].step >= before
         assert job_of(engine, gang).restarts_total == 0
-        [decided, done] = [text for text in await told(engine, gang) if "Mov" in text]
+        [decided, done] = [text for text in await story(engine, gang) if "Mov" in text]
         assert decided == f"{TOGETHER} Moving, by the pool."
         assert done.startswith("Moved, by the pool, at step ")
         assert engine.lifecycle.view(job_of(engine, gang)).reason == ""
@@ -140,9 +140,7 @@ def test_a_gang_on_two_nodes_moves_to_one_and_its_owner_is_told_why(play: Callab
 
 
 @pytest.mark.parametrize(("is_live", "count"), [(True, 1), (False, 0)])
-def test_who_has_half_a_minute_left_moves_only_if_it_costs_no_restart(
-    play: Callable[..., None], is_live: bool, count: int
-) -> None:
+def test_nearly_finished_job_moves_only_without_a_restart(play: Callable[..., None], is_live: bool, count: int) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         gang, left, right = await apart(engine, pool)
         await engine.act(left, Event.CANCEL)
@@ -154,7 +152,7 @@ def test_who_has_half_a_minute_left_moves_only_if_it_costs_no_restart(
 
 
 @WAYS
-def test_who_was_moved_is_not_moved_again_within_ten_minutes(play: Callable[..., None], script: Script) -> None:
+def test_migrated_job_is_not_migrated_again_within_ten_minutes(play: Callable[..., None], script: Script) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         second = await engine.submit(asks(1, "second"))
         first = await engine.submit(asks(1, "first", is_spread=True))
@@ -172,8 +170,8 @@ def test_who_was_moved_is_not_moved_again_within_ten_minutes(play: Callable[...,
     play(scene, script, (node("x1", 2, "x"), node("x2", 1, "x"), node("y1", 1, "y")))
 
 
-def test_a_rest_that_is_over_is_looked_at_though_nothing_else_happens(play: Callable[..., None]) -> None:
-    """Meanwhile nobody comes, goes or writes a checkpoint."""
+def test_migration_is_reconsidered_when_its_rest_time_ends(play: Callable[..., None]) -> None:
+    """Meanwhile no job arrives, ends or writes a checkpoint."""
 
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         second = await engine.submit(asks(1, "second"))
@@ -194,8 +192,8 @@ def test_a_rest_that_is_over_is_looked_at_though_nothing_else_happens(play: Call
     play(scene, silent, (node("x1", 2, "x"), node("x2", 1, "x"), node("y1", 1, "y")))
 
 
-def test_nobody_moves_while_somebody_makes_room(play: Callable[..., None]) -> None:
-    """What becomes free on n1 is promised to the urgent one, which waits for what the right one gives up, slowly."""
+def test_no_migration_while_another_job_makes_room(play: Callable[..., None]) -> None:
+    """Devices freed on n1 are reserved for the urgent job, which waits for those of the right one."""
 
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         pool.scripts["right-2"] = replace(RESTARTED, checkpoint_s=20.0)
@@ -205,7 +203,7 @@ def test_nobody_moves_while_somebody_makes_room(play: Callable[..., None]) -> No
         await engine.act(left, Event.CANCEL)
         await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
 
-        assert any("Preempted: urgent-4" in text for text in await told(engine, right))
+        assert any("Preempted: urgent-4" in text for text in await story(engine, right))
         assert nodes_of(engine, urgent) == nodes_of(engine, gang) == ["n1", "n2"]
         assert moves(engine, gang) == []
 
@@ -216,12 +214,12 @@ def test_nobody_moves_while_somebody_makes_room(play: Callable[..., None]) -> No
 
 
 async def in_the_way(engine: Engine, pool: SimulatedPool) -> tuple[str, str]:
-    """The gang, with one free device beside each of its learners, and a job that waits for two on one node."""
+    """Submit the gang, with one free device beside each of its learners, and a job that waits for two on one node."""
     gang, left, right = await apart(engine, pool)
     whole = await engine.submit(asks(1, "whole", gpus=2))
     await engine.act(left, Event.CANCEL)
     await engine.until(lambda: job_of(engine, left).is_closed)
-    assert job_of(engine, gang).resize is None, "nobody goes together while somebody waits"
+    assert job_of(engine, gang).resize is None, "no gang consolidates while a job waits"
     await engine.act(right, Event.CANCEL)
     await engine.until(lambda: job_of(engine, gang).resize is not None)
     return gang, whole
@@ -237,7 +235,7 @@ def test_a_move_lets_one_in_that_would_else_not_fit(play: Callable[..., None], s
         assert engine.is_at(gang, "PROCESSING")
         assert moves(engine, gang) == [(2, 2, "pool")]
         assert {*nodes_of(engine, gang)}.isdisjoint(nodes_of(engine, whole))
-        texts = await told(engine, gang)
+        texts = await story(engine, gang)
         [node_name] = nodes_of(engine, whole)
         why = f"Makes room on {node_name} for the waiting job {whole}; it fits there afterwards."
         assert f"{why} Moving, by the pool." in texts
@@ -249,7 +247,7 @@ def test_a_move_lets_one_in_that_would_else_not_fit(play: Callable[..., None], s
 # -- what goes wrong meanwhile -----------------------------------------------------------------------------------------
 
 
-def test_a_move_to_which_nobody_comes_is_given_up_and_tried_again_ten_minutes_later(play: Callable[..., None]) -> None:
+def test_migration_without_joining_learners_is_retried_after_ten_minutes(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         gang, left, _ = await apart(engine, pool)
         await engine.act(left, Event.CANCEL)
@@ -258,7 +256,7 @@ def test_a_move_to_which_nobody_comes_is_given_up_and_tried_again_ten_minutes_la
 
         assert (nodes_of(engine, gang), members_of(engine, gang)) == (["n1", "n2"], [0, 1])
         assert (moves(engine, gang), job_of(engine, gang).restarts_total) == ([], 0)
-        assert (await told(engine, gang))[
+        assert (await story(engine, gang))[
             -1
         ] == "1 joining learner did not start; the job continues at its previous size."
 
@@ -270,7 +268,7 @@ def test_a_move_to_which_nobody_comes_is_given_up_and_tried_again_ten_minutes_la
     play(scene, replace(LIVE, joins_lost=1))
 
 
-def test_who_waits_for_a_move_that_is_given_up_waits_on(play: Callable[..., None]) -> None:
+def test_job_waiting_for_an_abandoned_migration_keeps_waiting(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         gang, whole = await in_the_way(engine, pool)
         await engine.until(lambda: is_calm(engine, gang))
@@ -290,7 +288,7 @@ def test_who_waits_for_a_move_that_is_given_up_waits_on(play: Callable[..., None
     [(0, [1, 2], ["n1", "n2"]), (1, [0, 2], ["n1", "n1"]), (2, [0, 1], ["n1", "n2"])],
     ids=["who stays", "who leaves", "who comes"],
 )
-def test_a_death_in_a_move_costs_no_restart_and_no_size(
+def test_learner_death_during_migration_costs_no_restart_and_no_size(
     play: Callable[..., None], victim: int, left_over: list[int], where: list[str]
 ) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
@@ -307,7 +305,7 @@ def test_a_death_in_a_move_costs_no_restart_and_no_size(
     play(scene)
 
 
-def test_a_move_is_forgotten_when_the_job_is_halted_in_it(play: Callable[..., None]) -> None:
+def test_halt_during_migration_drops_the_migration(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         gang, left, _ = await apart(engine, pool)
         await engine.act(left, Event.CANCEL)

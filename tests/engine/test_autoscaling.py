@@ -1,4 +1,4 @@
-"""Auto is switched on and off while a job is there: only where its size can follow its speed."""
+"""Autoscaling switched on and off for an existing job: only if its size can follow its throughput."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KERAS = "import keras\nmodel.fit(x, y, epochs=3)\n"
 def asked(
     folder: Path, change: Change, *, learners: tuple[int, int] = (1, 2), source: str = LOOP, is_scheduled: bool = False
 ) -> JobView:
-    """What a job is after the change."""
+    """Return the job after the change."""
 
     async def whole() -> JobView:
         clock = VirtualClock(1000.0)
@@ -50,7 +50,7 @@ def test_auto_is_switched_on_while_the_job_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [TRANSFORMERS, LIGHTNING.replace("STRATEGY", "'ddp'")], ids=["transformers", "ddp"])
-def test_auto_goes_with_frameworks_that_train_on_all_learners(tmp_path: Path, source: str) -> None:
+def test_auto_is_allowed_for_frameworks_that_train_on_all_learners(tmp_path: Path, source: str) -> None:
     assert asked(tmp_path, Change(elastic=Elastic.AUTO), source=source).elastic is Elastic.AUTO
 
 
