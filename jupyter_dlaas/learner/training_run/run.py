@@ -172,7 +172,7 @@ class Run:
 
     @property
     def output_dir(self) -> Path:
-        """A directory for the program's own files. The job's card lists its contents."""
+        """A directory for the program's own files. The job's card shows the pictures in it."""
         if self._context is not None:
             return self._context.output_dir
         folder = Path("dlaas-output")
