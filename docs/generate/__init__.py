@@ -12,6 +12,7 @@ __all__ = ["PARTS"]
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "config": configuration.tables,
     "server-options": configuration.server_options,
+    "lab-settings": configuration.lab_settings,
     "train-options": commands.train_options,
     "submit-options": commands.submit_options,
     "magic-verbs": commands.magic_verbs,

@@ -1,12 +1,14 @@
-"""Keys of a pool's config.toml, and options of the Jupyter server's extension."""
+"""Keys of a pool's config.toml, options of the Jupyter server's extension, and settings of the JupyterLab extension."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import types
 import typing
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 from dlaas_server.jupyter_extension.extension import DlaasExtension
@@ -14,8 +16,9 @@ from dlaas_server.pools.config import PoolConfig
 from docs.generate.attributes import descriptions, first_line
 from docs.generate.markdown import code, sentence, table
 
-__all__ = ["described_keys", "server_options", "tables"]
+__all__ = ["described_keys", "lab_settings", "server_options", "tables"]
 
+_LAB_SETTINGS: Final = Path(__file__).parents[2] / "labextension" / "schema" / "panel.json"
 _KINDS: Final = {str: "string", int: "integer", float: "number", bool: "`true` or `false`"}
 
 
@@ -105,3 +108,12 @@ def server_options() -> str:
         value = trait.default_value
         rows.append((code(f"DlaasExtension.{name}"), code(repr(value)), sentence(trait.help)))
     return table(("option", "default", "meaning"), rows)
+
+
+def lab_settings() -> str:
+    """Render the settings of the JupyterLab extension, from their schema."""
+    properties = json.loads(_LAB_SETTINGS.read_text(encoding="utf-8"))["properties"]
+    rows = [
+        (code(name), code(json.dumps(one["default"])), sentence(one["description"])) for name, one in properties.items()
+    ]
+    return table(("setting", "default", "meaning"), rows)

@@ -162,7 +162,7 @@ class Run:
 
     @property
     def output_dir(self) -> Path:
-        """A directory for the program's own files. The job's card lists its contents."""
+        """A directory for the program's own files. The job's card shows the pictures in it."""
         return self.internals.output_dir
 
     @property
