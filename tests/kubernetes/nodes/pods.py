@@ -285,6 +285,7 @@ class PodWorker:
             self._node.event(self.pod, "Normal", "Pulling", f'Pulling image "{image}"')
             try:
                 await self._interruptible(images.pull(image))
+                self._node.event(self.pod, "Normal", "Pulled", f'Successfully pulled image "{image}"')
                 break
             except PullFailed as error:
                 self._node.event(self.pod, "Warning", "Failed", f'Failed to pull image "{image}": {error}')
