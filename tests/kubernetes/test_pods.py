@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.api import ApiError
+from tests.kubernetes.api import ApiError, Json
 from tests.kubernetes.conftest import Namespace, conditions, terminated, waiting_reason
 
 pytestmark = pytest.mark.cluster
@@ -246,6 +246,31 @@ def test_a_failed_container_restarts_where_its_policy_says_so(namespace: Namespa
     assert pod["status"]["phase"] == "Running"
 
 
+def test_a_deleted_pod_ends_all_its_containers(namespace: Namespace) -> None:
+    """One container runs and saves its state, the image of the other cannot be pulled."""
+    manifest = namespace.manifest("a", "trap 'echo saved; exit 0' TERM; echo up; while true; do sleep 0.1; done")
+    other = {**manifest["spec"]["containers"][0], "name": "other", "image": "registry.invalid/team/model:1"}
+    manifest["spec"]["containers"].append(other)
+    manifest["metadata"]["finalizers"] = ["tests/keep"]
+    namespace.create("pods", manifest)
+    namespace.wait("pods", "a", lambda pod: "running" in main_state(pod))
+    with follow_log(namespace, "a", "--container=main") as log:
+        assert log.stdout is not None
+        assert log.stdout.readline() == "up\n"
+        namespace.delete("pods", "a", grace_s=60)
+        assert log.stdout.read() == "saved\n"
+    pod = namespace.wait_phase("a", "Failed")
+
+    assert main_state(pod)["terminated"]["exitCode"] == 0
+    namespace.patch("pods", "a", {"metadata": {"finalizers": None}})
+
+
+def main_state(pod: Json) -> Json:
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    states: list[Json] = [status["state"] for status in statuses if status["name"] == "main"]
+    return states[0] if states else {}
+
+
 def test_the_python_client_forwards_a_port(namespace: Namespace) -> None:
     serve = (
         "import os, socket; s = socket.create_server((os.environ['IP'], 7000)); print('up', flush=True);"
@@ -269,7 +294,8 @@ def test_the_python_client_forwards_a_port(namespace: Namespace) -> None:
     assert done.stdout == "HELLO", done.stderr
 
 
-def follow_log(namespace: Namespace, pod: str) -> subprocess.Popen[str]:
-    command = [str(Path(sys.prefix) / "bin" / "kubectl"), "--namespace", namespace.name, "logs", "--follow", pod]
+def follow_log(namespace: Namespace, pod: str, *options: str) -> subprocess.Popen[str]:
+    kubectl = str(Path(sys.prefix) / "bin" / "kubectl")
+    command = [kubectl, "--namespace", namespace.name, "logs", "--follow", pod, *options]
     environment = {"KUBECONFIG": str(namespace.cluster.kubeconfig), "PATH": "/usr/bin:/bin", "HOME": "/tmp"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
