@@ -18,7 +18,18 @@ hypothesis.settings.register_profile("deep", deadline=None, print_blob=True, max
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 HERE = Path(__file__).parent
-SLOW = ("corpus", "learner", "whole", "page", "autolog", "notebook_e2e", "examples", "runtime", "notebook")
+SLOW = (
+    "corpus",
+    "learner",
+    "whole",
+    "page",
+    "kubernetes",
+    "autolog",
+    "notebook_e2e",
+    "examples",
+    "runtime",
+    "notebook",
+)
 
 CLUSTER_TESTS = HERE / "kubernetes"
 """Tests that need a Kubernetes cluster carry the mark `cluster`: built by `make cluster`, or named by a kubeconfig."""

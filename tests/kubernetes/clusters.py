@@ -36,6 +36,7 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     def close(self) -> None:
+        self.run(self._loop.shutdown_asyncgens())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

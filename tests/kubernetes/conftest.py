@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.api import Json, path_of
+from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import Cluster, ForeignCluster, OwnCluster
 
@@ -85,12 +87,17 @@ class Namespace:
         state: Json = pod["status"]["containerStatuses"][0]["state"]
         return state
 
-    def events(self, pod: str) -> list[Json]:
-        params = {"fieldSelector": f"involvedObject.name={pod}"}
-        path = path_of("events", self.name)
-        answer = self.cluster.loop.run(self.cluster.api.request("GET", path, params=params))
-        events: list[Json] = answer["items"]
-        return events
+    def wait_event(self, pod: str, reason: str, timeout_s: float = 60.0) -> str:
+        """Wait for an event about a pod; return its message."""
+        return self.cluster.loop.run(self._event(pod, reason, timeout_s))
+
+    async def _event(self, pod: str, reason: str, timeout_s: float) -> str:
+        watch = self.cluster.api.watch("events", self.name, field_selector=f"involvedObject.name={pod}")
+        async with asyncio.timeout(timeout_s), contextlib.aclosing(watch) as events:
+            async for _, event in events:
+                if event["reason"] == reason:
+                    return str(event["message"])
+        raise AssertionError("a watch has no end")
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl in this namespace and return its output."""
@@ -115,8 +122,12 @@ def open_cluster() -> Cluster:
     if binaries is None:
         pytest.fail("the test cluster is not built: run make cluster, or set DLAAS_TEST_KUBECONFIG", pytrace=False)
     cluster = OwnCluster(binaries)
-    for name in NODES:
-        cluster.add_node(name, resources={"nvidia.com/gpu": "2"})
+    try:
+        for name in NODES:
+            cluster.add_node(name, resources={"nvidia.com/gpu": "2"})
+    except BaseException:
+        cluster.close()
+        raise
     return cluster
 
 
@@ -164,7 +175,3 @@ def conditions(pod: Json) -> dict[str, Json]:
 
 def node_conditions(node: Json) -> dict[str, str]:
     return {condition["type"]: condition["status"] for condition in node["status"]["conditions"]}
-
-
-def messages(events: Sequence[Json], reason: str) -> list[str]:
-    return [event["message"] for event in events if event["reason"] == reason]

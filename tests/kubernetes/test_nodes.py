@@ -106,7 +106,7 @@ def test_a_failed_node_turns_unknown_and_loses_its_pods(
     assert node_conditions(found)["Ready"] == "Unknown"
 
     pod = namespace.wait("pods", "a", lambda pod: "deletionTimestamp" in pod["metadata"])
-    assert pod["status"]["phase"] == "Running"  # nobody can say that it ended
+    assert pod["status"]["phase"] == "Running"  # whether it ended is unknown
     pod = namespace.wait("pods", "a", lambda pod: conditions(pod)["Ready"]["status"] == "False")
     assert conditions(pod)["DisruptionTarget"]["reason"] == "DeletionByTaintManager"
 

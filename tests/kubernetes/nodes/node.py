@@ -154,7 +154,7 @@ class ProcessNode:
         self._worker(namespace, pod).oom_kill(container)
 
     async def evict(self, namespace: str, pod: str, resource: str = "memory") -> None:
-        """Evict a pod for want of a resource of the node, as the kubelet's eviction manager does."""
+        """Evict a pod because its node runs out of a resource, as the kubelet's eviction manager does."""
         message = f"The node was low on resource: {resource}. "
         verdict = Verdict(phase="Failed", reason="Evicted", message=message, is_disruption=True)
         await self._worker(namespace, pod).stop(0.0, verdict)

@@ -72,6 +72,7 @@ class PodWorker:
         deadline_s = pod["spec"].get("activeDeadlineSeconds")
         self._deadline = asyncio.create_task(self._enforce_deadline(deadline_s)) if deadline_s else None
         self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._log_failure)
 
     @property
     def address(self) -> str | None:
@@ -171,7 +172,11 @@ class PodWorker:
             for record in self._main:
                 record.state = dict(CREATING)
             pairs = zip(self._containers("containers"), self._main, strict=True)
-            await asyncio.gather(*(self._run_container(container, record) for container, record in pairs))
+            runs = [self._run_container(container, record) for container, record in pairs]
+            # A container that never starts must not end the wait for one that runs.
+            for result in await asyncio.gather(*runs, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
         except Stopping:
             LOGGER.debug("%s/%s ends before its containers started", self.namespace, self.name)
         finally:
@@ -187,6 +192,10 @@ class PodWorker:
         verdict = Verdict(phase="Failed", reason="DeadlineExceeded", message=message)
         await self.stop(self.pod["spec"].get("terminationGracePeriodSeconds", 30), verdict)
 
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOGGER.error("%s/%s: the process node failed", self.namespace, self.name, exc_info=error)
+
     def _give_up_lost_containers(self) -> None:
         """Report the containers of a pod that ran here before this node was restarted."""
         self._stopping.set()
@@ -197,7 +206,7 @@ class PodWorker:
         for record in [*self._init, *self._main]:
             if "terminated" not in record.state:
                 ended = {"reason": "ContainerStatusUnknown", "message": message, "exitCode": 137}
-                record.state = {"terminated": ended | {"startedAt": None, "finishedAt": None}}
+                record.state = {"terminated": ended}
 
     async def _prepare_volumes(self) -> None:
         delay_s = RETRY_S
@@ -285,6 +294,7 @@ class PodWorker:
             self._node.event(self.pod, "Normal", "Pulling", f'Pulling image "{image}"')
             try:
                 await self._interruptible(images.pull(image))
+                self._node.event(self.pod, "Normal", "Pulled", f'Successfully pulled image "{image}"')
                 break
             except PullFailed as error:
                 self._node.event(self.pod, "Warning", "Failed", f'Failed to pull image "{image}": {error}')
