@@ -161,6 +161,25 @@ def test_a_cut_frees_the_others_too(tmp_path: Path, way: str) -> None:
     assert _play(tmp_path, _CUT_THERE, 2, way)["0"]["freed"]
 
 
+_ADDRESSES = """
+import psutil
+
+def learner(rank, group):
+    own = f"127.0.0.{2 + rank}"
+    os.environ["DLAAS_ADDRESS"] = own
+    group = groups.build_group(("127.0.0.1", port), 2, rank, size)
+    tensor = torch.ones(3)
+    groups.Sum(group, tensor).wait()
+    hosts = {one.laddr.ip for one in psutil.Process().net_connections("inet") if one.laddr}
+    told(rank, sum=tensor.tolist(), listens=own in hosts)
+"""
+
+
+def test_gloo_listens_at_the_address_that_the_host_has_named(tmp_path: Path) -> None:
+    told = _play(tmp_path, _ADDRESSES, 2)
+    assert told == {str(rank): {"sum": [2.0] * 3, "listens": True} for rank in range(2)}
+
+
 _PASSES = """
 import random
 from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory

@@ -8,6 +8,7 @@ Imported only in a gang whose program uses torch.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -36,6 +37,8 @@ __all__ = [
     "talks",
 ]
 
+ADDRESS: Final = "DLAAS_ADDRESS"
+"""Variable with the address at which other learners reach this one."""
 CPU: Final = torch.device("cpu")
 NEVER: Final = timedelta(days=7)
 """The timeout of gloo: others may wait as long as rank 0 validates or saves. Lost peers are detected by other means."""
@@ -178,12 +181,28 @@ def _half(store: Any, rank: int, size: int, device: torch.device) -> nccl_group.
     return nccl_group.Nccl(_c10d.PrefixStore("nccl", store), rank, size, device)
 
 
+def _gloo(store: Any, rank: int, size: int, within: timedelta) -> Any:
+    """Return a gloo backend that listens at the address of this learner's host, if the host has named one.
+
+    Otherwise gloo takes the address of the host's name, and the loopback address if that name does not resolve: in pods
+    the others could then not connect. `within` is the limit for them to do so.
+    """
+    gloo: Any = dist.ProcessGroupGloo
+    address = os.environ.get(ADDRESS)
+    if not address:
+        return gloo(store, rank, size, within)
+    options = gloo._Options()
+    options._timeout = within
+    options._devices = [gloo.create_device(hostname=address)]
+    return gloo(store, rank, size, options)
+
+
 def _group(store: Any, rank: int, size: int, device: torch.device, within: timedelta = _MEET) -> Any:
     """Return a group that torch.distributed does not register, so that it can be dropped with a dead learner in it."""
     kinds = dist.ProcessGroup.BackendType
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(kinds.GLOO)
-    gloo: Any = dist.ProcessGroupGloo(store, rank, size, within)  # the limit for other learners to connect
+    gloo = _gloo(store, rank, size, within)
     gloo._set_default_timeout(NEVER)
     for one in {CPU.type, device.type}:
         group._register_backend(torch.device(one), kinds.GLOO, gloo)

@@ -95,6 +95,10 @@ class FileSource:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def is_executable(self) -> bool:
+        """Return whether the file's owner may execute it."""
+        return bool(os.fstat(self._fd).st_mode & stat.S_IXUSR)
+
     def read(self, offset: int, limit: int) -> bytes:
         return os.pread(self._fd, limit, offset)
 

@@ -262,6 +262,9 @@ class Dialer:
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._is_dialling = False
+        """True from the start of an attempt until its result was taken."""
+        self._lock = threading.Lock()
+        self._is_thread_running = False
         self._dial_at, self._pause_s, self._up_s = 0.0, BACKOFF_S[0], 0.0
         self._epoch_min = 0
         self._last_error = ""
@@ -307,16 +310,26 @@ class Dialer:
             self._dial()
         return events
 
+    @property
+    def own_address(self) -> str | None:
+        """Address of this machine on the way to the acceptor; None without a connection or over a Unix socket."""
+        channel = self._linked.channel
+        if channel is None or channel.sock.family == socket.AF_UNIX:
+            return None
+        return str(channel.sock.getsockname()[0])
+
     def close(self) -> None:
         """Close the link for good."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
         self._linked.drop("closed")
         if self._unproven is not None:
             self._unproven.close()
-        if not self._is_dialling:  # otherwise the dialling thread does it
-            self._release()
+        with self._lock:
+            if not self._is_thread_running:  # otherwise that thread does it
+                self._release()
 
     def _release(self) -> None:
         while not self._results.empty():
@@ -329,7 +342,7 @@ class Dialer:
     # -- dialling ------------------------------------------------------------------------------------------------------
 
     def _dial(self) -> None:
-        self._is_dialling = True
+        self._is_dialling = self._is_thread_running = True
         address = self._address()
         threading.Thread(target=self._connect, args=(address,), name="link-dialer", daemon=True).start()
 
@@ -339,10 +352,11 @@ class Dialer:
             self._results.put(_connected(address))
         except (OSError, UnicodeError) as error:  # a host name with an empty or overlong label
             self._results.put(f"cannot reach {address}: {getattr(error, 'strerror', None) or error}")
-        with suppress(OSError):
+        with self._lock:
+            self._is_thread_running = False
             self._wake_w.send(b"\0")
-        if self._is_closed:
-            self._release()
+            if self._is_closed:
+                self._release()
 
     def _take_result(self, now: float) -> None:
         try:

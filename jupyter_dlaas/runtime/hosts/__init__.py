@@ -1,0 +1,1 @@
+"""Hosts of learner processes: the guardian's own machine, or agents with private directories."""

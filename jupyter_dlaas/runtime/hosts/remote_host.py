@@ -1,0 +1,273 @@
+"""Learners in pods or private directories, each handled by an agent that has dialled this process."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jupyter_dlaas.runtime.hosts.agent import agent_name
+from jupyter_dlaas.runtime.hosts.agent_messages import (
+    ActivityReport,
+    AgentLine,
+    ControlChannel,
+    Dismissal,
+    GuardianLine,
+    LearnerLine,
+    LearnerState,
+    SignalOrder,
+    StartOrder,
+    SweepOrder,
+    agent_line,
+    guardian_line,
+    pack_line,
+)
+from jupyter_dlaas.runtime.hosts.file_sender import FileSender
+from jupyter_dlaas.runtime.hosts.learner_files import belongs_to_learner
+from jupyter_dlaas.runtime.hosts.learner_host import (
+    Connected,
+    Disconnected,
+    Ended,
+    FileAppeared,
+    Heard,
+    HostEvent,
+    LearnerOrder,
+    LearnerProcess,
+    NotStarted,
+    Reachable,
+    Started,
+    Unreachable,
+)
+from jupyter_dlaas.runtime.link.connection import Endpoint
+from jupyter_dlaas.runtime.link.session import (
+    ContentRefused,
+    Event,
+    FileArrived,
+    LineReceived,
+    PeerRestarted,
+    Session,
+)
+from jupyter_dlaas.runtime.link.storage import DirectoryStorage
+from jupyter_dlaas.runtime.link.transport import Acceptor, LinkDown, LinkUp
+from jupyter_dlaas.runtime.system.process import Activity, Identity
+from jupyter_dlaas.wire.codec import Invalid
+
+__all__ = ["RemoteHost"]
+
+_NAME = re.compile(r"m(0|[1-9][0-9]{0,8})")
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One agent, connected or expected, and what is known about its learner."""
+
+    session: Session
+    files: FileSender
+    storage: DirectoryStorage
+    state: LearnerState | None = None
+    """State as the agent has reported it; None before its first report."""
+    process: LearnerProcess | None = None
+    """Learner that runs."""
+    order: LearnerOrder | None = None
+    """Order to start that was not sent yet."""
+    ordered: int = 0
+    """Number of the last order to start that was sent."""
+    is_linked: bool = False
+    activity: Activity | None = None
+    needed: set[str] = field(default_factory=set)
+    """Files that must be stored before the start."""
+
+
+class RemoteHost:
+    """Host of learners that share nothing with this process but links.
+
+    Learners of agents that were not expected are adopted: an earlier guardian has started them.
+    """
+
+    def __init__(
+        self, job_dir: Path, me: Endpoint, listeners: Iterable[socket.socket], log: Callable[[str], None]
+    ) -> None:
+        self._job_dir, self._log = job_dir, log
+        self._agents: dict[int, _Agent] = {}
+        self._events: list[HostEvent] = []
+        self._acceptor = Acceptor(me, listeners, self._session_of, log)
+
+    def _session_of(self, name: str) -> Session | None:
+        match = _NAME.fullmatch(name)
+        return None if match is None else self._agent(int(match[1])).session
+
+    def _agent(self, member: int) -> _Agent:
+        if member not in self._agents:
+            storage = DirectoryStorage(self._job_dir, lambda path: belongs_to_learner(path, member))
+            session = Session(storage)
+            self._agents[member] = _Agent(session, FileSender(self._job_dir, session), storage)
+        return self._agents[member]
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def start(self, order: LearnerOrder) -> None:
+        agent = self._agent(order.member)
+        if agent.process is not None:
+            self._events.append(NotStarted(order.member, "the former learner has not ended", is_permanent=False))
+            return
+        try:
+            guardian_line(pack_line(_start_order(order, 1)))
+        except Invalid as error:
+            self._events.append(NotStarted(order.member, str(error), is_permanent=True))
+            return
+        agent.order, agent.needed = order, set(order.files)
+        for path in order.files:
+            agent.files.send(path)
+        self._start_when_ready(order.member)
+
+    def _start_when_ready(self, member: int) -> None:
+        agent = self._agents[member]
+        if agent.order is None:
+            return
+        failed = [reason for path, reason in agent.files.failed.items() if path in agent.needed]
+        if failed:
+            agent.order = None
+            agent.files.failed.clear()
+            self._events.append(NotStarted(member, failed[0], is_permanent=True))
+        elif agent.state is not None and not agent.needed & agent.files.pending:
+            agent.ordered = max(agent.ordered, agent.state.started) + 1
+            self._send(agent, _start_order(agent.order, agent.ordered))
+            agent.order = None
+
+    def signal(self, member: int, number: int) -> None:
+        if member in self._agents and self._agents[member].process is not None:
+            self._send(self._agents[member], SignalOrder(number=number))
+
+    def sweep(self, member: int) -> None:
+        if member in self._agents:
+            self._send(self._agents[member], SweepOrder())
+
+    def send(self, member: int, line: bytes) -> None:
+        if member in self._agents:
+            self._send(self._agents[member], LearnerLine(text=line.decode().rstrip("\n")))
+
+    def deliver(self, member: int, path: str) -> None:
+        self._agent(member).files.send(path)
+
+    def dismiss(self, member: int) -> None:
+        """Let an agent end, and its learner with it."""
+        if member in self._agents:
+            self._send(self._agents[member], Dismissal())
+
+    def give_up(self, member: int) -> None:
+        """Count a learner as ended although its agent cannot be reached: its pod or machine is known to be gone."""
+        agent = self._agents.get(member)
+        if agent is not None:
+            self._lose(member, agent)
+            self._acceptor.forget(agent_name(member))
+            agent.files.close()
+            agent.storage.close()
+            del self._agents[member]
+
+    def _send(self, agent: _Agent, record: GuardianLine) -> None:
+        agent.session.send_line(pack_line(record))
+
+    # -- observations --------------------------------------------------------------------------------------------------
+
+    def activity(self, member: int) -> Activity | None:
+        agent = self._agents.get(member)
+        is_visible = agent is not None and agent.is_linked and agent.process is not None
+        return agent.activity if agent is not None and is_visible else None
+
+    def processes(self) -> dict[int, LearnerProcess]:
+        return {member: agent.process for member, agent in self._agents.items() if agent.process is not None}
+
+    def interests(self) -> dict[int, int]:
+        return {**self._acceptor.interests(), **{agent.files.fd: 1 for agent in self._agents.values()}}
+
+    def due(self, now: float) -> float | None:
+        return now if self._events else self._acceptor.due()
+
+    def turn(self, ready: Collection[int], now: float) -> list[HostEvent]:
+        for name, event in self._acceptor.turn(ready, now):
+            self._take(int(name[1:]), event)
+        for member, agent in self._agents.items():
+            agent.files.turn()
+            self._start_when_ready(member)
+        for name, event in self._acceptor.turn((), now):  # send what these events have caused
+            self._take(int(name[1:]), event)
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        self._acceptor.close()
+        for agent in self._agents.values():
+            agent.files.close()
+            agent.storage.close()
+
+    # -- from the agents -----------------------------------------------------------------------------------------------
+
+    def _take(self, member: int, event: Event | LinkUp | LinkDown) -> None:
+        agent = self._agents[member]
+        match event:
+            case LinkUp():
+                agent.is_linked, agent.activity = True, None
+                self._events.append(Reachable(member))
+            case LinkDown(reason):
+                agent.is_linked = False
+                self._events.append(Unreachable(member, reason))
+            case PeerRestarted():
+                # The agent is the first process of its pod, or ends what a former one has left behind.
+                self._lose(member, agent)
+            case FileArrived(path):
+                self._events.append(FileAppeared(member, path))
+            case ContentRefused(path, _, reason):
+                self._log(f"the agent of learner {member} does not take {path}: {reason}")
+                if path in agent.needed and agent.order is not None:
+                    agent.order = None
+                    self._events.append(NotStarted(member, f"{path}: {reason}", is_permanent=False))
+            case LineReceived(text):
+                try:
+                    self._hear(member, agent, agent_line(text))
+                except Invalid as error:
+                    self._log(f"a line of learner {member}'s agent is skipped: {error}")
+            case _:
+                return
+
+    def _hear(self, member: int, agent: _Agent, line: AgentLine) -> None:
+        match line:
+            case LearnerState():
+                self._see_state(member, agent, line)
+            case ActivityReport():
+                agent.activity = Activity(ticks=line.ticks, state=line.state)
+            case ControlChannel():
+                self._events.append(Connected(member) if line.is_open else Disconnected(member))
+            case LearnerLine():
+                self._events.append(Heard(member, line.text.encode()))
+
+    def _see_state(self, member: int, agent: _Agent, state: LearnerState) -> None:
+        former, agent.state = agent.state, state
+        if state == former or not state.started:
+            return
+        if state.not_started is not None:
+            self._events.append(NotStarted(member, state.not_started, state.is_permanent))
+            return
+        if state.pid is None or state.start is None or state.boot is None:
+            return
+        process = LearnerProcess(member, state.host, Identity(state.pid, state.start, state.boot))
+        agent.activity = None
+        is_known = former is not None and former.started == state.started and former.pid == state.pid
+        if not is_known:
+            agent.process = process
+            self._events.append(Started(process, is_adopted=state.started != agent.ordered))
+        if state.has_ended:
+            agent.process = None
+            self._events.append(Ended(process, state.code, state.signal, state.is_out_of_memory, state.is_clean))
+
+    def _lose(self, member: int, agent: _Agent) -> None:
+        """Record the end of a learner whose agent is gone. Its exit status is unknown."""
+        process, agent.process, agent.state = agent.process, None, None
+        agent.order, agent.ordered, agent.activity = None, 0, None
+        if process is not None:
+            self._events.append(Ended(process))
+
+
+def _start_order(order: LearnerOrder, number: int) -> StartOrder:
+    return StartOrder(number=number, module=order.module, arguments=order.arguments, environment=order.environment)
