@@ -62,6 +62,8 @@ def content_of(run: Run, *, is_framework: bool = False) -> tuple[dict[str, Any],
         "gradients": run._accumulated.snapshot() if run._accumulated is not None and run._exact is None else None,
         "growth": run._growth.state if run._growth is not None else None,
     }
+    if run._namespace is not None and run._namespace.gradients is not None:
+        content["unprepared_gradients"] = run._namespace.gradients.snapshot()
     return content, left_out
 
 
@@ -103,6 +105,7 @@ def begin_loop(run: Run) -> None:
     run._saved_s = time.monotonic()
     if run._is_joining:
         return
+    _watch_gradients(run)
     if run._restored is not None and "call" not in run._restored:
         told = None if run._restores_late else run._step
         _put_back_or_before(run, context)
@@ -111,6 +114,15 @@ def begin_loop(run: Run) -> None:
             run._tell_begin()
     if run.rank == 0:
         _report_iterators(run)
+
+
+def _watch_gradients(run: Run) -> None:
+    """Watch the gradients of models that are not prepared. Only in a lone learner: in a gang, each has its own."""
+    given = [one for _, one in run._objects]
+    tensors, optimizers = run._namespace.trained_with(given) if run.world_size == 1 else ({}, [])
+    if tensors:
+        module = importlib.import_module("jupyter_dlaas.learner.elastic.gradient_snapshot")
+        run._namespace.gradients = module.UnpreparedGradients(tensors, optimizers, lambda: run._step)
 
 
 def _report_iterators(run: Run) -> None:
@@ -179,6 +191,8 @@ def put_back(run: Run, *, reverts: bool) -> None:
         state = run._namespace.put_back(loaded, reverts=reverts, seed=seed)
         run.state.clear()
         run.state.update(state)
+        if run._namespace.gradients is not None and "unprepared_gradients" in content:
+            run._namespace.gradients.put_back(content["unprepared_gradients"])
     else:
         put_back_values(run)
     put_back_objects(run)
