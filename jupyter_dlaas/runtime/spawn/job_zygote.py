@@ -34,7 +34,7 @@ MARK: Final = "DLAAS_NURSERY"
 ANSWER_S: Final = 3.0
 """Seconds that the guardian waits for an answer, and does nothing else meanwhile.
 
-A fork takes some 20 ms, on an overloaded machine seconds; there, importing anew would take far longer still.
+A fork takes some 20 ms, on an overloaded machine seconds; there, importing again would take far longer still.
 """
 READY: Final = "ready"
 """Last word of the line in the guardian's log after which learners start from this zygote."""
