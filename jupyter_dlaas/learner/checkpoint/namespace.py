@@ -113,7 +113,7 @@ class Namespace:
         """Return, by path, the counters and accumulators that have changed."""
         return self._graph.changed_in_place()
 
-    def trained_with(self, given: Iterable[Any]) -> tuple[dict[str, Any], list[Any]]:
+    def trained_with(self, given: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Return the trainable tensors by path, and the optimisers, without those of `given` models and optimisers."""
         return self._graph.trained_with(given)
 

@@ -16,7 +16,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -274,7 +274,7 @@ class ObjectGraph:
                     found[entry.path] = entry.value
         return found
 
-    def trained_with(self, given: Iterable[Any]) -> tuple[dict[str, Any], list[Any]]:
+    def trained_with(self, given: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Return the trainable tensors by path, and the optimisers, without those of `given` models and optimisers."""
         torch: Any = sys.modules.get("torch")
         if torch is None:

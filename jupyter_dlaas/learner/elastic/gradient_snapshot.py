@@ -153,11 +153,12 @@ class UnpreparedGradients:
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """Return the gradients that the next steps may add to, by path."""
-        return {path: one.grad.detach() for path, one in self._parameters.items() if self._is_pending(one)}
+        found = {path: one.grad for path, one in self._parameters.items() if self._is_needed(one)}
+        return {path: gradient.detach() for path, gradient in found.items() if gradient is not None}
 
-    def _is_pending(self, parameter: torch.Tensor) -> bool:
+    def _is_needed(self, parameter: torch.Tensor) -> bool:
         group = self._group_of.get(id(parameter))
-        return parameter.grad is not None and (group is None or group.is_needed)
+        return group is None or group.is_needed
 
     def put_back(self, found: Mapping[str, torch.Tensor]) -> None:
         """Continue from a snapshot."""

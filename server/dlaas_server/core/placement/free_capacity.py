@@ -432,5 +432,7 @@ def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
         devices, counts = by_node.setdefault(member.seat.node, (set(), {}))
         devices.update(member.seat.devices)
         counts[member.generation] = counts.get(member.generation, 0) + 1
-    total = sum if job.is_live else max
-    return [(name, devices, total(counts.values())) for name, (devices, counts) in sorted(by_node.items())]
+    out = []
+    for name, (devices, counts) in sorted(by_node.items()):
+        out.append((name, devices, sum(counts.values()) if job.is_live else max(counts.values())))
+    return out
