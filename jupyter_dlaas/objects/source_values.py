@@ -95,7 +95,8 @@ def _text(value: Any) -> str:
 
 def _at_runtime(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, enum.EnumType):
-        yield from ((f"{prefix}.{name}", _text(member.value)) for name, member in value.__members__.items())
+        members: Mapping[str, Any] = value.__members__
+        yield from ((f"{prefix}.{name}", _text(member.value)) for name, member in members.items())
         return
     if isinstance(value, type):
         for name, part in vars(value).copy().items():

@@ -30,6 +30,7 @@ from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process, uptime_s
 from jupyter_dlaas.wire.journal import (
     FactKind,
+    GenerationStarted,
     Goal,
     JobClosed,
     LearnerDown,
@@ -151,7 +152,8 @@ def test_the_pause_of_a_restart_ignores_the_time_of_day(
     again.listen(LearnerState(member=1, step=8, up_s=left_s + 5.0))
     writer.together(2, again.trains_from, again.began_s)
 
-    (fact,) = (fact for fact in read_facts(tmp_path / "journal.jsonl")[0] if fact.kind is FactKind.GENERATION)
+    facts, _ = read_facts(tmp_path / "journal.jsonl")
+    (fact,) = (fact for fact in facts if isinstance(fact, GenerationStarted))
     assert fact.step == 8
     assert fact.idle_s == pytest.approx(5.0, abs=1.0)
 
