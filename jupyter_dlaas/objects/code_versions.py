@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_dlaas.objects import source_values
+
 __all__ = ["changed", "code_of", "constants_in", "digests", "functions_in", "is_own_module", "table"]
 
 PYTHON: Final = sys.implementation.cache_tag
@@ -148,12 +150,15 @@ def table() -> dict[str, Any]:
     own = [
         module for module in list(sys.modules.values()) if type(module) is types.ModuleType and is_own_module(module)
     ]
-    return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in own[-_MODULES_MAX:]}}
+    newest = own[-_MODULES_MAX:]
+    values = {one.__name__: found for one in newest if (found := source_values.values_of(one))}
+    return {"python": PYTHON, "modules": {one.__name__: digests(one) for one in newest}, "values": values}
 
 
 def changed(other: Mapping[str, Any], requested: Collection[tuple[str, str]]) -> frozenset[str]:
     """Return the classes and functions, as `module.name`, whose version differs in this process."""
-    return frozenset(_changed(other, requested))
+    values = source_values.changed_names(other.get("values", {}), requested)
+    return frozenset((*_changed(other, requested), *values))
 
 
 def _changed(other: Mapping[str, Any], requested: Collection[tuple[str, str]]) -> Iterator[str]:

@@ -17,7 +17,18 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.objects.array_digests import Budget, digest
 from jupyter_dlaas.objects.object_aspects import Aspect
 
-__all__ = ["aspect_of", "fits", "is_stateful", "load_state", "recreate", "reduce_state", "variables_of"]
+__all__ = [
+    "aspect_of",
+    "fits",
+    "is_layer",
+    "is_stateful",
+    "layers_in",
+    "load_state",
+    "recreate",
+    "reduce_state",
+    "trained_by",
+    "variables_of",
+]
 
 _seen: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 """Layers of this program, whose variables an optimiser trains."""
@@ -98,7 +109,7 @@ class _Layer(_Metric):
             yield ".optimizer", optimizer
 
     def read(self, value: Any, budget: Budget) -> Any:
-        return len(value.variables), tuple(one.trainable for one in _layers_in(value))
+        return len(value.variables), tuple(one.trainable for one in layers_in(value))
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         is_new = base is None or base[0] != now[0]
@@ -109,7 +120,7 @@ class _Layer(_Metric):
         if values is not None:
             _build(value, config)
             _assign(value.variables, values)
-        layers = _layers_in(value) if isinstance(are_trained, tuple) else _layers_of_earlier_version(value)
+        layers = layers_in(value) if isinstance(are_trained, tuple) else _layers_of_earlier_version(value)
         for layer, is_trained in zip(layers, are_trained, strict=False):
             if layer.trainable != is_trained:
                 layer.trainable = is_trained
@@ -123,7 +134,7 @@ class _Optimizer(_Metric):
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         owners = {id(one): (layer, at) for layer in _seen for at, one in enumerate(layer.variables)}
-        trained = [owners.get(id(one), (None, one)) for one in _trained_by(value)]
+        trained = [owners.get(id(one), (None, one)) for one in trained_by(value)]
         layers = list({id(layer): layer for layer, _ in trained if layer is not None}.values())
         return trained, [_build_config(one) for one in layers], layers, _values_of(value.variables)
 
@@ -136,7 +147,7 @@ class _Optimizer(_Metric):
         _assign(value.variables, values)
 
 
-def _layers_in(layer: Any) -> list[Any]:
+def layers_in(layer: Any) -> list[Any]:
     """Return a layer and all layers below it, each once, in the order of creation or naming."""
     found = {id(layer): layer}
     queue = deque(_layers_below(layer))
@@ -160,7 +171,7 @@ def _layers_below(layer: Any) -> Iterator[Any]:
 
 
 def _layers_of_earlier_version(layer: Any) -> list[Any]:
-    """Return the layers in the order of checkpoints whose flags are a list: the order of Keras' own traversal."""
+    """Return the layers in the order of checkpoints whose flags are a list: that of Keras' own private traversal."""
     walk = getattr(layer, "_flatten_layers", None)
     return [*walk()] if walk is not None else []
 
@@ -174,14 +185,27 @@ def _build(layer: Any, config: Any) -> None:
         layer.build_from_config(config)
 
 
-def _trained_by(optimizer: Any) -> list[Any]:
-    return list(getattr(optimizer, "_trainable_variables", ()))
+def trained_by(optimizer: Any) -> list[Any]:
+    """Return the variables that an optimiser was built for, in its order; none for other objects.
+
+    Keras has no public name for them; without the private one, they are those of the model compiled with the optimiser.
+    """
+    variables = getattr(optimizer, "_trainable_variables", None)
+    if variables is None and getattr(optimizer, "built", False):
+        model = next((one for one in _seen if getattr(one, "optimizer", None) is optimizer), None)
+        variables = None if model is None else model.trainable_variables
+    return list(variables or ())
 
 
 _VARIABLE, _METRIC, _LAYER, _OPTIMIZER = _Variable(), _Metric(), _Layer(), _Optimizer()
 
 
 # -- results
+
+
+def is_layer(value: Any) -> bool:
+    """Return whether a value is a Keras layer or model."""
+    return _is(value, "layers", "Layer")
 
 
 def is_stateful(value: Any) -> bool:
@@ -192,7 +216,7 @@ def is_stateful(value: Any) -> bool:
 def variables_of(value: Any) -> Sequence[Any]:
     """Return the variables that connect Keras objects: those of a model, and those that an optimiser trains."""
     if _is(value, "optimizers", "Optimizer"):
-        return _trained_by(value)
+        return trained_by(value)
     return list(value.variables) if _is(value, "layers", "Layer") else []
 
 
@@ -203,7 +227,7 @@ def reduce_state(value: Any) -> Any:
     """
     if not is_stateful(value) or type(value).from_config.__module__.partition(".")[0] != "keras":
         return NotImplemented
-    shapes = [tuple(one.shape) for one in _trained_by(value)]
+    shapes = [tuple(one.shape) for one in trained_by(value)]
     return stored.keras_object, (type(value), value.get_config(), shapes, _values_of(value.variables))
 
 
@@ -235,6 +259,6 @@ def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
 
 def _model_of(optimizer: Any, models: Sequence[Any]) -> Any:
     """Return the model of an optimiser, by the shapes of the variables that it trains."""
-    shapes = [tuple(one.shape) for one in _trained_by(optimizer)]
+    shapes = [tuple(one.shape) for one in trained_by(optimizer)]
     found = (model for model in models if [tuple(part.shape) for part in model.trainable_variables] == shapes)
     return next(found, None)

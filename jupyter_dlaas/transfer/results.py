@@ -25,7 +25,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.objects import code_versions, keras_objects
 from jupyter_dlaas.transfer import class_definitions, shared_objects
-from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from
+from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.wire.codec import DlaasError
 
@@ -48,6 +48,8 @@ _TORCH: Final = "torch"
 _FORMER: Final = {b"P": _PICKLE, b"T": _TORCH}
 _FORMER_GRAPH: Final = b"G"
 
+_PARTS_MAX: Final = 2000
+"""Maximum number of parts of a value whose classes are looked up."""
 _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
 """Devices whose tensors `map_location` of torch.load can move to the CPU."""
 
@@ -201,6 +203,8 @@ def load(
         if source is None:
             raise
     else:
+        if "keras" in sys.modules:
+            looked_up.add_classes_in(value)
         others = (
             code_versions.changed(versions(), looked_up.own) if looked_up.own and versions is not None else frozenset()
         )
@@ -281,6 +285,19 @@ class _LookedUp:
     main: set[str] = field(default_factory=set)
     own: set[tuple[str, str]] = field(default_factory=set)
 
+    def add(self, module: str, name: str) -> None:
+        if module == "__main__":
+            self.main.add(name.partition(".")[0])
+        elif code_versions.is_own_module(sys.modules.get(module)):
+            self.own.add((module, name))
+
+    def add_classes_in(self, value: Any) -> None:
+        """Add the classes of a loaded value's parts: Keras finds those of its objects without pickle."""
+        for _, part in walk({"": value}, _PARTS_MAX):
+            self.add(*title(type(part)))
+            for layer in keras_objects.layers_in(part) if keras_objects.is_layer(part) else ():
+                self.add(*title(type(layer)))
+
 
 def _recording_pickle(looked_up: _LookedUp) -> ModuleType:
     """Return a `pickle` module that records the user's classes and functions that it looks up."""
@@ -288,10 +305,9 @@ def _recording_pickle(looked_up: _LookedUp) -> ModuleType:
     class Unpickler(stored.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             if module == "__main__":
-                looked_up.main.add(name.partition(".")[0])
-            found = super().find_class(module, name)
-            if module != "__main__" and code_versions.is_own_module(sys.modules.get(module)):
-                looked_up.own.add((module, name))
+                looked_up.add(module, name)  # also if it has no such name
+            found = super().find_class(module, name)  # imports the module
+            looked_up.add(module, name)
             return found
 
     return stored.like_pickle(Unpickler=Unpickler)
@@ -309,7 +325,11 @@ def _with_definitions(source: str, own: frozenset[str]) -> tuple[ModuleType, Map
                 class_definitions.find(source, name, own) if module == "__main__" else super().find_class(module, name)
             )
 
-    return stored.like_pickle(Unpickler=Unpickler), class_definitions.classes(source) if "keras" in sys.modules else {}
+    defined: dict[str, Any] = {}
+    if "keras" in sys.modules:
+        edited = {name: class_definitions.find(source, name, own) for name in own}
+        defined = class_definitions.classes(source) | edited
+    return stored.like_pickle(Unpickler=Unpickler), defined
 
 
 def _own_classes(defined: Mapping[str, Any]) -> AbstractContextManager[Any]:
@@ -318,4 +338,4 @@ def _own_classes(defined: Mapping[str, Any]) -> AbstractContextManager[Any]:
     if keras is None or not hasattr(keras, "saving"):
         return nullcontext()
     own = {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type | FunctionType)}
-    return keras.saving.custom_object_scope({**defined, **own})  # type: ignore[no-any-return]
+    return keras.saving.custom_object_scope({**own, **defined})  # type: ignore[no-any-return]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from dlaas_server.core.lifecycle.journal_events import apply_fact
 from dlaas_server.core.lifecycle.plan_outcomes import resized
 from dlaas_server.core.lifecycle.reconcile import wanted
-from dlaas_server.core.model.job import Job, MemberState
+from dlaas_server.core.model.job import Job, MemberState, is_settled
+from dlaas_server.core.placement.free_capacity import free_of
 from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.presentation.job_view import job_view, pool_view
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
 from tests.core.builders import fact, job, node, pool, seats, training, with_fact
@@ -112,3 +117,54 @@ def test_leaving_member_stays_for_a_failed_joiner() -> None:
     assert [(m.member, m.rank) for m in one.gang] == [(0, 0), (2, 1)]
     assert [(r.before, r.after, r.by) for r in one.resizes] == [(2, 2, "pool")]
     assert one.joins_failed == 0, "who was to join came"
+
+
+def shrunk() -> Job:
+    """Of three learners with memory of their own, 2 was asked to leave; the others train on without it."""
+    one = training(job(1, (1, 4), wish=3, memory=10), *seats("n1", 3))
+    one = with_fact(one, FactKind.GENERATION, generation=1, step=0, live=True)
+    one = resized(replace(one, wish=2), seats("n1", 2), "you", 60.0)[0]
+    return with_fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=9, live=True)
+
+
+def dismissed() -> Job:
+    """Learner 2 was started to join; the gang continues without it, and nothing says that it has ended."""
+    one = training(job(1, (1, 4), wish=3, memory=10), *seats("n1", 2))
+    one = with_fact(one, FactKind.GENERATION, generation=1, step=0, live=True)
+    one = resized(one, seats("n1", 3), "you", 60.0)[0]
+    one = with_fact(one, FactKind.LEARNER_UP, member=2, generation=2)
+    return with_fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=9, live=True)
+
+
+def forsaken() -> Job:
+    """The others report that they lost learner 2, before it has ended."""
+    one = training(job(1, (1, 4), wish=3, memory=10), *seats("n1", 3))
+    one = with_fact(one, FactKind.GENERATION, generation=1, step=0, live=True)
+    return with_fact(one, FactKind.REGROUPED, generation=1, members=(0, 1), step=9, live=True)
+
+
+@pytest.mark.parametrize("left", [shrunk, dismissed, forsaken])
+def test_learner_holds_its_device_until_its_process_has_ended(left: Callable[[], Job]) -> None:
+    one = left()
+    (free,) = free_of([node(memory=100)], [one])
+    jobs = {one.id: one}
+    view = pool_view(row=1, name="p", unit="GPU", user="ana", nodes=[node()], jobs=jobs, queue=(), isolation="")
+
+    assert [m.member for m in one.gang] == [0, 1]
+    assert is_settled(one)
+    assert ([device for _, device in free.devices], free.memory_bytes) == (["n1/3"], 70)
+    assert view.devices_free == 1
+    shown = job_view(one, row=1, directory="", wait=None, progress=None)
+    assert [learner.state for learner in shown.learners] == ["Training", "Training", "Stopping"]
+
+    one = with_fact(one, FactKind.LEARNER_DOWN, member=2, generation=1)
+    (free,) = free_of([node(memory=100)], [one])
+    assert (len(free.devices), free.memory_bytes) == (2, 80)
+
+
+def test_joiner_that_was_never_started_holds_nothing_after_the_change() -> None:
+    one = resized(live(), seats("n1", 3), "you", 60.0)[0]
+    one = with_fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=9, live=True)
+
+    assert one.members == one.gang
+    assert len(one.gang) == 2

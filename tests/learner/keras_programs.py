@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import results
 from jupyter_dlaas.transfer.result_restore import restore
 from tests.learner.in_process import run_with_halts
@@ -118,9 +119,38 @@ def test_new_optimizer() -> None:
     assert np.array_equal(there.get_weights()[0], job["model"].get_weights()[0])
 
 
+class Nested(keras.Model):  # type: ignore[misc]
+    """A model with layers in fields, in lists and inside other layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = keras.layers.Dense(2)
+        self.blocks = [keras.Sequential([keras.layers.Dense(2), keras.layers.Dropout(0.1)]) for _ in range(2)]
+        self.wrapped = keras.layers.Bidirectional(keras.layers.LSTM(2))
+        self.head = {"out": keras.layers.Dense(1), "again": self.first}
+
+
+def test_layers() -> None:
+    nested = Nested()
+    assert {*map(id, keras_objects.layers_in(nested))} == {*map(id, nested._flatten_layers())}
+
+
+def test_trained_variables() -> None:
+    model = objects()["model"]
+    model.compile("adam", "mse")
+    assert keras_objects.trained_by(model.optimizer) == keras_objects.trained_by(objects()["mean"]) == []
+    model.optimizer.build(model.trainable_variables)
+    keras_objects.aspect_of(model)
+    expected = [*map(id, model.trainable_variables)]
+    assert [*map(id, keras_objects.trained_by(model.optimizer))] == expected
+    del model.optimizer._trainable_variables  # as in a version of Keras without this private name
+    assert [*map(id, keras_objects.trained_by(model.optimizer))] == expected
+
+
 if __name__ == "__main__":
     sys.modules["tests.learner.keras_programs"] = sys.modules["__main__"]
     warnings.simplefilter("ignore")
-    for test in (test_halts, test_results, test_new_optimizer, test_compiled):
+    tests = (test_layers, test_trained_variables, test_halts, test_results, test_new_optimizer, test_compiled)
+    for test in tests:
         test()
         print(test.__name__, flush=True)

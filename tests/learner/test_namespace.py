@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.control.guardian_channel import Control
 from tests.learner.in_process import SETUP, run_with_halts, start
 
@@ -443,3 +444,29 @@ def test_gradients_that_the_next_step_adds_to_are_kept(tmp_path: Path, name: str
     source = WITH_TWO.replace("opt.zero_grad(); loss.backward(); opt.step()", GRADIENTS[name])
     source = source.replace("model, opt = run.prepare(model, opt)", "run.prepare(model, opt, critic, other)")
     assert result_of(tmp_path / "halted", source, halts) == result_of(tmp_path / "alone", source)
+
+
+@pytest.mark.parametrize("prepared", ["run.prepare(model, opt)", "pass"])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_models_that_are_not_prepared_are_kept(tmp_path: Path, name: str, prepared: str) -> None:
+    source = WITH_TWO.replace("opt.zero_grad(); loss.backward(); opt.step()", GRADIENTS[name])
+    source = source.replace("model, opt = run.prepare(model, opt)", prepared)
+    assert result_of(tmp_path / "halted", source, (4, 3)) == result_of(tmp_path / "alone", source)
+
+
+def test_gradient_of_a_tensor_without_an_optimizer_is_kept(tmp_path: Path) -> None:
+    by_hand = """
+            (loss + own.pow(2).sum() * batch[0].sum()).backward()
+            if run.step % 3 == 0: own.data -= 0.1 * own.grad; own.grad = None; opt.step(); opt.zero_grad()"""
+    source = WITH_TWO.replace("opt.zero_grad(); loss.backward(); opt.step()", by_hand)
+    source = source.replace("critic = nn", "own = torch.ones(3, requires_grad=True); critic = nn")
+    source = source.replace("flat(critic), ", "own.tolist(), ").replace("model, opt = run.prepare(model, opt)", "pass")
+    assert result_of(tmp_path / "halted", source, (4, 3)) == result_of(tmp_path / "alone", source)
+
+
+def test_gradients_that_each_step_clears_are_not_stored(tmp_path: Path) -> None:
+    source = WITH_TWO.replace("model, opt = run.prepare(model, opt)", "pass")
+    assert start(tmp_path, source, stop_at=8) is None
+    found = checkpoint_files.load(tmp_path, may_tidy=False)
+    assert found is not None
+    assert found[1]["unprepared_gradients"] == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -175,6 +176,59 @@ def test_result_of_another_module_version_is_reported(helpers: Any, what: str) -
     assert told == ["own_helpers.Net"]
     results.load(data, None, told.extend, lambda: table | {"python": "other"})
     assert len(told) == 1
+
+
+KINDS = """import enum
+class Kind(enum.Enum):
+    A = 1
+class Net:
+    width: int = 3
+    seen = 0
+    class Settings:
+        rate = 0.5
+    def forward(self, x, scale=2, *, bias=0):
+        return x * scale + bias
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("width: int = 3", "width: int = 4", "Net"),
+        ("rate = 0.5", "rate = 0.6", "Net"),
+        ("scale=2", "scale=3", "Net"),
+        ("bias=0", "bias=1", "Net"),
+        ("A = 1", "A = 2", "Kind"),
+        ("seen = 0", "seen = 0  # so far", None),
+    ],
+)
+@pytest.mark.parametrize("is_reloaded", [True, False])
+def test_a_result_of_a_class_with_other_values_is_named(
+    helpers: Any, old: str, new: str, name: str | None, is_reloaded: bool
+) -> None:
+    Path(helpers.__file__).write_text(KINDS)
+    importlib.invalidate_caches()
+    os.utime(helpers.__file__, (time.time() + 1,) * 2)
+    importlib.reload(helpers)
+    data, table = results.dump([helpers.Net(), helpers.Kind]), json.loads(json.dumps(code_versions.table()))
+    helpers.Net.seen += 1
+
+    edit(helpers, old, new)
+    if is_reloaded:
+        importlib.reload(helpers)
+        helpers.Net.seen += 1
+    named: Any = []
+    results.load(data, None, named.extend, lambda: table)
+
+    assert named == ([f"own_helpers.{name}"] if name is not None and is_reloaded else [])
+
+
+def test_tables_of_earlier_releases_are_read(helpers: Any) -> None:
+    table, named = code_versions.table(), list[Any]()
+    del table["values"]
+
+    results.load(results.dump(helpers.Net()), None, named.append, lambda: table)
+    assert named == []
 
 
 def test_values_of_a_class_that_change_are_no_other_version(helpers: Any) -> None:

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,14 +19,18 @@ from hypothesis import strategies as st
 from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir.atomic_files import bind, connect, send_datagram
 from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
+from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.jobdir.log_index import LogIndex, read_index, time_of
 from jupyter_dlaas.runtime.guardian.decide import Act, Seen, agree, decide
+from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, talks_itself
 from jupyter_dlaas.runtime.system.inotify import Watch
-from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process
+from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process, uptime_s
 from jupyter_dlaas.wire.journal import (
     FactKind,
+    GenerationStarted,
     Goal,
     JobClosed,
     LearnerDown,
@@ -34,6 +39,7 @@ from jupyter_dlaas.wire.journal import (
     WantedSeen,
     is_retried,
 )
+from jupyter_dlaas.wire.learner_messages import LearnerState
 
 
 def wanted(goal: Goal, generation: int = 1) -> Wanted:
@@ -124,6 +130,32 @@ def test_a_program_that_calls_run_is_known_by_its_tree(source: str) -> None:
 @pytest.mark.parametrize("source", TALKS)
 def test_distributed_program_is_recognised_by_its_syntax_tree(source: str) -> None:
     assert talks_itself(source) is TALKS[source]
+
+
+# -- pauses
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_the_pause_of_a_restart_ignores_the_time_of_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_killed: bool
+) -> None:
+    writer, left_s = JournalWriter(tmp_path), uptime_s() - 3.0
+    if was_killed:
+        (tmp_path / "progress.json").write_text(json.dumps({"at_s": time.time() - 3.0}))
+    else:
+        folder = learner_folder(tmp_path, 0)
+        folder.mkdir()
+        (folder / "result.json").write_text(json.dumps({"outcome": "left", "code": 0, "up_s": left_s}))
+    writer.down(Learner(0, 1, 0, Identity(1, 1, boot_id())))
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # the clock is set back
+    again = Learner(1, 2, 0, Identity(2, 2, boot_id()))
+    again.listen(LearnerState(member=1, step=8, up_s=left_s + 5.0))
+    writer.together(2, again.trains_from, again.began_s)
+
+    facts, _ = read_facts(tmp_path / "journal.jsonl")
+    (fact,) = (fact for fact in facts if isinstance(fact, GenerationStarted))
+    assert fact.step == 8
+    assert fact.idle_s == pytest.approx(5.0, abs=1.0)
 
 
 # -- files

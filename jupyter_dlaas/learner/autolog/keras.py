@@ -22,6 +22,7 @@ from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping
 from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
 from jupyter_dlaas.learner.checkpoint import user_state
 from jupyter_dlaas.learner.training_run.independence_check import alone
+from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import rng_state
 
 __all__ = ["hook"]
@@ -307,7 +308,7 @@ def _variables(model: Any) -> dict[str, Any]:
     places = {id(one): place for place, one in enumerate(variables)}
     optimizers = {
         name: {
-            "of": [places[id(one)] for one in optimizer._trainable_variables],
+            "of": [places[id(one)] for one in keras_objects.trained_by(optimizer)],
             "values": [one.numpy() for one in optimizer.variables],
         }
         for name, optimizer in _optimizers(model).items()
@@ -338,7 +339,7 @@ def _assign(variables: list[Any], arrays: list[Any]) -> None:
 
 def _build(model: Any, iterator: Any) -> None:
     """Build the model: TensorFlow builds when it traces the first step, but restoring needs the variables before."""
-    parts = [*model._flatten_layers(), model._compile_metrics, model._compile_loss, model.optimizer]
+    parts = [*keras_objects.layers_in(model), model._compile_metrics, model._compile_loss, model.optimizer]
     if not all(part.built for part in parts if hasattr(part, "built")) and hasattr(iterator, "_distributed_dataset"):
         # By their shapes: reading a batch would count as an epoch for a pipeline that shuffles itself.
         model._symbolic_build(data_batch=iterator.data_adapter.get_tf_dataset().element_spec)

@@ -49,6 +49,8 @@ class Namespace:
         self.files = tuple(files)
         self._files = tuple(map(str, files))
         self.rank = rank
+        self.gradients: Any = None
+        """Watch over the gradients of parameters that are not in `given`; None if there is none."""
         self._base = self._names()
         roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
         roots.update(also)
@@ -110,6 +112,10 @@ class Namespace:
     def changed_in_place(self) -> dict[str, object]:
         """Return, by path, the counters and accumulators that have changed."""
         return self._graph.changed_in_place()
+
+    def trained_with(self, given: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Return the trainable tensors by path, and the optimisers, without those of `given` models and optimisers."""
+        return self._graph.trained_with(given)
 
     def in_progress(self) -> dict[str, object]:
         """Return, by path, the objects of this process that the loop may advance and that cannot be stored."""

@@ -16,7 +16,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -273,6 +273,22 @@ class ObjectGraph:
                 if is_count:
                     found[entry.path] = entry.value
         return found
+
+    def trained_with(self, given: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Return the trainable tensors by path, and the optimisers, without those of `given` models and optimisers."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None:
+            return {}, []
+        known = {id(one) for one in given}
+        for one in given:
+            if isinstance(one, torch.nn.Module):
+                known.update(id(part) for part in one.parameters())
+            elif isinstance(one, torch.optim.Optimizer):
+                known.update(id(part) for group in one.param_groups for part in group["params"])
+        others = [(path, entry.value) for path, entry in self.entries.items() if id(entry.value) not in known]
+        tensors = {path: one for path, one in others if isinstance(one, torch.Tensor) and one.is_leaf}
+        optimizers = [one for _, one in others if isinstance(one, torch.optim.Optimizer)]
+        return {path: one for path, one in tensors.items() if one.requires_grad}, optimizers
 
     def keep_arrays(self, before: ObjectGraph) -> None:
         """Copy arrays, so that `revert` can restore them: first those that have changed since an earlier graph."""

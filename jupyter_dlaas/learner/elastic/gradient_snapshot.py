@@ -6,7 +6,7 @@ uses torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils.hooks import unserializable_hook
 from jupyter_dlaas.learner.checkpoint import parameter_state
 from jupyter_dlaas.learner.elastic.gradient_averaging import registrations
 
-__all__ = ["Accumulated"]
+__all__ = ["Accumulated", "UnpreparedGradients"]
 
 _CLEARED_MIN: Final = 3
 """The number of observations after which a program is expected to clear its gradients as before."""
@@ -131,6 +131,39 @@ class Accumulated:
         self._list()
         for number, parameter in enumerate(self._parameters):
             kept = found[number] if found is not None and number < len(found) else None
+            parameter.grad = None if kept is None else kept.to(parameter.device).clone()
+
+
+class UnpreparedGradients:
+    """Gradients of parameters that the program trains without `run.prepare`, as far as the next steps add to them."""
+
+    def __init__(
+        self, parameters: Mapping[str, torch.Tensor], optimizers: Iterable[Any], step: Callable[[], int]
+    ) -> None:
+        """`parameters`: by path, none of them prepared. `step`: the number of the current step."""
+        self._parameters = parameters
+        self._group_of: dict[int, _Group] = {}
+        names = {id(one) for one in parameters.values()}
+        for optimizer in optimizers:
+            trained = [part for group in optimizer.param_groups for part in group["params"] if id(part) in names]
+            if trained:
+                group = _Group(trained, step)
+                self._group_of = {id(part): group for part in trained} | self._group_of
+                optimizer.register_step_post_hook(_uses(group))
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Return the gradients that the next steps may add to, by path."""
+        found = {path: one.grad for path, one in self._parameters.items() if self._is_needed(one)}
+        return {path: gradient.detach() for path, gradient in found.items() if gradient is not None}
+
+    def _is_needed(self, parameter: torch.Tensor) -> bool:
+        group = self._group_of.get(id(parameter))
+        return group is None or group.is_needed
+
+    def put_back(self, found: Mapping[str, torch.Tensor]) -> None:
+        """Continue from a snapshot."""
+        for path, parameter in self._parameters.items():
+            kept = found.get(path)
             parameter.grad = None if kept is None else kept.to(parameter.device).clone()
 
 

@@ -72,6 +72,8 @@ def content_of(run: RunState, *, is_framework: bool = False) -> tuple[dict[str, 
         "gradients": run.accumulated.snapshot() if run.accumulated is not None and run.exact is None else None,
         "growth": run.growth.state if run.growth is not None else None,
     }
+    if run.namespace is not None and run.namespace.gradients is not None:
+        content["unprepared_gradients"] = run.namespace.gradients.snapshot()
     return content, left_out
 
 
@@ -113,6 +115,7 @@ def begin_loop(run: RunState) -> None:
     run.saved_s = time.monotonic()
     if run.is_joining:
         return
+    _watch_gradients(run)
     if run.restored is not None and "call" not in run.restored:
         reported = None if run.restores_late else run.step
         _put_back_or_before(run, context)
@@ -127,6 +130,15 @@ def report_first_step(run: RunState) -> None:
     """Report the step from which this learner trains. The restored checkpoint may be older than the newest one."""
     if run.context is not None:
         run.context.control.update_state(step=run.step, up_s=uptime_s())
+
+
+def _watch_gradients(run: RunState) -> None:
+    """Watch the gradients of models that are not prepared. Only in a lone learner: in a gang, each has its own."""
+    given = [one for _, one in run.objects]
+    tensors, optimizers = run.namespace.trained_with(given) if run.world_size == 1 else ({}, [])
+    if tensors:
+        module = importlib.import_module("jupyter_dlaas.learner.elastic.gradient_snapshot")
+        run.namespace.gradients = module.UnpreparedGradients(tensors, optimizers, lambda: run.step)
 
 
 def _report_iterators(run: RunState) -> None:
@@ -195,6 +207,8 @@ def put_back(run: RunState, *, reverts: bool) -> None:
         state = run.namespace.put_back(loaded, reverts=reverts, seed=seed)
         run.user_values.clear()
         run.user_values.update(state)
+        if run.namespace.gradients is not None and "unprepared_gradients" in content:
+            run.namespace.gradients.put_back(content["unprepared_gradients"])
     else:
         put_back_values(run)
     put_back_objects(run)

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.system.process import Identity, family, send
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec
+
+if TYPE_CHECKING:  # the engine, which only describes the limits, needs no messages of learners
+    from jupyter_dlaas.runtime.guardian.learner_process import Learner
 
 __all__ = ["Limits", "cgroup_parent", "limits_in_words", "memory_used", "size_in_words"]
 

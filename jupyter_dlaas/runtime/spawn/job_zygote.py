@@ -31,8 +31,13 @@ FLAG: Final = "--nursery"
 """Argument with which a learner leaves a job zygote behind."""
 MARK: Final = "DLAAS_NURSERY"
 """Variable in the environment that /proc shows of a job zygote, whose command line is that of the copied learner."""
-ANSWER_S: Final = 1.0
-"""Seconds that the guardian waits for an answer, and does nothing else meanwhile. A fork takes some 20 ms."""
+ANSWER_S: Final = 3.0
+"""Seconds that the guardian waits for an answer, and does nothing else meanwhile.
+
+A fork takes some 20 ms, on an overloaded machine seconds; there, importing again would take far longer still.
+"""
+READY: Final = "ready"
+"""Last word of the line in the guardian's log after which learners start from this zygote."""
 _LOOK_S: Final = 60.0
 
 
@@ -136,6 +141,7 @@ def _serve(job_dir: Path, seen: Mapping[str, int]) -> None:
         sock.sendall(to_line(JobZygoteReady()))
     except OSError:
         return
+    print(f"job zygote {os.getpid()}: {READY}", file=sys.stderr, flush=True)
     while preload.has_memory():
         if not select.select([sock], [], [], _LOOK_S)[0]:
             continue

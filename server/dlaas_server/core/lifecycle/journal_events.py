@@ -5,7 +5,7 @@ Each function returns the new job and the events for its history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from dlaas_server.core.lifecycle import time_limit
 from dlaas_server.core.lifecycle.retry_policy import delay_s, may_retry
 from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_seats, with_story
 from dlaas_server.core.model import interruptions
-from dlaas_server.core.model.job import Intent, Job, MemberState, PendingResize, Profile, Slow
+from dlaas_server.core.model.job import Intent, Job, Member, MemberState, PendingResize, Profile, Slow
 from dlaas_server.core.model.phrases import attribution, count, duration
 from dlaas_server.core.model.states import Event, can, step
 from jupyter_dlaas.wire.journal import (
@@ -205,8 +205,7 @@ def _with_reported_members(job: Job, fact: GenerationStarted) -> tuple[Job, int]
     gone = [m for m in job.gang if m.member not in ranks]
     members = tuple(  # members that were to leave stay, one for each that did not come
         replace(m, rank=ranks[m.member], generation=job.generation) if m.member in ranks else m
-        for m in job.members
-        if m not in gone
+        for m in _dismissed(job, ranks)
     )
     known = () if job.resize is None else job.resize.members
     missed = sum(m.member not in known for m in gone)
@@ -215,18 +214,28 @@ def _with_reported_members(job: Job, fact: GenerationStarted) -> tuple[Job, int]
     return replace(job, members=members, joins_failed=failed, not_before_s=not_before_s), missed
 
 
+def _dismissed(job: Job, stay: Collection[int]) -> tuple[Member, ...]:
+    """Return the members after those of the gang that are not in `stay` left it.
+
+    A member whose process may still live keeps its seat, as one of an earlier generation, until it is down: its device
+    is in use.
+    """
+    out = []
+    for m in job.members:
+        if m.generation != job.generation or m.member in stay:
+            out.append(m)
+        elif m.state in (MemberState.UP, MemberState.READY):
+            out.append(replace(m, generation=job.generation - 1))
+    return tuple(out)
+
+
 def _regrouped(job: Job, fact: LearnersLost) -> Transition:
     """Record that learners were lost and the others continued without them."""
     if fact.generation != job.generation or fact.members is None or job.state.is_final:
         return job, ()
     before, at_step = len(job.gang), fact.step or 0
     ranks = {member: rank for rank, member in enumerate(fact.members)}
-    gang = {m.member for m in job.gang}
-    members = tuple(
-        replace(m, rank=ranks[m.member]) if m.member in ranks else m
-        for m in job.members
-        if m.member in ranks or m.member not in gang
-    )
+    members = tuple(replace(m, rank=ranks[m.member]) if m.member in ranks else m for m in _dismissed(job, ranks))
     done = Resize(at_s=fact.at_s, step=at_step, before=before, after=len(ranks), by="lost", idle_s=fact.idle_s)
     job = replace(
         job, members=members, step=max(job.step, at_step), resizes=(*job.resizes, done)[-200:], failure=fact.failure

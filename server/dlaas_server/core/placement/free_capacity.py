@@ -422,13 +422,17 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> FreeCapacity:
 
 
 def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
-    """Return per node the devices held, and the largest number of learners of any one generation.
+    """Return per node the devices held, and the number of learners that run there at the same time.
 
-    During a change of size two generations share seats, one after the other; these are not counted twice.
+    In a change of size through a checkpoint, two generations share seats one after the other; these are not counted
+    twice. Learners that leave a gang which changes while it trains run beside the others until they have ended.
     """
     by_node: dict[str, tuple[set[str], dict[int, int]]] = {}
     for member in job.members:
         devices, counts = by_node.setdefault(member.seat.node, (set(), {}))
         devices.update(member.seat.devices)
         counts[member.generation] = counts.get(member.generation, 0) + 1
-    return [(name, devices, max(counts.values())) for name, (devices, counts) in sorted(by_node.items())]
+    out = []
+    for name, (devices, counts) in sorted(by_node.items()):
+        out.append((name, devices, sum(counts.values()) if job.is_live else max(counts.values())))
+    return out

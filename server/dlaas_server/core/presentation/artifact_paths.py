@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Final
 
 __all__ = ["FOLDERS", "full_path", "missing_text"]
@@ -27,6 +26,8 @@ def missing_text(job: str, path: str, artifacts: Collection[str]) -> str:
     """Return the error for a path that no artifact has, with the artifacts that exist, the most similar ones first."""
     if not artifacts:
         return f"{job} has no file {path[:200]}: it has written no files to run.output_dir yet"
+    from difflib import get_close_matches  # for this error only
+
     name = path.rpartition("/")[2]
     same_name = [one for one in artifacts if one.rpartition("/")[2] == name]
     close = get_close_matches(path, artifacts, LISTED_MAX, 0.5)
