@@ -137,7 +137,7 @@ def dismissed() -> Job:
 
 
 def forsaken() -> Job:
-    """The others report that they lost learner 2, before it has ended."""
+    """Return the job after the others reported learner 2 as lost, before it has ended."""
     one = training(job(1, (1, 4), wish=3, memory=10), *seats("n1", 3))
     one = with_fact(one, FactKind.GENERATION, generation=1, step=0, live=True)
     return with_fact(one, FactKind.REGROUPED, generation=1, members=(0, 1), step=9, live=True)

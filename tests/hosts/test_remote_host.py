@@ -156,7 +156,7 @@ def test_a_cut_of_ten_minutes_ends_nothing(rig: RemoteRig) -> None:
     assert of(rig, Ended) == []
 
 
-def test_a_learner_that_ends_during_a_cut_is_reported_after_it(rig: RemoteRig) -> None:
+def test_end_during_a_cut_is_reported_after_it(rig: RemoteRig) -> None:
     started(rig)
     process = rig.host.processes()[0]
     disconnect(rig)
@@ -169,7 +169,7 @@ def test_a_learner_that_ends_during_a_cut_is_reported_after_it(rig: RemoteRig) -
     assert ended(rig).signal == signal.SIGKILL
 
 
-def test_an_end_that_no_guardian_saw_is_reported_to_the_next(rig: RemoteRig) -> None:
+def test_unseen_end_is_reported_to_the_next_guardian(rig: RemoteRig) -> None:
     started(rig)
     process = rig.host.processes()[0]
     rig.host.close()
@@ -206,7 +206,7 @@ def test_an_agent_without_a_guardian_lets_its_learner_go(rig: RemoteRig) -> None
     until(rig, lambda: not rig.agents[0].processes(), "its end")
 
 
-def test_a_lost_agent_is_given_up_only_when_its_host_is_gone(rig: RemoteRig) -> None:
+def test_lost_agent_is_given_up_only_with_its_host(rig: RemoteRig) -> None:
     started(rig)
     rig.agents.pop(0).close()
     until(rig, lambda: of(rig, Unreachable), "the cut")

@@ -38,7 +38,7 @@ def test_a_call_with_other_options_may_have_given_another_type() -> None:
     assert immutable_at("x = y.mean(axis=0)", UNKNOWN, "x = y.mean()", UNKNOWN) == [False, False, True, True]
 
 
-def test_the_statement_that_binds_the_last_value_reads_the_former_one() -> None:
+def test_last_binding_reads_the_former_value() -> None:
     assert immutable_at("x = [3, 1]", "x = first(x)", UNKNOWN) == [False, False, True]
 
 

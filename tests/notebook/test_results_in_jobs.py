@@ -34,7 +34,7 @@ def test_the_next_job_takes_only_those_results_that_it_needs() -> None:
     assert prelude(made)[1:] == ['opt = dlaas.result("first-1", "opt")']
 
 
-def test_changes_after_a_wait_in_the_same_cell_are_made_to_the_result() -> None:
+def test_changes_after_a_wait_apply_to_the_result() -> None:
     waits = "losses = []\njob.wait()\nlosses.append(3)"
     ref = ResultRef("first-1", "losses", after_cell=2, after_line=2)
     known = facts(losses=NameFact(type_name="list", result=ref))

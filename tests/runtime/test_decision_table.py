@@ -40,7 +40,7 @@ def test_the_first_row_that_fits_decides_in_all_384_states() -> None:
     assert set(firsts) == set(range(len(RULES))), "each row decides somewhere"
 
 
-def test_the_table_gives_the_actions_of_the_former_chain_of_conditions() -> None:
+def test_table_agrees_with_the_former_conditions() -> None:
     for goal, flags in STATES:
         assert act_of(goal, flags) is former(goal, flags), (goal, flags)
 
