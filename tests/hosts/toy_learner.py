@@ -82,7 +82,10 @@ print(f"learner {member} begins", flush=True)
 connect()
 buffer = b""
 while True:
-    data = channel.recv(1 << 16)
+    try:
+        data = channel.recv(1 << 16)
+    except ConnectionResetError:  # accepted by a guardian that was about to end
+        data = b""
     if not data:
         channel.close()
         connect()

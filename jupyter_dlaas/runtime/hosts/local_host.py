@@ -137,11 +137,11 @@ class LocalHost:
 
     def close_channel(self) -> None:
         """Close all control channels for good. Learners then save and exit after a while."""
-        for member in list(self._learners):
-            self.hang_up(member)
         with suppress(FileNotFoundError):
             (self._job_dir / SOCKET).unlink()
-        self._listener.close()
+        self._listener.close()  # first, so that no learner connects again to what is about to close
+        for member in list(self._learners):
+            self.hang_up(member)
 
     # -- observations --------------------------------------------------------------------------------------------------
 
