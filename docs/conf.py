@@ -45,7 +45,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "jupyter_dlaas"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_sidebars = {"how-it-works": [], "troubleshooting": []}  # no pages below them
+html_sidebars: dict[str, list[str]] = {"how-it-works": [], "troubleshooting": []}  # no pages below them
 html_show_sourcelink = False
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
