@@ -88,6 +88,8 @@ if __name__ == "__main__":
         one.put(store.port)
     for one in learners:
         one.join(60)
+        if one.is_alive():
+            print("killed: a learner still trains after 60 s", file=sys.stderr)
         one.kill()
 """
 
