@@ -40,6 +40,13 @@ IN_JOBS: Final[Mapping[str, str]] = {
     "CUDA_VISIBLE_DEVICES": "The GPUs of this learner; empty on CPU slots.",
 }
 INTERNAL: Final[Mapping[str, str]] = {
+    "DLAAS_ADDRESS": "Address of an agent's own machine, at which gloo listens.",
+    "DLAAS_AGENT_DIR": "An agent's private directory.",
+    "DLAAS_AGENT_GUARDIAN": "Address at which the guardian accepts links.",
+    "DLAAS_AGENT_JOB": "Handle of the job of which the agent runs a learner.",
+    "DLAAS_AGENT_MEMBER": "Member number of the agent's learner.",
+    "DLAAS_AGENT_TOKEN_FILE": "File with the job's token.",
+    "DLAAS_AGENT_TTL_S": "Seconds that an agent without a learner waits for its guardian.",
     "DLAAS_JOINS": "The learner joins a running gang.",
     "DLAAS_MAY_CHANGE": "The gang may change its membership while it trains.",
     "DLAAS_NURSERY": "Marks a job's own fork server.",

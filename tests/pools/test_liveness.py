@@ -17,7 +17,8 @@ from dlaas_server.pools.local.job_folder import JobFolder
 from dlaas_server.pools.local.job_watch import JobWatch
 from dlaas_server.pools.local.liveness import HUNG_CHECKS, PERIOD_CHECKS, LivenessProbe
 from jupyter_dlaas.jobdir.atomic_files import bind
-from jupyter_dlaas.runtime.fencing.lock import SOCKET
+from jupyter_dlaas.runtime.fencing.discovery_files import Presence
+from jupyter_dlaas.runtime.fencing.lock import SOCKET, Lock
 from jupyter_dlaas.runtime.system.process import Activity, Identity, identity, is_alive
 
 CHECKS = 3 * (PERIOD_CHECKS + HUNG_CHECKS)
@@ -144,3 +145,15 @@ async def test_a_hung_guardian_is_killed_and_the_loss_explained(
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def test_probe_is_no_message_of_a_learner(me: Identity, tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("w") as lock:
+        presence, probe = Presence(tmp_path, Lock(tmp_path / LOCK, lock.fileno()), 0.0), LivenessProbe()
+        with presence.wake, presence.listener:
+            for _ in range(PERIOD_CHECKS + 2):
+                assert probe.check({"a-1": (me, tmp_path)}) == []
+                presence.accept()
+                assert presence.introductions() == []
+            assert presence.caller_fds() == [], "the connection of the probe was closed"
+        probe.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind, write_whole
-from jupyter_dlaas.runtime.fencing.lock import SOCKET, Lock
+from jupyter_dlaas.runtime.fencing.lock import PROBE, SOCKET, Lock
 from jupyter_dlaas.runtime.system.json_lines import Lines
 from jupyter_dlaas.runtime.system.process import Identity
 
@@ -93,9 +93,9 @@ class Presence:
             received = line.read()
             if received or not line.is_open:
                 self._callers.remove(line)
-            if received:
+            if received and received[0].strip() != PROBE:
                 found.append((line, received))
-            elif not line.is_open:
+            elif received or not line.is_open:
                 line.close()
         return found
 

@@ -17,10 +17,12 @@ from jupyter_dlaas.jobdir.journal_replay import replay
 from jupyter_dlaas.runtime.fencing.watchdog import keep
 from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, identity
 
-__all__ = ["LOCK", "SOCKET", "Lock", "find_guardian", "hold"]
+__all__ = ["LOCK", "PROBE", "SOCKET", "Lock", "find_guardian", "hold"]
 
 LOCK: Final = "guardian.lock"
 SOCKET: Final = "guardian.sock"
+PROBE: Final = b'{"t":"probe"}'
+"""Line by which an engine checks that a guardian still reads its socket; the guardian closes the connection."""
 _PATIENCE_S: Final = 5.0
 _UCRED: Final = struct.Struct("3i")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import connect
-from jupyter_dlaas.runtime.fencing.lock import SOCKET
+from jupyter_dlaas.runtime.fencing.lock import PROBE, SOCKET
 from jupyter_dlaas.runtime.system.process import Identity, activity_of
 
 __all__ = ["HUNG_CHECKS", "LivenessProbe"]
@@ -20,8 +20,6 @@ PERIOD_CHECKS: Final = 10
 HUNG_CHECKS: Final = 60
 """Checks without an answer after which a guardian is hung. It may be busy for 30 s while it ends a job's processes."""
 _UCRED: Final = struct.Struct("3i")
-_PROBE: Final = b'{"t":"probe"}\n'
-"""A guardian of any version answers a caller that it does not know, and closes the connection."""
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ def _begin(guardian: _Guardian, root: Path) -> bool:
         return False
     try:
         pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        sock.send(_PROBE)
+        sock.send(PROBE + b"\n")  # a guardian of any version closes the connection of an unknown caller
     except OSError:
         pid = 0
     if pid != guardian.identity.pid:
