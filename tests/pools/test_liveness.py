@@ -18,7 +18,7 @@ from dlaas_server.pools.local.job_watch import JobWatch
 from dlaas_server.pools.local.liveness import HUNG_CHECKS, PERIOD_CHECKS, LivenessProbe
 from jupyter_dlaas.jobdir.atomic_files import bind
 from jupyter_dlaas.runtime.fencing.discovery_files import Presence
-from jupyter_dlaas.runtime.fencing.lock import SOCKET, Lock
+from jupyter_dlaas.runtime.fencing.lock import LOCK, SOCKET, Lock
 from jupyter_dlaas.runtime.system.process import Activity, Identity, identity, is_alive
 
 CHECKS = 3 * (PERIOD_CHECKS + HUNG_CHECKS)
