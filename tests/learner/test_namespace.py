@@ -8,9 +8,11 @@ from textwrap import dedent, indent
 from typing import Any, Final, NamedTuple
 
 import pytest
+import torch
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.control.guardian_channel import Control
+from jupyter_dlaas.learner.elastic.gradient_snapshot import UnpreparedGradients
 from tests.learner.in_process import SETUP, run_with_halts, start
 
 
@@ -470,3 +472,19 @@ def test_gradients_that_each_step_clears_are_not_stored(tmp_path: Path) -> None:
     found = checkpoint_files.load(tmp_path, may_tidy=False)
     assert found is not None
     assert found[1]["unprepared_gradients"] == {}
+
+
+class TensorPart(torch.Tensor):
+    """Stands for the tensors of a sharded model, which hold a part of each parameter."""
+
+
+def test_gradients_of_sharded_parameters_are_left_alone() -> None:
+    whole, part = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2).as_subclass(TensorPart))
+    gradients = UnpreparedGradients({"whole": whole, "part": part}, [], lambda: 0)
+    for one in (whole, part):
+        one.square().sum().backward()
+
+    assert gradients.snapshot().keys() == {"whole"}
+    gradients.put_back({})
+    assert whole.grad is None
+    assert part.grad is not None

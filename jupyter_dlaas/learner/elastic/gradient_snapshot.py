@@ -134,16 +134,22 @@ class Accumulated:
             parameter.grad = None if kept is None else kept.to(parameter.device).clone()
 
 
+_WHOLE: Final = (torch.Tensor, torch.nn.Parameter)
+
+
 class UnpreparedGradients:
     """Gradients of parameters that the program trains without `run.prepare`, as far as the next steps add to them."""
 
     def __init__(
         self, parameters: Mapping[str, torch.Tensor], optimizers: Iterable[Any], step: Callable[[], int]
     ) -> None:
-        """`parameters`: by path, none of them prepared. `step`: the number of the current step."""
-        self._parameters = parameters
+        """`parameters`: by path, none of them prepared. `step`: the number of the current step.
+
+        Those of a sharded model are left out: they and their gradients are parts, in tensors of their own kinds.
+        """
+        self._parameters = {path: one for path, one in parameters.items() if type(one) in _WHOLE}
         self._group_of: dict[int, _Group] = {}
-        names = {id(one) for one in parameters.values()}
+        names = {id(one) for one in self._parameters.values()}
         for optimizer in optimizers:
             trained = [part for group in optimizer.param_groups for part in group["params"] if id(part) in names]
             if trained:
