@@ -15,13 +15,10 @@ from jupyter_dlaas.analysis.names import children
 
 __all__ = ["ImmutableNames"]
 
-_SCALAR_CALLS: Final = words(
-    """bool ceil chr count float floor format hash id index int isoformat item join len lower monotonic ord
-    perf_counter repr str strip time title upper"""
-)
-"""Functions and methods that return numbers or strings."""
-_LOOP: Final = ast.Pass()
-"""Stands for the value of a loop's variable."""
+_SCALAR_FUNCTIONS: Final = words("bool chr float format hash id int len ord repr str")
+"""Built-in functions that return numbers or strings."""
+_SCALAR_METHODS: Final = words("isoformat item monotonic perf_counter")
+"""Methods that return numbers or strings, whatever their object. Those of strings also exist in pandas."""
 _GLOBAL: Final = ast.Pass()
 """Stands for a value that a function binds, at an unknown time."""
 
@@ -62,7 +59,10 @@ class ImmutableNames:
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names of the notebook that a statement binds, each with an expression for its value."""
+    """Yield the names of the notebook that a statement binds, each with an expression for its value.
+
+    `*value` stands for what is taken out of a value: by a loop, a `with` statement or an assignment to several names.
+    """
     todo = [node]
     while todo:
         part = todo.pop()
@@ -79,30 +79,32 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                     yield from _targets(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
                 yield from _targets(target, value)
-            case ast.For(target=target) | ast.AsyncFor(target=target):
-                yield from _targets(target, _LOOP)
+            case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
+                yield from _targets(target, ast.Starred(value))
             case ast.withitem(optional_vars=ast.expr() as target, context_expr=value):
-                yield from _targets(target, value)
+                yield from _targets(target, ast.Starred(value))
             case ast.alias():
                 yield part.asname or part.name.partition(".")[0], part
         todo += children(part)
 
 
-def _targets(target: ast.expr, value: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Tuple | ast.List):
         parts = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) else ()
         for at, part in enumerate(target.elts):
-            yield from _targets(part, parts[at] if parts else value)
+            yield from _targets(part, parts[at] if parts else ast.Starred(value))
     elif isinstance(target, ast.Starred):
-        yield from _targets(target.value, ast.List(elts=[]))
+        yield from _targets(target.value, ast.Starred(value))
 
 
 def _is_of_one_type(value: ast.AST, final: ast.AST) -> bool:
     """Return whether a value is immutable because it is a number or a string, or was made as the immutable last one."""
     if value is final or _is_scalar(value):
         return True
+    if isinstance(value, ast.Starred) and isinstance(final, ast.Starred):
+        return _is_of_one_type(value.value, final.value)
     if isinstance(value, ast.Call) and isinstance(final, ast.Call):
         return _form_of_call(value) == _form_of_call(final)
     if isinstance(value, ast.Name | ast.Attribute | ast.Subscript | ast.FunctionDef | ast.ClassDef):
@@ -116,8 +118,10 @@ def _form_of_call(call: ast.Call) -> tuple[str, int, frozenset[str | None]]:
 
 def _is_scalar(value: ast.AST) -> bool:
     match value:
-        case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.alias() | ast.FunctionDef() | ast.ClassDef():
+        case ast.Constant() | ast.JoinedStr() | ast.alias() | ast.FunctionDef() | ast.ClassDef():
             return True
+        case ast.Compare(ops=operators):  # others may compare arrays element by element
+            return all(isinstance(one, ast.Is | ast.IsNot | ast.In | ast.NotIn) for one in operators)
         case ast.BinOp(left=left, right=right):
             return _is_scalar(left) and _is_scalar(right)
         case ast.UnaryOp(operand=operand):
@@ -128,7 +132,11 @@ def _is_scalar(value: ast.AST) -> bool:
             return _is_scalar(body) and _is_scalar(other)
         case ast.Subscript(value=ast.Attribute(attr="shape")):
             return True
-        case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(attr=name)):
-            return name in _SCALAR_CALLS
+        case ast.Starred(value=ast.Call(func=ast.Name(id="range"))):
+            return True
+        case ast.Call(func=ast.Name(id=name)):
+            return name in _SCALAR_FUNCTIONS
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in _SCALAR_METHODS
         case _:
             return False

@@ -1,7 +1,7 @@
 """Plain values in class bodies and defaults of parameters: the part of a version that a program may change at run time.
 
 A value differs from a job's only if both the text and the present value do: a counter in a class that a program
-increased is no edit, and neither is an edit of the file that was not reloaded.
+increased is not an edit, nor is a change of the file that was not reloaded.
 """
 
 from __future__ import annotations

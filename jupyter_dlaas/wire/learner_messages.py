@@ -407,7 +407,7 @@ def _decode(line: bytes, kinds: Mapping[str, tuple[type, ...]]) -> object:
     try:
         body = _from_json(line.decode())
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"message: is no JSON ({error})") from None
+        raise Invalid(f"message: is not valid JSON ({error})") from None
     if not isinstance(body, dict):
         raise Invalid(f"message: must be an object, not {type(body).__name__}")
     tag = body.get(_KIND)

@@ -174,9 +174,9 @@ def test_frames_too_long_are_refused_by_their_lengths(prefix: bytes, is_proven: 
 @pytest.mark.parametrize(
     ("header", "what"),
     [
-        (b"{", "no JSON"),
-        (b"[" * 10_000, "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"{", "not valid JSON"),
+        (b"[" * 10_000, "not valid JSON"),
+        (b"\xff", "not valid JSON"),
         (b"[]", "no known kind"),
         (b'{"kind":[]}', "no known kind"),
         (b'{"kind":"line"}', "line.number: is missing"),

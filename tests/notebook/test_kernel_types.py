@@ -19,7 +19,9 @@ def immutable_at(*statements: str) -> list[bool]:
     return ["x" in names.advance(flow_of(node).reads) for node in nodes]
 
 
-@pytest.mark.parametrize("first", ["x = [3, 1]", "x = make()", "x, y = [1], 2", "for x in rows:\n    pass", "x = y"])
+@pytest.mark.parametrize(
+    "first", ["x = [3, 1]", "x = make()", "x, y = [1], 2", "for x in rows:\n    pass", "x = y", "x = y > 0"]
+)
 def test_a_former_value_may_have_been_changed(first: str) -> None:
     assert immutable_at(first, UNKNOWN, "x = 3", UNKNOWN) == [False, False, True, True]
 
@@ -32,6 +34,17 @@ def test_a_former_number_or_string_is_immutable_as_well(first: str) -> None:
 @pytest.mark.parametrize("statement", ["x = make()", "for x in rows:\n    show(x)", "x = y.shape", "def x(): ..."])
 def test_a_statement_that_ran_again_gave_the_same_type(statement: str) -> None:
     assert immutable_at(statement, UNKNOWN, statement, UNKNOWN) == [True] * 4
+
+
+def test_loops_over_other_values_may_have_bound_another_type() -> None:
+    loops = "for x in [first, second]:\n    train(x)", "for x in range(3):\n    show(x)"
+    assert immutable_at(*loops, UNKNOWN) == [False, True, True]
+    assert immutable_at("for x in make():\n    show(x)", "x = make()") == [False, True]
+
+
+@pytest.mark.parametrize("first", ["x = df.join(other)", "x = s.str.lower()", "x = np.floor(y)"])
+def test_methods_of_strings_may_be_those_of_frames(first: str) -> None:
+    assert immutable_at(first, UNKNOWN, "x = 3") == [False, False, True]
 
 
 def test_a_call_with_other_options_may_have_given_another_type() -> None:

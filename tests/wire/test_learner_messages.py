@@ -159,8 +159,8 @@ def test_defaults_are_left_out() -> None:
         (b'{"t":"hello","member":1,"asks":[2]}', "asks: must have 2 parts, not 1"),
         (b'{"t":"failed","failure":{"cause":"none of ours"}}', "failure.cause: .* is not valid; use one of"),
         (b"[1]", "message: must be an object, not list"),
-        (b'{"t":"be', "message: is no JSON"),
-        (b"\xff", "message: is no JSON"),
+        (b'{"t":"be', "message: is not valid JSON"),
+        (b"\xff", "message: is not valid JSON"),
     ],
 )
 def test_damaged_message_is_refused_and_skipped_by_the_guardian(line: bytes, text: str) -> None:

@@ -33,7 +33,7 @@ class _Group:
         self.is_used = False
         """True if the optimiser has stepped since the last step with a backward pass began."""
         self._cleared = 0
-        """How often the gradient was cleared after its use; below zero once it was not."""
+        """Number of times that the gradient was cleared after its use; below zero once it was not."""
         self._step = step
         self._last = -1
         trained = [one for one in parameters if one.requires_grad and one.is_leaf]
@@ -135,6 +135,7 @@ class Accumulated:
 
 
 _WHOLE: Final = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that hold a whole parameter, unlike those of sharded models."""
 
 
 class UnpreparedGradients:

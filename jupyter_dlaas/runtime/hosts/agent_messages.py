@@ -148,7 +148,7 @@ def _parse(text: bytes, kinds: Mapping[str, type[T]]) -> T:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"line: is no JSON ({error!s:.100})") from None
+        raise Invalid(f"line: is not valid JSON ({error!s:.100})") from None
     kind = kinds.get(str(body.get("t"))) if isinstance(body, dict) else None
     if kind is None:
         raise Invalid(f"line: unknown kind: {text[:80]!r}")

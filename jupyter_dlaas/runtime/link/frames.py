@@ -218,7 +218,7 @@ def parse(header: bytes) -> Record:
     try:
         fields = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise Refusal(f"a header is no JSON ({error!s:.100})") from None
+        raise Refusal(f"a header is not valid JSON ({error!s:.100})") from None
     kind = KINDS.get(str(fields.get("kind"))) if isinstance(fields, dict) else None
     if kind is None:
         raise Refusal(f"a frame is of no known kind: {header[:80]!r}")
