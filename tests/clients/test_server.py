@@ -23,7 +23,7 @@ from jupyter_dlaas.client.discovery import SocketEndpoint, find_endpoints
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Submit, Unavailable
-from tests.doors.conftest import BASE, TOKEN, Server, end, make_pool, start_server, stop_server, until
+from tests.clients.conftest import BASE, TOKEN, Server, end, make_pool, start_server, stop_server, until
 
 HERE = Path(__file__).parent
 

@@ -22,7 +22,7 @@ from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api import jobs as dlaas
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import NotAllowed
-from tests.doors.conftest import ROOT, WIRE, FakePool
+from tests.clients.conftest import ROOT, WIRE, FakePool
 
 
 def test_importing_the_package_loads_nothing_else() -> None:

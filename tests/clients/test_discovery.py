@@ -20,7 +20,7 @@ from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import Cursor, NotFound, Unavailable
-from tests.doors.conftest import FakePool, end, is_gone, make_pool, until
+from tests.clients.conftest import FakePool, end, is_gone, make_pool, until
 
 
 def test_the_first_request_starts_the_engine(pool: FakePool) -> None:

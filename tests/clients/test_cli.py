@@ -22,7 +22,7 @@ from jupyter_dlaas.cli import main, parser, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.wire.codec import decode
 from jupyter_dlaas.wire.protocol import JobView, PoolView
-from tests.doors.conftest import WIRE, FakePool, until
+from tests.clients.conftest import WIRE, FakePool, until
 
 
 def golden(name: str) -> JobView:

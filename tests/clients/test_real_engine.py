@@ -22,8 +22,8 @@ from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import LogLines
 from jupyter_dlaas.client.http import Client, _Connection
 from jupyter_dlaas.wire.protocol import JobSpec
-from tests.doors.conftest import FakePool, Server, is_gone, start_server, stop_server, until
-from tests.doors.test_server import PLAIN, ask, example
+from tests.clients.conftest import FakePool, Server, is_gone, start_server, stop_server, until
+from tests.clients.test_server import PLAIN, ask, example
 
 LINES = 150
 SLOW = f"""
