@@ -102,10 +102,7 @@ def submit_options() -> str:
 
 def magic_verbs() -> str:
     """Render the verbs of `%dlaas`."""
-    parsers = verbs()
-    said = {name: parsers[name].description or "" for name in magics.VERBS}
-    said["attach"] = "Show a job's card in this cell, and assign its results"
-    rows = [(code(f"%dlaas {name}"), sentence(said[name])) for name in magics.VERBS]
+    rows = [(code(f"%dlaas {name}"), sentence(magics.SUMMARIES[name])) for name in magics.VERBS]
     return table(("magic", "what it does"), rows)
 
 
