@@ -376,7 +376,7 @@ export interface ICellMessage {
   text: string;
 }
 
-/** A training cell and what it would take along. Cells are counted from 1. */
+/** A training cell and what it needs. Cells are counted from 1. */
 export interface ICheckedCell {
   cell: number;
   id: string | null;
