@@ -43,7 +43,7 @@ from jupyter_dlaas.runtime.system.json_lines import Lines
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, environment_of, has_ended, own
 from jupyter_dlaas.wire import learner_messages as wire
 from jupyter_dlaas.wire.codec import Invalid, decode
-from jupyter_dlaas.wire.journal import MemberWanted, Wanted, is_retried
+from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted, is_retried
 from jupyter_dlaas.wire.protocol import Failure, JobSpec
 from jupyter_dlaas.wire.secret_masking import mask_of
 
@@ -533,21 +533,27 @@ class Guardian:
         is_clean, ended = sweep(str(self.job_dir), (one.process,), 2.0, member=one.member)
         self._statuses |= ended
         (self._sessions.discard if is_clean else self._sessions.add)(one.process)
+        if self._wanted is not None and self._wanted.goal is not Goal.RUN and not self._alive():
+            self._sweep_job(2.0)  # the last seat is free once this learner's end is recorded
+
+    def _sweep_job(self, within_s: float) -> bool:
+        """Kill all processes of the job, also those without a mark. Return whether none is left."""
+        self._store.end()
+        is_heir = self._journal.guardians > 0  # inherited processes have no guardian parent
+        return sweep(str(self.job_dir), self._sessions, within_s, roots=(os.getpid(),), by_log=is_heir)[0]
 
     def _close(self, act: Act) -> None:
-        """Record the outcome, kill all remaining processes and close the journal."""
+        """Kill all remaining processes, record the outcome and close the journal."""
+        if not self._sweep_job(30.0):
+            # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
+            # later.
+            _log("a process of the job does not end; giving up on it")
         if act is Act.COMPLETE:
             gang = (one for one in self._learners.values() if one.generation == self._generation)
             first = next((one for one in gang if one.rank == 0), None)
             self._journal.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
         elif act is Act.HALTED:
             self._journal.halted()
-        self._store.end()
-        is_heir = self._journal.guardians > 0  # inherited processes have no guardian parent
-        if not sweep(str(self.job_dir), self._sessions, 30.0, roots=(os.getpid(),), by_log=is_heir)[0]:
-            # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
-            # later.
-            _log("a process of the job does not end; giving up on it")
         self._limits.close()
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()

@@ -291,9 +291,9 @@ def _lost(job: Job, fact: GenerationLost) -> Transition:
     )
     failure = replace(failure, advice=failure.advice.replace("JOB", job.id))
     if halts(failure):
-        return _stopped(replace(job, members=()), failure)
+        return _stopped(job, failure)
     if not may_retry(job, failure):
-        return broke(replace(job, members=()), failure, fact.at_s)
+        return broke(job, failure, fact.at_s)  # its seats are free once it is closed: no process is left then
     seats = tuple(m.seat for m in job.gang)
     delay = delay_s(job)
     job = interruptions.began(
