@@ -134,18 +134,23 @@ def _solve(
     scanned = scan(traced.steps, goal, facts)
     now = facts.random_state if facts is not None else None
     literals: dict[int, str] = {}
+    draws: frozenset[int] = frozenset()
     refused: set[int] = set()  # steps of which other names need the effects: their values cannot replace them
     new: Set[int] = frozenset()
     errors_max: int | None = None
     while True:
-        solved = solve(traced, goal, training, facts, literals)
+        solved = solve(traced, goal, training, facts, literals, draws)
         if errors_max is None:
             errors_max = len(solved.errors)
         elif len(solved.errors) > errors_max:
             refused |= new
             literals = {index: reason for index, reason in literals.items() if index not in new}
-            solved = solve(traced, goal, training, facts, literals)
+            solved = solve(traced, goal, training, facts, literals, draws)
         random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned)
+        if not random.missing <= draws:
+            draws |= random.missing
+            new = frozenset()
+            continue
         verdict = judge(traced.steps, solved, training, facts, scanned, random, refused)
         new = verdict.literals.keys() - literals.keys()
         if not new:
