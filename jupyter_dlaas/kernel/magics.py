@@ -134,8 +134,8 @@ class DlaasMagics(Magics):
                 return None
             job = jobs.send(prepared)
         self._show_now(job)
-        if parsed.outputs:
-            self.follower.assign_later(job, parsed.outputs, is_new=True)
+        if prepared.submit.spec.outputs:
+            self.follower.assign_later(job, prepared.submit.spec.outputs, is_new=True)
         if parsed.is_waited_for:
             self._wait(job)
         return job
