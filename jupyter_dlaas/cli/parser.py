@@ -284,7 +284,7 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="8G", help="memory per learner")
     add("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text")
     add("--priority", default="normal", metavar="low|normal|high|INT", help="higher priorities start first")
-    add("--queue", default="default", help="queue that accounts for the job's devices (default: default)")
+    add("--queue", default="default", help="queue whose share the job's devices count against (default: default)")
     add(
         "--spot",
         action="store_true",

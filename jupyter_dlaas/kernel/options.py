@@ -79,7 +79,7 @@ _SIZE: Final = (
 )
 _SCHEDULING: Final = (
     argument("--priority", metavar="low|normal|high|INT", help="higher priorities start first"),
-    argument("--queue", metavar="QUEUE", help="queue that accounts for the job's devices (default: default)"),
+    argument("--queue", metavar="QUEUE", help="queue whose share the job's devices count against (default: default)"),
     argument(
         "--spot",
         action="store_true",

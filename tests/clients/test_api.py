@@ -164,7 +164,7 @@ if __name__ == "__main__":
 
 
 def run_job(pool: FakePool, where: Path) -> subprocess.CompletedProcess[str]:
-    """What a job does with a submit: files/ first on the path, train.py as the program."""
+    """Run a submitted program as a job does: files/ first on the path, train.py as the program."""
     sent = json.loads((pool.fake / "submit.json").read_text())
     for one in sent["files"]:
         path = where / one["path"]

@@ -160,7 +160,7 @@ def test_the_server_submits_a_notebook(server: Server) -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "code"),
     [
-        ({"kernel_name": "nobody"}, 422, "refused"),
+        ({"kernel_name": "absent"}, 422, "refused"),
         ({"path": "../../etc/a.ipynb"}, 422, "refused"),
         ({"cells": []}, 422, "refused"),
         ({"cells": [{"source": "y = x"}]}, 422, "refused"),

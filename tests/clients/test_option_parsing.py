@@ -1,4 +1,4 @@
-"""What people type, and what they are told when it cannot be meant."""
+"""Options as users type them, and the errors for values that make no sense."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Counting(nn.Linear):
 
 
 def trained(values: dict[str, Any]) -> dict[str, Any]:
-    """What a job brings back that trained a copy of these values."""
+    """Return the results of a job that trained a copy of these values."""
     data = results.dump(values)
     got: dict[str, Any] = results.load(data)
     mend_schedulers(got.values())
@@ -466,7 +466,7 @@ def test_changed_and_bound_names_of_a_training_cell(cell: str, is_changed: bool)
 
 
 @pytest.mark.parametrize(
-    ("cell", "is_anew"),
+    ("cell", "is_rebound"),
     [
         ("net = Net()", True),
         ("net, opt = build()", True),
@@ -479,11 +479,11 @@ def test_changed_and_bound_names_of_a_training_cell(cell: str, is_changed: bool)
         ("def make():\n    net = Net()", False),
     ],
 )
-def test_rebound_names_of_a_training_cell(cell: str, is_anew: bool) -> None:
+def test_rebound_names_of_a_training_cell(cell: str, is_rebound: bool) -> None:
     body = "\n".join(f"    {line}" for line in cell.splitlines())
     program = f"net = Net()\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
 
-    assert bool(rebound_names(program, {"net"})) is is_anew
+    assert bool(rebound_names(program, {"net"})) is is_rebound
 
 
 class Wrapping(torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""A job's random numbers go on where the notebook's did, though what drew some is left out."""
+"""A job's random numbers continue the notebook's, although statements that drew some are left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = "import torch\ntorch.manual_seed(0)"
 
 
 def job(*cells: str, train: str, streams: str | None) -> Capture:
-    """A letter of `streams` per cell, and one for the training cell: equal letters, nothing drawn in between."""
+    """Return a letter of `streams` per cell, and one for the training cell. Equal letters: nothing drawn in between."""
     ran = [
         ExecutedCell(count=n, source=source, random_state=streams[n - 1] if streams else None)
         for n, source in enumerate(cells, 1)
@@ -118,7 +118,7 @@ def test_each_library_has_its_own_seed() -> None:
     made = capture(ran, TrainingCell(count=3, source="print(i)"), KernelFacts(random_state=split))
 
     assert restored(made) == {2: after}
-    assert "random_anew" not in made.text  # what is seeded goes on as in the notebook
+    assert "random_anew" not in made.text  # seeded generators continue as in the notebook
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_seed_that_is_another_one_each_time_seeds_nothing(seed: str) -> None:
 
 
 def streams(**libraries: int) -> str:
-    """What the kernel notes, in short."""
+    """Return the kernel's record in short form."""
     return json.dumps({"random": [0], "numpy.random": [libraries.get("numpy", 0)], "torch": [libraries["torch"]]})
 
 

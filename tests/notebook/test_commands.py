@@ -13,7 +13,7 @@ from tests.notebook.cases import codes, facts, job, prelude
 
 
 def cell(made: Capture) -> list[str]:
-    """The lines of the training cell in the program."""
+    """Return the lines of the training cell in the program."""
     return [line.removeprefix("    ") for line in made.text.split(ENTRY)[1].strip("\n").splitlines()]
 
 

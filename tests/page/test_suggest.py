@@ -117,6 +117,6 @@ def test_ticked_box_trains_the_notebook_as_a_spot_job(lab: Open, site: Site) -> 
 
     dialog.get_by_text("cheaper, may be taken back").click()
     expect(box).to_be_checked()
-    expect(dialog).to_contain_text("When others need them, it writes a checkpoint within 30 s and goes on later.")
+    expect(dialog).to_contain_text("When others need them, it writes a checkpoint within 30 s and continues later.")
     dialog.get_by_role("button", name="Train", exact=True).click()
     until(lambda: [view.spot for view in site.client.jobs() if view.name == "lent"] == [True], "it is a spot job")

@@ -36,7 +36,7 @@ time.sleep(600)
 
 @pytest.fixture
 def program() -> Iterator[subprocess.Popen[str]]:
-    """A process that uses 60 MiB, and two forks of it that share them."""
+    """Start a process that uses 60 MiB, and two forks of it that share them."""
     one = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert one.stdout is not None
     assert one.stdout.readline() == "ready\n"
@@ -48,7 +48,7 @@ def program() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> tuple[Path, Path]:
-    """A hierarchy as systemd makes it for a user: app.slice delegates, the scope that we are in does not."""
+    """Create the hierarchy that systemd creates for a user: app.slice delegates, the scope of this process does not."""
     root = tmp_path / "cgroup"
     scope = root / "user.slice" / "app.slice" / "ours.scope"
     scope.mkdir(parents=True)

@@ -237,7 +237,10 @@ def test_sockets_work_below_paths_of_any_length(tmp_path: Path) -> None:
         assert send_datagram(folder / "wake", b"!")
         assert receiver.recv(10) == b"!"
     assert not send_datagram(folder / "wake", b"!")
-    with bind(socket.SOCK_STREAM, folder / "door", listen=1), connect(socket.SOCK_STREAM, folder / "door", timeout_s=1):
+    with (
+        bind(socket.SOCK_STREAM, folder / "endpoint", listen=1),
+        connect(socket.SOCK_STREAM, folder / "endpoint", timeout_s=1),
+    ):
         pass
 
 

@@ -105,7 +105,7 @@ class Agent:
 
     @property
     def is_over(self) -> bool:
-        """True if the agent may end: it was dismissed, or its learner ended and nobody asks for more."""
+        """True if the agent may end: it was dismissed, or its learner ended and the guardian wants no other."""
         if self._host.processes() or self._ended is not None:
             return False
         is_reported = self._session.unacknowledged_lines == 0 and self._files.is_settled

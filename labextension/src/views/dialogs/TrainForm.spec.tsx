@@ -106,7 +106,7 @@ describe('the box for a spot job', () => {
     expect(said().spot).toBe(true);
     expect(document.getElementById(box.getAttribute('aria-describedby') ?? '')?.textContent).toBe(
       "Takes only idle devices, and counts 30% in its queue's share. " +
-        'When others need them, it writes a checkpoint within 1 min 30 s and goes on later.'
+        'When others need them, it writes a checkpoint within 1 min 30 s and continues later.'
     );
   });
 
