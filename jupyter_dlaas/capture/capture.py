@@ -7,7 +7,9 @@ running kernel.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence, Set
+from typing import Final
 
 from jupyter_dlaas.analysis.cells import Line, files_run, files_written, labels, statements_of, training_statements
 from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
@@ -49,6 +51,8 @@ from jupyter_dlaas.capture.slicer import Given
 from jupyter_dlaas.capture.working_dir import with_directories
 
 __all__ = ["capture", "files_run"]
+
+_OWN_MAGIC: Final = re.compile(r"%(re)?load_ext\s+jupyter_dlaas\b|%dlaas\b")
 
 
 @deep_trees()
@@ -204,6 +208,8 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[OmittedStatement, ...]:
     for index in sorted(solved.slice.left):
         kind, reason = solved.slice.left[index]
         statement = traced.steps[index].statement
+        if kind == "magic" and _OWN_MAGIC.match(statement.head):
+            continue  # in every notebook, and no news to its author
         option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
         found.append(OmittedStatement(statement.label, statement.line, statement.head, kind, reason, option))
     return tuple(found)

@@ -193,7 +193,7 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
         case State.STORING:
             return ", ".join(job.spec.outputs)
         case State.COMPLETED | State.FAILED:
-            return f"after {ran}" if ran else ""
+            return f"ran {ran}" if ran else ""  # without the time of waiting and deploying
         case State.CANCELLED:
             return " ".join(part for part in (_by(job, job.cancelled_by), f"after {ran}" if ran else "") if part)
         case State.HALTED:
