@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 
 __all__ = ["remove_old_jobs"]
 
