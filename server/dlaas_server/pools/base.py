@@ -98,7 +98,8 @@ class Pool(Protocol):
     """Pool in which jobs run. Every call may be repeated. Unknown jobs and streams raise NotFound.
 
     Each coroutine may raise PoolUnavailable. NotFound is a proof: a pool that cannot be reached never raises it for a
-    job that it may have. A pool that becomes reachable again calls `nodes_changed`.
+    job that it may have. A pool that becomes reachable again calls `nodes_changed`, and `changed` for each stream that
+    may have grown.
     """
 
     name: str
@@ -114,7 +115,7 @@ class Pool(Protocol):
         """Stop watching. Jobs continue."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes and devices as last observed, in stable order. They stay while the pool cannot be reached."""
+        """Return the nodes and devices as last observed, in stable order. They remain while it cannot be reached."""
 
     def unavailable(self) -> str | None:
         """Return why the pool cannot be reached now, as a sentence that names the address; None if it can.
@@ -171,7 +172,7 @@ class Pool(Protocol):
         """Return the seats of the job's newest generation that the pool could not provide; () if none was refused.
 
         Once a seat is refused, the pool gives up the seats of all members that this generation was to add, since a gang
-        starts whole or not at all: none of their processes starts, or all of them are ended. Members that run already
+        starts whole or not at all: when it reports the refusal, no process of theirs is left. Members that run already
         are left alone. The result stays until a document of another generation or with another goal is accepted; a
         repeated document tries again. These facts have no number (`n` is -1). () for unknown jobs.
         """

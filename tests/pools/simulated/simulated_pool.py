@@ -179,6 +179,7 @@ class SimulatedPool:
             return
         one.wanted = wanted
         if job in self._delayed and wanted.goal is Goal.RUN:
+            self._news(job, WAITING)
             return
         if self._delayed.pop(job, None) is None or one.play.guardian is not None:
             one.play.give(wanted)
@@ -352,8 +353,8 @@ class SimulatedPool:
 
     def release_start(self, job: str) -> None:
         """What was to start starts now."""
-        one = self._job(job)
-        if self._delayed.pop(job, None) is not None and one.wanted is not None:
+        one = self._jobs.get(job)
+        if self._delayed.pop(job, None) is not None and one is not None and one.wanted is not None:
             one.play.give(one.wanted)
             self._news(job, WAITING)
 

@@ -214,6 +214,16 @@ describe('folded parts', () => {
     expect(within(screen.getByRole('table', { name: 'Learners' })).getAllByRole('row')).toHaveLength(5);
   });
 
+  it('say what a learner waits for, and name its pod', () => {
+    show(stateOf(golden.job('waiting')));
+    open('Learners');
+    const row = within(screen.getByRole('table', { name: 'Learners' })).getAllByRole('row')[1];
+
+    expect(row.textContent).toContain('gpu-a · resnet-48-m0');
+    expect(row.textContent).toContain('The image ml/train:7 is being pulled.');
+    expect(screen.getByText(/Learner 1: No node fits pod/)).toBeDefined();
+  });
+
   it('hold the log, with a filter and a level', () => {
     const row = (line: number, text: string, level: 'plain' | 'warn') => ({
       key: `0:${line}`,

@@ -17,6 +17,11 @@ function learnersGist({ trans }: ILanguage, view: IJobView): string {
   return [...counts].map(([state, n]) => trans._p('learners', '%1 %2', n, state)).join(' · ');
 }
 
+/** What a learner that does not run yet waits for. */
+function waitingReason(view: IJobView, member: number): string | undefined {
+  return (view.waiting_for ?? []).find(reason => reason.member === member)?.what;
+}
+
 /** The table of a job's learners, folded. */
 export function Learners({ view }: { view: IJobView }): React.JSX.Element | null {
   const language = useLanguage();
@@ -44,10 +49,10 @@ export function Learners({ view }: { view: IJobView }): React.JSX.Element | null
             {view.learners.map(learner => (
               <tr key={learner.member}>
                 <th scope="row">{learner.member}</th>
-                <td>{learner.node}</td>
+                <td>{learner.pod ? `${learner.node} · ${learner.pod}` : learner.node}</td>
                 <td>{learner.devices.join(', ') || '–'}</td>
                 <td className="jp-dlaas-num jp-dlaas-wide">{learner.rank}</td>
-                <td>{learner.state}</td>
+                <td>{waitingReason(view, learner.member) ?? learner.state}</td>
               </tr>
             ))}
           </tbody>

@@ -93,7 +93,9 @@ export function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.El
       </Banner>
     );
   }
-  if (view.reason && view.state !== 'QUEUED' && view.state !== 'FAILED' && view.transition !== 'scaling') {
+  const isWaiting = (view.waiting_for ?? []).length > 0;
+  const isShownElsewhere = view.transition === 'scaling' && !isWaiting;
+  if (view.reason && view.state !== 'QUEUED' && view.state !== 'FAILED' && !isShownElsewhere) {
     return (
       <Banner icon={view.tone === 'warn' ? 'warn' : 'info'} tone={view.tone === 'warn' ? 'warn' : 'idle'}>
         {view.reason}

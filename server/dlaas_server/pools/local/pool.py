@@ -252,15 +252,18 @@ class LocalPool:
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create the job's directory; an existing one is unchanged."""
+        self._check_place()
         variables = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can load results of earlier jobs
         await asyncio.to_thread(self._folder(job).create, owner, spec, variables)
 
     async def put(self, job: str, path: str, data: bytes) -> None:
         """Store one file of the job atomically."""
+        self._check_place()
         await asyncio.to_thread(self._folder(job).put, path, data)
 
     async def put_file(self, job: str, path: str, source: str) -> None:
         """Store a copy of a file."""
+        self._check_place()
         await asyncio.to_thread(self._folder(job).put_file, path, source)
 
     async def remove(self, job: str) -> None:
@@ -299,7 +302,7 @@ class LocalPool:
         if is_ours or self._watch is None:
             return None
         return (
-            f"{self._jobs_dir} was moved or replaced while the engine was running; move it back, or restart the engine"
+            f"{self._jobs_dir} was moved or replaced while the engine was running; move it back, or restart the engine."
         )
 
     def _check_place(self) -> None:
@@ -322,6 +325,7 @@ class LocalPool:
         """Write the document and wake the job's guardian; start one if none is alive."""
         folder, watch = self._folder(job), self._watching()
         async with self._lock(job):  # or two acts at once would start two guardians
+            self._check_place()
             folder.must_exist()
             if job not in self._specs:
                 self._specs[job] = folder.spec()
