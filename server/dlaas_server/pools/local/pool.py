@@ -40,7 +40,7 @@ from dlaas_server.pools.local.slow_starts import SlowStarts, is_temporary
 from dlaas_server.pools.local.stored_job import payload_of, stored_job
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.jobdir.atomic_files import send_datagram
-from jupyter_dlaas.runtime.guardian.resource_limits import limits_in_words
+from jupyter_dlaas.runtime.hosts.resource_limits import limits_in_words
 from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, send
 from jupyter_dlaas.runtime.zygote.start_guardian import (
     InterpreterUnusable,
