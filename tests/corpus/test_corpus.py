@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -32,6 +33,12 @@ QUICK = frozenset(
 ONCE = frozenset({"torch_gradual_unfreezing", "torch_scheduler"})
 """Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for, and an
 optimiser the same parameters in a second group."""
+OTHER_ORDER: Final = {
+    "keras_fit_tensorflow": "Keras draws once more for a model that has not been fitted in this process",
+    "keras_fit_torch": "Keras draws once more for a model that has not been fitted in this process",
+    "keras_gradient_tape": "a tf.data dataset counts its passes, and nothing can read or set the count",
+}
+"""Notebooks whose second job reads the samples in another order than a second run in the notebook."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 each_training = pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else exhaustive) for path in NOTEBOOKS]
@@ -81,16 +88,16 @@ def test_check_binds_every_name_without_false_warnings(path: Path) -> None:
 @each_training
 def test_job_reproduces_the_notebook_and_leaves_the_kernel_alone(path: Path, result_of: Ask) -> None:
     notebook, result = read(path), result_of(path)
-    told = text_of(result)
+    found = text_of(result)
 
-    assert result.ran, told
-    assert result.trained, told
-    assert result.kernel_changed == [], told
-    assert result.repeats is (notebook.repeats == "yes"), told
+    assert result.ran, found
+    assert result.trained, found
+    assert result.kernel_changed == [], found
+    assert result.repeats is (notebook.repeats == "yes"), found
     if notebook.repeats == "no":
-        assert result.same is not False, told
+        assert result.same is not False, found
     else:
-        assert result.same is True, told
+        assert result.same is True, found
         assert result.advice_taken == ""
         assert result.compared > 0
 
@@ -106,7 +113,14 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(p, id=p.stem, marks=() if p.stem in {"torch_gan"} else exhaustive)
+        pytest.param(
+            p,
+            id=p.stem,
+            marks=[
+                *(() if p.stem in {"torch_contrastive", "torch_gan"} else (exhaustive,)),
+                *((pytest.mark.xfail(reason=OTHER_ORDER[p.stem], strict=True),) if p.stem in OTHER_ORDER else ()),
+            ],
+        )
         for p in NOTEBOOKS
         if p.stem not in ONCE
     ],
@@ -114,13 +128,13 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 def test_a_training_cell_run_twice_has_the_notebook_s_numbers(path: Path, twice: Runner) -> None:
     notebook = read(path)
     result = twice.run(notebook)
-    told = text_of(result)
+    found = text_of(result)
 
-    assert result.ran, told
-    assert result.trained, told
-    assert result.kernel_changed == [], told
-    if notebook.repeats != "no":
-        assert result.same is True, told
+    assert result.ran, found
+    assert result.trained, found
+    assert result.kernel_changed == [], found
+    if notebook.repeats != "no" and not result.not_brought:  # the card says what is not returned, and why
+        assert result.same is True, found
 
 
 @pytest.mark.timeout(900)
