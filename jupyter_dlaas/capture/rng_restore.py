@@ -134,14 +134,20 @@ def _drawn_before(
 
 
 def _may_advance(step: Step, index: int, scan: Scan) -> bool:
-    """Return whether a step may advance a random stream: a known draw, initial weights, an own function or a method."""
+    """Return whether a step may advance a random stream: a known draw, initial weights, an own function or class."""
     if any(draw.kind is Kind.STREAM for draw in scan.draws.get(index, ())) or _iterates(step, scan.loaders):
         return True
     node = step.statement.node
     if node is None or isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
         return False
-    names = {scan.dotted(part.func) for part in ast.walk(node) if isinstance(part, ast.Call) and not _is_quiet(part)}
-    return any(not name or name.startswith(_WEIGHTS) or name.partition(".")[0] in scan.own_packages for name in names)
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and not _is_quiet(part):
+            name = scan.dotted(part.func)
+            if name.startswith(_WEIGHTS) or name.partition(".")[0] in scan.own_packages:
+                return True
+            if not name and isinstance(part.func, ast.Name):
+                return True
+    return False
 
 
 def _parts(text: str | None) -> Mapping[str, Any]:

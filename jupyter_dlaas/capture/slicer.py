@@ -260,7 +260,7 @@ class _Pass:
         if statement.cell in plan.with_cells and statement.ran != "no":
             self.keep(index, f"--with-cell {statement.cell}")
             return
-        if index in plan.draws and not self._why_blocked(index, step):
+        if index in plan.draws and not self._why_blocked(index, step) and not self._replaces_given(index, step):
             self.keep(index, "draws random numbers before a kept statement")
             return
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
@@ -301,6 +301,11 @@ class _Pass:
             if step.may_register:
                 self.imported.add(statement.source)
             self.keep(index, _because(binds, changes))
+
+    def _replaces_given(self, index: int, step: Step) -> bool:
+        """Return whether a step would replace or change a value that an earlier line gives."""
+        names = step.flow.binds | step.globals_bound | step.changes
+        return any(given.index <= index and not names.isdisjoint(given.names) for given in self.plan.given)
 
     def _may_register(self, step: Step) -> bool:
         """Return whether an import may matter for its side effects; a repeated import for its names does not."""

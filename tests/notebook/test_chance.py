@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, TrainingCell
+from jupyter_dlaas.analysis.model import Capture, ExecutedCell, KernelFacts, NameFact, TrainingCell
 from jupyter_dlaas.capture.capture import capture
 
 SEED = "import torch\ntorch.manual_seed(0)"
@@ -71,6 +71,7 @@ def test_statements_that_draw_before_a_kept_draw_are_kept(before: str) -> None:
     [
         f"{SEED}\nw = torch.rand(3)\nshow(w)\nnet = torch.nn.Linear(2, 1)",
         f"show(3)\n{SEED}\nw = torch.rand(3)",
+        f"{SEED}\nshow(net)\nw = torch.arange(3).sin()",
         f"{SEED}\nprint(torch.ones(3))\nshown = torch.optim.SGD([torch.ones(3)])\nw = torch.rand(3)",
     ],
 )
@@ -80,6 +81,16 @@ def test_statements_that_shift_no_kept_draw_are_left_out(cell: str) -> None:
     assert not {"show", "print", "shown", "Linear"} & {
         word for word in made.text.replace("(", " ").split() if word.isalpha()
     }
+
+
+def test_a_pushed_value_is_not_drawn_again() -> None:
+    cell = ExecutedCell(count=1, source=f"{SEED}\nnet = Net()\nw = torch.rand(3)", random_state="a")
+    names = {"net": NameFact(type_name="Net"), "w": NameFact(type_name="torch.Tensor")}
+    training = TrainingCell(count=2, source="net(w)", push=("net",))
+    made = capture([cell], training, KernelFacts(names=names, random_state="b"))
+
+    assert "Net()" not in made.text
+    assert 'net = dlaas.pushed("net")' in made.text
 
 
 def test_nothing_is_made_up_for_where_nothing_was_drawn() -> None:
