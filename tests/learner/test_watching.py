@@ -291,7 +291,7 @@ def test_log_parsing_time_is_bounded_and_includes_the_end() -> None:
         def _recognise(self, text: str) -> None:
             read.append(text)
 
-    reader = Listed([], Place(), recognises=True, budget=Budget(clock))
+    reader = Listed([], Place(), recognises=True, budget=Budget(clock, clock))
     for number in range(10_000):
         reader.line(f"loss: {number}")
     reader.end()

@@ -25,22 +25,27 @@ _BURST_S: Final = 0.25
 
 
 class Budget:
-    """The time budget for reading: a share of the elapsed time, with an initial burst."""
+    """The processor time for reading: a share of the elapsed time, with an initial burst.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    On a busy machine the process may be interrupted while it reads; that is no cost of reading.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, used: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock, self._used = clock, used
         self._left_s = _BURST_S
         self._last_s = clock()
 
     def begin(self) -> float | None:
-        """Return the current time; None if the budget is used up."""
+        """Return the processor time used so far; None if the budget is used up."""
         now = self._clock()
         self._left_s = min(_BURST_S, self._left_s + (now - self._last_s) * _SHARE)
         self._last_s = now
-        return now if self._left_s > 0 else None
+        return self._used() if self._left_s > 0 else None
 
     def end(self, begun: float) -> None:
-        self._left_s -= self._clock() - begun
+        self._left_s -= self._used() - begun
 
 
 class Reader:
