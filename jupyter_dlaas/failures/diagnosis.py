@@ -27,7 +27,13 @@ __all__ = [
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CALLING: Final = "Exception encountered when calling"
 """First line of Keras messages; the next line describes the error."""
-_EXIT: Final = Row(code="exit_code", cause=Cause.YOUR_CODE, advice="See the end of the log.")
+_EXIT: Final = Row(
+    code="exit_code",
+    cause=Cause.YOUR_CODE,
+    advice="The program ended itself, for example through os._exit: look at what it printed last, at the end of the "
+    "log.",
+)
+_SIGNAL: Final = "Find out which program or which line sends this signal. The job restarts from the last checkpoint."
 _UNSEEN: Final = Row(
     code="killed",
     cause=Cause.UNKNOWN,
@@ -82,20 +88,19 @@ def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = Fal
         if row.signal == signal and row.exit_code == code and row.out_of_memory in (None, out_of_memory):
             return Failure(cause=row.cause, code=row.code, what=row.what or "", advice=row.advice)
     if signal is not None:
-        return Failure(cause=_UNSEEN.cause, code="signal", what=f"ended by signal {signal}", advice=_EXIT.advice)
+        return Failure(cause=_UNSEEN.cause, code="signal", what=f"ended by signal {signal}", advice=_SIGNAL)
     if code is not None:
         return exited(code)
     return Failure(cause=_UNSEEN.cause, code=_UNSEEN.code, what=_UNSEEN.what or "", advice=_UNSEEN.advice)
 
 
-def not_started(error: OSError, *, is_permanent: bool) -> Failure:
-    """Return the failure of a learner that the system did not start. `is_permanent`: its interpreter is the cause."""
-    why = error.strerror or str(error)
-    if is_permanent:
+def not_started(why: str, program: str | None = None) -> Failure:
+    """Return the failure of a learner that the system did not start. `program`: interpreter that is the cause."""
+    if program is not None:
         return Failure(
             cause=Cause.PLATFORM,
             code="no_program",
-            what=f"the interpreter {error.filename} could not be started: {why}",
+            what=f"the interpreter {program} could not be started: {why}",
             advice="Restore that Python environment, then retry the job: `jupyter dlaas retry JOB`. "
             "To use another one, submit the job from there.",
         )

@@ -14,7 +14,8 @@ __all__ = ["NO_WORD", "ROWS"]
 _NO_GPU: Final = (
     r"Found no NVIDIA driver|No CUDA GPUs are available|Torch not compiled with CUDA enabled|no CUDA-capable device"
     r"|torch\.cuda\.is_available\(\) is False|No HIP GPUs are available|Unknown backend:? '?(cuda|gpu)"
-    r"|No supported gpu backend|from the '(CUDA|HIP)' backend"
+    r"|No supported gpu backend|from the '(CUDA|HIP)' backend|without ATen_CUDA|Invalid CUDA 'device="
+    r"|Cannot access accelerator device when none is available"
 )
 NO_WORD: Final = 74
 """Exit code of a learner that could not write its result because the disk was full (EX_IOERR)."""
@@ -56,6 +57,22 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="Shared memory is too small for these DataLoader workers: use fewer workers, or num_workers=0.",
     ),
     Row(
+        code="shared_memory",
+        cause=Cause.RESOURCES,
+        raised=("RuntimeError",),
+        message=r"DataLoader worker \(pid.*exited unexpectedly$",
+        traced=r"insufficient shared memory|is killed by signal: Bus error",
+        advice="Shared memory is too small for these DataLoader workers: use fewer workers, or num_workers=0.",
+    ),
+    Row(
+        code="data_worker_crashed",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        message=r"DataLoader worker \(pid.*exited unexpectedly",
+        traced=r"is killed by signal: (?!Killed|Terminated)|exited unexpectedly with exit code",
+        advice="A DataLoader worker crashed in native code or ended itself: use num_workers=0 to see the line.",
+    ),
+    Row(
         code="data_worker",
         cause=Cause.EVICTED,
         raised=("RuntimeError",),
@@ -80,7 +97,8 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="disk_full",
         cause=Cause.RESOURCES,
-        message=r"No space left on device|Disk quota exceeded|database or disk is full",
+        message=r"No space left on device|Disk quota exceeded|database or disk is full"
+        r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs|\d+ requested and \d+ written",
         advice="The disk is full: delete old jobs and checkpoints, then retry.",
     ),
     Row(
@@ -114,7 +132,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="no_gpu",
         cause=Cause.YOUR_CODE,
-        message=_NO_GPU,
+        message=rf"CUDA driver version is insufficient|{_NO_GPU}",
         advice="This job runs on CPUs, but the program requires a GPU: use run.device, or "
         'torch.device("cuda" if torch.cuda.is_available() else "cpu"); for torch.load, set map_location.',
         has_gpus=False,
@@ -164,6 +182,15 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=("ImportError", "OSError"),
         message=r"cannot open shared object file|undefined symbol|GLIBC(XX)?_\S+. not found",
         advice="A package was built for another system: reinstall it into the kernel's environment.",
+    ),
+    Row(
+        code="native_library",
+        cause=Cause.PLATFORM,
+        raised=("ImportError", "ValueError", "RuntimeError", "AttributeError"),
+        message=r"binary incompatibility|compiled (using|against) .*[Nn]um[Pp]y|Numpy is not available"
+        r"|numpy.core.multiarray failed to import",
+        advice="Two packages were built for different versions of each other, often of NumPy: update both in the "
+        "kernel's environment.",
     ),
     Row(
         code="disk_broken",
@@ -260,6 +287,28 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="The download failed. Check the address and the network, or download in the notebook first.",
     ),
     Row(
+        code="download",
+        cause=Cause.YOUR_DATA,
+        raised=("RuntimeError",),
+        message=r"Error downloading",
+        advice="The download failed. Check the address and the network, or download in the notebook first.",
+    ),
+    Row(
+        code="download",
+        cause=Cause.YOUR_DATA,
+        raised=("OSError", "TransportError"),
+        message=r"[Cc]ouldn't connect to|Failed to resolve|Name or service not known|No route to host"
+        r"|[Tt]emporary failure in name resolution|Network is unreachable|certificate verify failed",
+        advice="The download failed. Check the address and the network, or download in the notebook first.",
+    ),
+    Row(
+        code="file_exists",
+        cause=Cause.YOUR_DATA,
+        raised=("FileExistsError",),
+        advice="It exists already, perhaps from an earlier run: use exist_ok=True or another name, or write to "
+        "run.output_dir.",
+    ),
+    Row(
         code="bad_data",
         cause=Cause.YOUR_DATA,
         raised=(
@@ -287,7 +336,8 @@ ROWS: Final[tuple[Row, ...]] = (
         code="bad_data",
         cause=Cause.YOUR_DATA,
         message=r"PytorchStreamReader failed|Invalid magic number; corrupt file|file signature not found"
-        r"|image file is truncated|truncated file|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header"
+        r"|image file is truncated|[Tt]runcated [Ff]ile|broken (PNG|data stream)"
+        r"|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header"
         r"|incorrect header check|incorrect data check|incomplete or truncated stream|truncated header|bad magic number"
         r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database",
         advice="A data file is damaged or incomplete: download or write it again.",
@@ -308,6 +358,13 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|Unable to parse string|time data .* does(n't| not) match",
         advice="The data contains text where a number is expected: look at this column or line, often a heading "
         "or an empty field.",
+    ),
+    Row(
+        code="label_type",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"Unknown label type",
+        advice="A classifier needs classes as labels: convert them to integers, or use a regressor.",
     ),
     Row(
         code="one_class",
@@ -368,7 +425,8 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         signal=signals.SIGSEGV,
         what="crashed in native code (segmentation fault)",
-        advice="The end of the log shows the Python line. A frequent cause is two incompatible libraries.",
+        advice="Native code that this line calls crashed: a frequent cause is two incompatible libraries, or endless "
+        "recursion. The end of the log shows the Python stack.",
     ),
     Row(
         code="bus_error",
@@ -382,7 +440,8 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         signal=signals.SIGABRT,
         what="aborted by a native library (SIGABRT)",
-        advice="See the library's message at the end of the log.",
+        advice="A native library ended the program, often after a failed check or damaged memory: its message is at "
+        "the end of the log.",
     ),
     Row(
         code="floating_point",

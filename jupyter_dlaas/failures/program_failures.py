@@ -31,6 +31,13 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         "has the same name as the package.",
     ),
     Row(
+        code="module_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("ImportError",),
+        advice="The message names a package that is missing, too old or broken: install it into the kernel's "
+        "environment.",
+    ),
+    Row(
         code="not_a_number",
         cause=Cause.YOUR_CODE,
         raised=("FloatingPointError",),
@@ -51,6 +58,22 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         message=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
         advice="The stored weights belong to a different model: build it with the same layers and sizes, or load with "
         "strict=False and look at what is missing.",
+    ),
+    Row(
+        code="state_dict",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        message=r"Expected state_dict to be dict-like",
+        advice="This is no state_dict, perhaps a whole model or a checkpoint that contains one: print its type(…), and "
+        "its keys if it is a dict.",
+    ),
+    Row(
+        code="stored_class",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError",),
+        message=r"Can't get attribute '.*' on <module",
+        advice="A stored object needs a class or function that the program does not define: define or import it before "
+        "this line, or store a state_dict instead of the object.",
     ),
     Row(
         code="weights_only",
@@ -199,9 +222,25 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="device_mix",
         cause=Cause.YOUR_CODE,
-        message=r"Expected all tensors to be on the same device|Input type .* and weight type|on the same device|"
-        r"[Ee]xpected .*device.* but (got|found)|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
+        message=r"Expected all tensors to be on the same device|is not on the expected device|on the same device"
+        r"|Input type .* and weight type|[Ee]xpected .*device.* but (got|found)"
+        r"|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
         advice="Model and data are on different devices: move both to run.device.",
+    ),
+    Row(
+        code="read_only_value",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"(destination|array|buffer|memory) is read-only",
+        advice="This array is read-only, for example a view of a file or of a DataFrame: change a copy, x = x.copy().",
+    ),
+    Row(
+        code="read_only_value",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError",),
+        message=r"cannot assign to field|has no setter|can't set attribute|is read-only",
+        advice="This attribute cannot be assigned: make a changed copy, such as by dataclasses.replace, or change its "
+        "class.",
     ),
     Row(
         code="one_sample",
@@ -240,7 +279,9 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         r"|[Ee]xpected \d+D|Dimension out of range|[Ii]ncompatible shapes|cannot reshape|the same shape|same rank"
         r"|[Kk]ernel size can't be greater|Output size is too small|must match (exactly|the existing size)"
         r"|must be equal to input_size|Matrix size-incompatible|same number of samples|cardinality|too many indices"
-        r"|expected sequence of length|dimension mismatch|must have size \d|expected dim",
+        r"|expected sequence of length|dimension mismatch|must have size \d|expected dim|boolean index did not match"
+        r"|shape of the mask|of the same length|Length of values|is expecting \d+ features"
+        r"|out of bounds for array of dim",
         advice="The shapes of two tensors do not match. Print them just before this line.",
     ),
     Row(
@@ -249,6 +290,27 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         message=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
         advice="Worker processes need picklable objects: define functions and classes at the top level of a cell, "
         "not as a lambda or inside a function; or use num_workers=0.",
+    ),
+    Row(
+        code="main_guard",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        message=r"before the\s+current process has finished its bootstrapping",
+        advice="Each worker process runs the program again: put the code that starts them under "
+        '`if __name__ == "__main__":`.',
+    ),
+    Row(
+        code="closed_file",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"I/O operation on closed file|(read|seek|write) of closed file",
+        advice="The file was closed before this line: move the line into its `with` block, or open the file again.",
+    ),
+    Row(
+        code="encoding",
+        cause=Cause.YOUR_CODE,
+        raised=("UnicodeEncodeError",),
+        advice='The encoding has no such character: open the file with encoding="utf-8".',
     ),
     Row(
         code="command_failed",
@@ -262,7 +324,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("ValueError", "RuntimeError", "IndexError", "TypeError"),
         message=r"num_samples should be a positive integer|No objects to concatenate|need at least one array"
         r"|with 0 sample|empty (sequence|iterable|data ?set|list of)|zero-size array"
-        r"|non-empty TensorList|n_samples=0|is empty$",
+        r"|non-empty TensorList|n_samples=0|is empty$|set will be empty",
         advice="A data set, filter or split is empty. Print its length just before this line.",
     ),
     Row(
@@ -314,11 +376,25 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         "or wrong.",
     ),
     Row(
+        code="not_ready",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError",),
+        message=r"before Module\.__init__\(\) call",
+        advice="The module is not initialised yet: call super().__init__() first in its __init__.",
+    ),
+    Row(
         code="attribute_missing",
         cause=Cause.YOUR_CODE,
         raised=("AttributeError",),
         advice="The object has no such attribute: check the spelling and the version of the package that the "
         "code was written for.",
+    ),
+    Row(
+        code="not_implemented",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        message=r"Can't instantiate abstract class",
+        advice="The class does not define the methods that the message names.",
     ),
     Row(
         code="arguments",
@@ -433,6 +509,21 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         advice="The program waited too long for a server, a lock or another process.",
     ),
     Row(
+        code="out_of_time",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        message=r"DataLoader timed out",
+        advice="A DataLoader worker took longer than its timeout: raise timeout=…, or use num_workers=0 to see which "
+        "line takes long.",
+    ),
+    Row(
+        code="out_of_time",
+        cause=Cause.YOUR_CODE,
+        raised=("OperationalError",),
+        message=r"database is locked",
+        advice="Another process writes to this database: give each process a file of its own, or raise timeout=….",
+    ),
+    Row(
         code="not_implemented",
         cause=Cause.YOUR_CODE,
         raised=("NotImplementedError",),
@@ -450,5 +541,10 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("TypeError",),
         advice="A value has a type that this call does not accept: print type(…) of the values in this line.",
     ),
-    Row(code="your_code", cause=Cause.YOUR_CODE, raised=("Exception",), advice="See the line and the log."),
+    Row(
+        code="your_code",
+        cause=Cause.YOUR_CODE,
+        raised=("Exception",),
+        advice="See the message. Print the values in this line just before it.",
+    ),
 )

@@ -112,6 +112,12 @@ def test_failure_is_raised_with_cause_place_and_advice(pool: FakePool) -> None:
     assert job.wait(raise_on_failure=False) is job
 
 
+def test_docstring_of_submit_names_every_option() -> None:
+    named = set(re.findall(r"`(\w+)[`=]", dlaas.submit.__doc__ or ""))
+
+    assert set(inspect.signature(dlaas.submit).parameters) - {"source"} - named == set()
+
+
 def test_errors_that_public_docstrings_name_are_public() -> None:
     documented = [dlaas.submit, dlaas.train, dlaas.job, dlaas.jobs, dlaas.pool, dlaas.result, *vars(dlaas.Job).values()]
     texts = " ".join(" ".join((one.__doc__ or "").split()) for one in documented if callable(one))

@@ -104,7 +104,8 @@ def test_each_verb_prints_text_and_json(
         (["submit", "train.py", "--gpuss", "1:4"], "submit: error: unknown option --gpuss. Did you mean --gpus?"),
         (["submit", "train.py", "--gpu=2"], "submit: error: unknown option --gpu. Did you mean --gpus?"),
         (["halt", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas halt --help"),
-        (["submit", "t.py", "-o", "model,", "history"], "history. Remove the space after the comma: model,history"),
+        (["submit", "t.py", "-o", "a", "b"], "argument: b. Separate the entries of a list by commas: -o a,b"),
+        (["submit", "t.py", "-o", "a,", "b"], "-o: remove the spaces from the list 'a, b': -o a,b"),
         (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlaas_server.engine.__main__ import main
+from dlaas_server.engine.service import main
 from dlaas_server.store import Store, StoreTooNew, schema
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.transfer.results import load, load_graph

@@ -224,6 +224,17 @@ def test_a_bug_in_the_cell_is_not_tried_again() -> None:
     assert (failed.state, failed.failure, wanted(failed).goal) == (State.FAILED, BUG, Goal.STOP)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("failure", [BUG, from_exception(["CheckpointTooNew"], "format 2", where=None, traceback="")])
+def test_broken_generation_holds_its_seats_until_it_is_closed(failure: Failure) -> None:
+    broken = running()
+    for member in (0, 1):
+        broken = with_fact(broken, FactKind.LEARNER_DOWN, member=member, code=1, failure=failure)
+    broken = with_fact(broken, FactKind.LOST, generation=1, failure=failure)
+
+    assert {d for m in broken.members for d in m.seat.devices} == {"n1/0", "n1/1"}
+    assert closed(broken, "stopped").members == ()
+
+
 def test_a_second_hang_at_the_same_line_ends_the_job() -> None:
     hang = Failure(cause=Cause.HANG, code="hang", what="hung", advice="", where=Where(label="cell [3]", line=2))
     elsewhere = replace(hang, where=Where(label="cell [3]", line=9))

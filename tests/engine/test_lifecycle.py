@@ -10,7 +10,7 @@ import pytest
 
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.model.states import Event
-from dlaas_server.engine.retention import remove_old_jobs
+from dlaas_server.engine.service import remove_old_jobs
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobView, NotAllowed, Refused, State
 from tests.engine.driving import Engine, engine_on, submit
 from tests.pools.simulated.simulated_pool import Fault, Script, SimulatedPool, Trouble

@@ -17,7 +17,7 @@ from dlaas_server.core.lifecycle.reconcile import wanted
 from dlaas_server.core.lifecycle.recovery import StoredJob, recovered
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.engine import recovery
-from dlaas_server.engine.__main__ import main
+from dlaas_server.engine.service import main
 from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.local import LocalPool

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
 
-from jupyter_dlaas.learner.environment.tracebacks import CellMap
+from jupyter_dlaas.failures.cell_map import CellMap
 from jupyter_dlaas.learner.process import failure_report
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.journal import FactKind
@@ -136,6 +137,29 @@ def test_unusual_exception_is_reported_with_class_message_and_line(
     assert failure.cause == Cause.YOUR_CODE
     assert len(text) < 50_000
     json.dumps(encode(failure), ensure_ascii=False).encode()  # as it is stored and sent
+
+
+WRAPPED = """
+def read(row):
+    return row["label"]
+def wrap(error):
+    raise RuntimeError("no batch") from error
+try:
+    read({})
+except KeyError as error:
+    wrap(error)
+"""
+
+
+@pytest.mark.parametrize("wraps", [1, 2])
+def test_error_raised_from_a_known_one_has_its_advice(tmp_path: Path, wraps: int) -> None:
+    again = "" if wraps == 1 else "\ntry:\n" + indent(WRAPPED, " ") + "except RuntimeError as error:\n    wrap(error)\n"
+    error, cells = caught(again or WRAPPED, tmp_path)
+
+    failure, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (failure.code, line_of(failure)) == ("key_missing", ("cell [4]", 3 if wraps == 1 else 5))
+    assert failure.what == "RuntimeError: no batch (caused by KeyError: 'label')"
 
 
 def test_exception_group_of_one_is_reported_as_its_error(tmp_path: Path) -> None:

@@ -45,6 +45,43 @@ def test_random_draws_of_another_training_are_replayed() -> None:
     assert made.text.index("random_as_before(3)") < made.text.index("__main__")
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "net = torch.nn.Linear(2, 1)",
+        "look = torch.rand(5)",
+        "net = Net(2)",
+        "print(shuffled(range(3)))",
+        "for _ in range(2):\n    torch.rand(1)",
+    ],
+)
+def test_statements_that_draw_before_a_kept_draw_are_kept(before: str) -> None:
+    made = job(f"{SEED}\n{before}\nw = torch.rand(3)", train="w.sum()", streams="ab")
+
+    assert [text for text in made.text.splitlines() if "torch.rand(3)" in text or text == before.splitlines()[-1]] == [
+        before.splitlines()[-1],
+        "w = torch.rand(3)",
+    ]
+    assert not restored(made)
+    assert not made.warnings
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"{SEED}\nw = torch.rand(3)\nshow(w)\nnet = torch.nn.Linear(2, 1)",
+        f"show(3)\n{SEED}\nw = torch.rand(3)",
+        f"{SEED}\nprint(torch.ones(3))\nshown = torch.optim.SGD([torch.ones(3)])\nw = torch.rand(3)",
+    ],
+)
+def test_statements_that_shift_no_kept_draw_are_left_out(cell: str) -> None:
+    made = job(cell, train="w.sum()", streams="ab")
+
+    assert not {"show", "print", "shown", "Linear"} & {
+        word for word in made.text.replace("(", " ").split() if word.isalpha()
+    }
+
+
 def test_nothing_is_made_up_for_where_nothing_was_drawn() -> None:
     assert not restored(job(SEED, "show(3)", "w = torch.rand(3)", train="w.sum()", streams="abbc"))
 

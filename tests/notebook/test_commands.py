@@ -81,6 +81,12 @@ def test_magics_that_only_show_are_left_out_and_listed() -> None:
     assert cell(made) == ["x = 1", "", "print(x)"]
 
 
+def test_own_magics_of_earlier_cells_are_not_listed() -> None:
+    made = job("%load_ext jupyter_dlaas", "%dlaas jobs", "%load_ext autoreload", train="print(1)")
+
+    assert [left.source for left in made.left_out] == ["%load_ext autoreload"]
+
+
 @pytest.mark.parametrize("line", ["%run more.py", "%pip install torch", "x = %who_ls", "%cd -", "%unheard of it"])
 def test_unsupported_magic_is_refused_with_advice(line: str) -> None:
     made = job(train=f"print(1)\n{line}")

@@ -59,6 +59,7 @@ bad_data | EOFError |
 bad_data | EOFError | Compressed file ended before the end-of-stream marker was reached
 bad_data | EmptyDataError ValueError | No columns to parse from file
 bad_data | JSONDecodeError ValueError | Expecting property name enclosed in double quotes: line 1 column 2 (char 1)
+bad_data | OSError | Truncated File Read
 bad_data | OSError | Unable to synchronously open file (file signature not found)
 bad_data | OSError | image file is truncated
 bad_data | ParserError ValueError | Error tokenizing data. C error: Expected 2 fields in line 3, saw 3
@@ -67,8 +68,8 @@ bad_data | RuntimeError | PytorchStreamReader failed reading zip archive:
 bad_data | SafetensorError | Error while deserializing: header too large
 bad_data | UnicodeDecodeError UnicodeError ValueError | 'utf-8' codec can't decode byte 0xff in position 0: invalid
 bad_data | UnidentifiedImageError OSError | cannot identify image file <_io.BytesIO object at 0x7f91>
-bad_data | UnpicklingError PickleError | pickle data was truncated
 bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
+bad_data | UnpicklingError PickleError | pickle data was truncated
 bad_value | ValueError | could not convert string to float: 'n/a'
 bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
 bad_value | ValueError | invalid literal for int() with base 10: 'abc'
@@ -76,17 +77,24 @@ changed_in_place | RuntimeError | a leaf Variable that requires grad is being us
 changed_in_place | RuntimeError | one of the variables … has been modified by an inplace operation
 changed_while_iterated | RuntimeError | dictionary changed size during iteration
 checkpoints_damaged | CheckpointsDamaged | all 2 checkpoints of this job are damaged
+closed_file | ValueError | I/O operation on closed file.
 command_failed | CalledProcessError SubprocessError | Command '['false']' returned non-zero exit status 1.
 connection | ConnectionError OSError | HTTPConnectionPool(host='127.0.0.1', port=9): Max retries exceeded
 copied_result | RuntimeError | Only Tensors created explicitly by the user … support the deepcopy protocol
 data_worker | RuntimeError | DataLoader worker (pid 7) is killed by signal: Killed.
 data_worker_crashed | RuntimeError | DataLoader worker (pid 7) is killed by signal: Segmentation fault.
+device_mix | RuntimeError | Tensor on device cpu is not on the expected device cuda:0!
 device_mix | RuntimeError | Input type (torch.FloatTensor) and weight type
 disk_broken | OSError | [Errno 5] Input/output error
+disk_full | OSError | 100000 requested and 1024 written
 disk_full | OSError | [Errno 28] No space left on device
+disk_full | RuntimeError | [enforce fail at inline_container.cc:595] . unexpected pos 64 vs 0
+disk_full | RuntimeError | [enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/0
 division_by_zero | ZeroDivisionError ArithmeticError | division by zero
 download | HTTPError RequestException OSError | 404 Client Error: None for url: http://x
 download | HTTPError URLError OSError | HTTP Error 404: Not Found
+download | OSError | We couldn't connect to 'https://huggingface.co' to load the files
+download | RuntimeError | Error downloading train-images-idx3-ubyte.gz:
 dtype | InvalidArgumentError | cannot compute AddV2 as input #1 … was expected to be a float tensor but is a int32
 dtype | RuntimeError | "nll_loss_forward_reduce_cuda_kernel_2d_index" not implemented for 'Int'
 dtype | RuntimeError | Expected tensor for argument #1 'indices' to have one of the following scalar types:
@@ -98,8 +106,11 @@ dtype | RuntimeError | result type Float can't be cast to the desired output typ
 dtype | TypeError | grad requires real- or complex-valued inputs
 dtype | ValueError | Invalid dtype: object
 empty_data | ValueError | No objects to concatenate
+empty_data | ValueError | With n_samples=1, test_size=0.25 and train_size=None, the resulting train set will be empty.
 empty_data | ValueError | num_samples should be a positive integer value, but got num_samples=0
+encoding | UnicodeEncodeError UnicodeError ValueError | 'ascii' codec can't encode character '\u20ac' in position 0
 exhausted | StopIteration |
+file_exists | FileExistsError OSError | [Errno 17] File exists: 'runs'
 file_missing | FileNotFoundError OSError | Caught FileNotFoundError in DataLoader worker process 0.
 file_missing | OSError | Repo id must be in the form 'repo_name' or
 file_missing | RuntimeError | Dataset not found. You can use download=True to download it
@@ -117,9 +128,9 @@ host_memory | MemoryError | Unable to allocate 7.11 PiB for an array
 host_memory | RuntimeError | [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory:
 immutable | TypeError | JAX arrays are immutable and do not support
 import_name | ImportError | cannot import name 'nosuch' from 'math' (unknown location)
+index_range | IndexError | index out of range in self
 index_range | IndexError LookupError | index 5 is out of bounds for axis 0 with size 3
 index_range | IndexError LookupError | list index out of range
-index_range | IndexError | index out of range in self
 index_range | InvalidArgumentError | {{function_node __wrapped__GatherV2…}} indices[0] = 5 is not in [0, 2)
 index_range | RuntimeError | index 5 is out of bounds for dimension 1 with size 2
 is_none | AttributeError | 'NoneType' object has no attribute 'shape'
@@ -136,16 +147,23 @@ label_shape | RuntimeError | 0D or 1D target tensor expected, multi-target not s
 label_shape | ValueError | Arguments `target` and `output` must have the same rank
 label_shape | ValueError | For 1D input, 1D target must have size 1, but got target size: 3
 label_shape | ValueError | Using a target size (torch.Size([3])) that
+label_type | ValueError | Unknown label type: continuous. Maybe you are trying to fit a classifier
 linear_algebra | LinAlgError ValueError | Singular matrix
 loss_not_scalar | RuntimeError | grad can be implicitly created only for scalar outputs
 loss_not_scalar | TypeError | Gradient only defined for scalar-output functions. Output had shape: (2,).
+main_guard | RuntimeError | … start a new process before the current process has finished its bootstrapping
 missing_values | ValueError | Input X contains NaN.
+module_missing | ImportError | Missing optional dependency 'pyarrow'.  Use pip or conda to install pyarrow.
 module_missing | ModuleNotFoundError ImportError | No module named 'nosuchmodule_x'
 name_missing | NameError | name 'lr' is not defined
 name_missing | UnboundLocalError NameError | cannot access local variable 'x' where it is not associated with a value
 native_library | ImportError | libcudart.so.12: cannot open shared object file: No such file or directory
+native_library | ImportError | numpy.core.multiarray failed to import
+native_library | ValueError | numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header
 no_gpu | MisconfigurationException | No supported gpu backend found!
 no_gpu | NotImplementedError RuntimeError | Could not run 'aten::empty' with arguments from the 'MPS' backend.
+no_gpu | RuntimeError | Cannot access accelerator device when none is available.
+no_gpu | RuntimeError | Cannot get CUDA generator without ATen_CUDA library.
 no_gpu | RuntimeError | Found no NVIDIA driver on your system. Please
 no_gpu | RuntimeError | Unknown backend: 'gpu' requested, but no
 no_gradient | RuntimeError | element 0 of tensors does not require grad and does not have a grad_fn
@@ -162,6 +180,8 @@ not_a_number | ValueError | Expected parameter loc (Tensor of shape (1,)) of dis
 not_a_number | ValueError | tensor([nan, nan])
 not_contiguous | RuntimeError | view size is not compatible with input tensor's
 not_implemented | NotImplementedError RuntimeError |
+not_implemented | TypeError | Can't instantiate abstract class C with abstract method f
+not_ready | AttributeError | cannot assign module before Module.__init__() call
 not_ready | NotFittedError ValueError AttributeError | This LinearRegression instance is not fitted
 not_ready | ValueError | You must call `compile()` before using the model.
 not_scalar | RuntimeError | Boolean value of Tensor with more than one value is ambiguous
@@ -171,14 +191,22 @@ number_range | OverflowError ArithmeticError | math range error
 number_range | ValueError | math domain error
 one_class | ValueError | This solver needs samples of at least 2 classes
 one_sample | ValueError | Expected more than 1 value per channel when training, got input size
+out_of_time | OperationalError DatabaseError | database is locked
+out_of_time | RuntimeError | DataLoader timed out after 1 seconds
 out_of_time | TimeoutError OSError | waiting for lock
 pickled_array | ValueError | Object arrays cannot be loaded when allow_pickle=False
 pickled_array | ValueError | This file contains pickled (object) data. … using the `allow_pickle=` keyword argument
 port_in_use | OSError | [Errno 98] Address already in use
 read_only | OSError | [Errno 30] Read-only file system: '/x'
+read_only_value | AttributeError | property 'a' of 'C' object has no setter
+read_only_value | FrozenInstanceError AttributeError | cannot assign to field 'a'
+read_only_value | ValueError | assignment destination is read-only
 recursion | RecursionError RuntimeError | maximum recursion depth exceeded
 second_backward | RuntimeError | Trying to backward through the graph a second time (or directly access
+shape | AxisError ValueError IndexError | axis 1 is out of bounds for array of dimension 1
 shape | IndexError LookupError | Dimension out of range (expected to be in range of [-1, 0], but got 2)
+shape | IndexError LookupError | The shape of the mask [2] at index 0 does not match the shape of the indexed tensor [3]
+shape | IndexError LookupError | boolean index did not match indexed array along axis 0; size of axis is 3
 shape | InvalidArgumentError | {{function_node __wrapped__MatMul…}} Matrix size-incompatible: In[0]: [2,3], In[1]: [2,3]
 shape | RuntimeError | Calculated padded input size per channel: (4 x 4). … Kernel size can't be greater than actual
 shape | RuntimeError | Given groups=1, weight of size [4, 3, 3,
@@ -190,10 +218,13 @@ shape | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
 shape | RuntimeError | stack expects each tensor to be equal size,
 shape | TypeError | dot_general requires contracting dimensions to have the same shape,
+shape | ValueError | All arrays must be of the same length
 shape | ValueError | Data cardinality is ambiguous. Make sure
 shape | ValueError | Expected 2D array, got 1D array instead:
 shape | ValueError | Found input variables with inconsistent numbers of samples: [2, 1]
 shape | ValueError | Input 0 with name 'None' of layer 'dense' is incompatible with
+shape | ValueError | Length of values (3) does not match length of index (2)
+shape | ValueError | X has 2 features, but LinearRegression is expecting 1 features as input.
 shape | ValueError | all the input array dimensions except for the concatenation axis must match exactly,
 shape | ValueError | cannot reshape array of size 6 into shape (4,2)
 shape | ValueError | expected sequence of length 2 at dim 1 (got 1)
@@ -201,7 +232,9 @@ shape | ValueError | matmul: Input operand 1 has a mismatch in its core dimensio
 shape | ValueError | operands could not be broadcast together with shapes (2,3) (2,4)
 shared_memory | RuntimeError | DataLoader worker (pid 7) is killed by signal: Bus error. … insufficient shared memory
 state_dict | RuntimeError | Error(s) in loading state_dict for Net:
+state_dict | TypeError | Expected state_dict to be dict-like, got <class 'list'>.
 state_dict | ValueError | loaded state dict contains a parameter group that doesn't match
+stored_class | AttributeError | Can't get attribute 'Net' on <module '__main__' (built-in)>
 syntax | SyntaxError | invalid syntax (<string>, line 1)
 to_numpy | RuntimeError | Can't call numpy() on Tensor that requires grad.
 too_many_files | OSError | [Errno 24] Too many open files
@@ -214,14 +247,14 @@ value_type | TypeError | 'int' object is not subscriptable
 value_type | TypeError | can only concatenate str (not "int") to str
 value_type | TypeError | unhashable type: 'list'
 value_type | ValueError | too many dimensions 'str'
-weights_only | UnpicklingError PickleError | Weights only load failed. T … Unsupported global: GLOBAL
 weights_only | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 149
+weights_only | UnpicklingError PickleError | Weights only load failed. T … Unsupported global: GLOBAL
 worker_lost | BrokenProcessPool BrokenExecutor | A process in the process pool was terminated abruptly
 """
 """Code | class and its bases | what it said. Real messages of Python, NumPy, pandas, PyTorch, Keras, JAX and others."""
 CAUSES: Final = {
-    Cause.YOUR_DATA: "bad_data bad_value download file_missing missing_values no_permission not_a_file one_class"
-    " read_only",
+    Cause.YOUR_DATA: "bad_data bad_value download file_exists file_missing missing_values no_permission not_a_file"
+    " one_class read_only",
     Cause.RESOURCES: "disk_full gpu_library gpu_memory host_memory shared_memory too_many_files too_many_processes",
     Cause.HARDWARE: "disk_broken gpu_lost",
     Cause.EVICTED: "data_worker",
@@ -269,6 +302,22 @@ def test_traceback_adds_to_the_message(source: str, code: str) -> None:
         raise AssertionError("nothing was raised")
 
 
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("is killed by signal: Segmentation fault.", "data_worker_crashed"),
+        ("is killed by signal: Bus error. It is possible that dataloader's workers are out of", "shared_memory"),
+        ("is killed by signal: Killed.", "data_worker"),
+        ("exited unexpectedly with exit code 3. Details are lost", "data_worker_crashed"),
+    ],
+)
+def test_end_of_a_data_worker_is_read_from_its_cause(end: str, code: str) -> None:
+    text = f"RuntimeError: DataLoader worker (pid 7) {end}\n\nThe above exception was the direct cause of"
+    message = "DataLoader worker (pid(s) 7) exited unexpectedly"
+
+    assert diagnosis.from_exception(["RuntimeError"], message, where=None, traceback=text).code == code
+
+
 def test_line_announcing_the_cause_is_shown_with_the_next() -> None:
     def what(message: str) -> str:
         return diagnosis.from_exception(["ValueError", "Exception"], message, where=None, traceback="").what
@@ -293,6 +342,7 @@ def test_unknown_values_and_types_have_advice_too() -> None:
     ("name", "message"),
     [
         ("RuntimeError", "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+        ("AcceleratorError", "CUDA error: CUDA driver version is insufficient for CUDA runtime version"),
         ("AssertionError", "Torch not compiled with CUDA enabled"),
         ("RuntimeError", "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."),
     ],

@@ -305,6 +305,19 @@ def test_leaver_reports_a_death_before_the_boundary() -> None:
     assert strays(again, peers, (0,)) == (), "it has the state until the others are together"
 
 
+def test_leaver_is_released_only_after_the_others_have_switched() -> None:
+    """2 died, so 0 continues without 1, which is to leave but may be the only learner that has the state."""
+    told, peers = told_to_leave(7)
+    peers |= {1: replace(peers[1], is_stranded=True), 2: Peer(is_alive=False)}
+    under_way = advance(told, peers, (0,))
+    assert under_way.members == (0,)
+
+    assert released(under_way, peers) == ()
+
+    peers[0] = replace(peers[0], membership_epoch=under_way.membership_epoch)
+    assert released(advance(under_way, peers, (0,)), peers) == (1,)
+
+
 @pytest.mark.parametrize("at", [None, 7])
 def test_group_that_one_member_missed_is_rebuilt(at: int | None) -> None:
     """No learner died: a connection was lost during the rendezvous, or their store was."""

@@ -3,99 +3,31 @@
 from __future__ import annotations
 
 import dis
-import linecache
 import re
 import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from jupyter_dlaas.failures.cell_map import CellMap
 from jupyter_dlaas.failures.diagnosis import from_exception
 from jupyter_dlaas.wire.protocol import Cause, Failure, Where
 
-__all__ = ["CellMap", "arguments_text", "class_names", "failure_of", "in_cells"]
+__all__ = ["arguments_text", "class_names", "failure_of", "in_cells"]
 
 _OURS: Final = str(Path(__file__).parent.parent.parent)
 _LONGEST: Final = 20_000
-_AROUND: Final = 3
 _ARGUMENT_MAX: Final = 500
+_CAUSES_MAX: Final = 10
 _ARGUMENTS_MAX: Final = 4
 _NUMBER_MAX: Final = 10**100
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED: Final = "The program raises this error itself in this line: check the condition that leads to it."
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    first: int
-    last: int
-    label: str
-    line: int
-    """The line of the cell that corresponds to `first`."""
-
-
-class CellMap:
-    """The mapping from lines of train.py to lines of cells."""
-
-    def __init__(self, script: Path, cells: Mapping[str, str]) -> None:
-        self.script = str(script)
-        found = []
-        for lines, place in cells.items():
-            range_ = re.fullmatch(r"(\d+)(?:-(\d+))?", lines)
-            if range_ is None:
-                continue
-            label, _, line = place.rpartition(":")
-            if not line.isdigit():
-                label, line = place, "1"
-            found.append(Cell(int(range_[1]), int(range_[2] or range_[1]), label, int(line)))
-        self._cells = sorted(found, key=lambda cell: cell.first)
-
-    def find(self, line: int) -> Cell | None:
-        """Return the cell that a line of train.py came from; None if there is none."""
-        return next((cell for cell in self._cells if cell.first <= line <= cell.last), None)
-
-    def where(self, path: str, line: int, function: str | None) -> Where:
-        """Return a location for the user, with the source lines around it."""
-        cell = self.find(line) if path == self.script else None
-        first, last = max(1, line - _AROUND), line + _AROUND
-        label, shift = Path(path).name, 0
-        if cell is not None:
-            first, last = max(first, cell.first), min(last, cell.last)
-            label, shift = cell.label, cell.line - cell.first
-        lines = [linecache.getline(path, number) for number in range(first, last + 1)]
-        while lines and not lines[-1]:
-            lines.pop()
-        source = _dedent([text.rstrip("\n") for text in lines])
-        name = None if function in (None, "<module>") else function
-        return Where(label=label, line=line + shift, function=name, first_line=first + shift, source=tuple(source))
-
-    def place(self, path: str, line: int, function: str) -> str:
-        """Return a short description of a location for the user."""
-        cell = self.find(line) if path == self.script else None
-        label, line = (cell.label, line - cell.first + cell.line) if cell is not None else (Path(path).name, line)
-        return f"{label}, line {line}" + ("" if function == "<module>" else f", in {function}")
-
-    def rewrite(self, text: str) -> str:
-        """Return a traceback's text with cells in place of train.py's lines."""
-
-        def said(match: re.Match[str]) -> str:
-            cell = self.find(int(match[1]))
-            if cell is None:
-                return f"{match[0]}"
-            return f"{cell.label}, line {int(match[1]) - cell.first + cell.line}"
-
-        return re.sub(rf'File "{re.escape(self.script)}", line (\d+)', said, text)
-
-
-def _dedent(lines: list[str]) -> list[str]:
-    """Return the lines without common indentation: the training cell stands under an `if` in train.py."""
-    widths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
-    width = min(widths, default=0)
-    return [line[width:] for line in lines]
 
 
 def _is_ours(path: str) -> bool:
@@ -138,13 +70,34 @@ def failure_of(
     names, message = class_names(first), _message(first)
     failure = from_exception(names, message, where=where, traceback=trace, is_alone=is_alone, has_gpus=has_gpus)
     if type(first) is KeyboardInterrupt and _is_raised(first):  # not from a signal: retrying cannot help
-        failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice="See the line and the log.")
+        failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice=_RAISED)
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
     elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
         failure = replace(failure, advice=_RAISED)
+    if failure.code == "your_code":
+        with suppress(Exception):  # the methods of a cause may fail in any way
+            failure = _caused(failure, first, cells, own_folder, has_gpus=has_gpus)
     if first is not error:
         more = f" and {others} more" if others else ""
         failure = replace(failure, what=f"{failure.what} ({class_names(error)[0]}{more})")
+    return failure
+
+
+def _caused(failure: Failure, error: BaseException, cells: CellMap, own_folder: Path, *, has_gpus: bool) -> Failure:
+    """Return the failure with cause, advice and place of the known error that this one was raised from, if any."""
+    for _ in range(_CAUSES_MAX):
+        cause = error.__cause__
+        if not isinstance(cause, Exception) or _is_remote(cause):
+            break
+        error, text = cause, in_cells(cause, cells)
+        found = from_exception(
+            class_names(error), _message(error), where=None, traceback=text, is_alone=True, has_gpus=has_gpus
+        )
+        if found.code != "your_code":
+            is_own = any(path == cells.script or path.startswith(str(own_folder)) for path, _, _ in _frames(error))
+            where = _where(error, cells, own_folder) if is_own else failure.where
+            what = f"{failure.what} (caused by {found.what})"
+            return replace(failure, cause=found.cause, code=found.code, advice=found.advice, what=what, where=where)
     return failure
 
 
@@ -189,10 +142,15 @@ def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | No
 def _worker_traceback(error: BaseException) -> str:
     """Return the traceback text of a worker process in which the error arose (DataLoader or pool); otherwise ""."""
     cause = error.__cause__
-    if cause is not None and class_names(cause)[0] in ("RemoteTraceback", "_RemoteTraceback"):
+    if cause is not None and _is_remote(cause):
         return _text(cause)
     text = _text(error)
     return text if _IN_WORKER.match(text) else ""
+
+
+def _is_remote(error: BaseException) -> bool:
+    """Return whether an exception only holds the traceback text of another process."""
+    return class_names(error)[0] in ("RemoteTraceback", "_RemoteTraceback")
 
 
 def _message(error: BaseException) -> str:

@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from jupyter_dlaas.failures.cell_map import CellMap
 from jupyter_dlaas.failures.diagnosis import from_exception
-from jupyter_dlaas.learner.environment.tracebacks import CellMap, arguments_text, class_names, failure_of, in_cells
+from jupyter_dlaas.learner.environment.tracebacks import arguments_text, class_names, failure_of, in_cells
 from jupyter_dlaas.wire.codec import clean
 from jupyter_dlaas.wire.protocol import Cause, Failure, Where
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from jupyter_dlaas.learner.environment.tracebacks import CellMap
+from jupyter_dlaas.failures.cell_map import CellMap
 
 __all__ = ["SHOW", "with_last_values"]
 

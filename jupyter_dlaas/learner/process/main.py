@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jupyter_dlaas.failures.cell_map import CellMap
 from jupyter_dlaas.failures.diagnosis import from_exit
 from jupyter_dlaas.failures.failure_table import NO_WORD
 from jupyter_dlaas.jobdir.atomic_files import FULL, write_whole
@@ -27,7 +28,6 @@ from jupyter_dlaas.learner import autolog
 from jupyter_dlaas.learner.control.context import Context, Leave, enter
 from jupyter_dlaas.learner.control.guardian_channel import Control
 from jupyter_dlaas.learner.environment import malloc, seeds
-from jupyter_dlaas.learner.environment.tracebacks import CellMap
 from jupyter_dlaas.learner.log_capture import stdout_reader
 from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude
 from jupyter_dlaas.learner.process.source_links import link_originals

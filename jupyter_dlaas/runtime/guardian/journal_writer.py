@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.failures.cell_map import CellMap
+from jupyter_dlaas.failures.crash_location import CRASHES, crash_location
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.jobdir.checkpoint_manifest import manifests
 from jupyter_dlaas.jobdir.journal_file import Journal
 from jupyter_dlaas.jobdir.journal_replay import JournalState, replay
+from jupyter_dlaas.jobdir.layout import learner_folder
+from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.guardian.exit_status import Result, how_it_ended, read_result
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Profile, Slow
@@ -43,7 +49,7 @@ from jupyter_dlaas.wire.journal import (
     WantedSeen,
 )
 from jupyter_dlaas.wire.learner_messages import LearnerState, Throughput
-from jupyter_dlaas.wire.protocol import Failure, Note
+from jupyter_dlaas.wire.protocol import Failure, Note, Where
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 from jupyter_dlaas.wire.step_range import Range
 
@@ -51,6 +57,8 @@ __all__ = ["JournalWriter"]
 
 _REPORTS_MAX: Final = 50
 """Maximum number of notes per job."""
+_CRASH_BYTES_MAX: Final = 1 << 16
+"""Bytes at the end of a log in which the stack of a crash is searched."""
 
 
 class JournalWriter:
@@ -116,6 +124,8 @@ class JournalWriter:
         """Record a learner's last checkpoints and steps, and its end. Return its failure unless it was asked to end."""
         result = read_result(self._job_dir, one.member)
         code, number, failure = how_it_ended(one, result)
+        if failure is not None and one.failure is None and number in CRASHES:
+            failure = replace(failure, where=self._crash_location(one.member, number))
         failure = failure and self._explained(failure)
         self.checkpoints()
         if one.rank == 0:
@@ -132,6 +142,17 @@ class JournalWriter:
             )
         )
         return failure
+
+    def _crash_location(self, member: int, number: int) -> Where | None:
+        """Return the user's line in which a learner crashed, if its log shows it."""
+        with suppress(OSError), (learner_folder(self._job_dir, member) / LOG).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _CRASH_BYTES_MAX))
+            text = log.read().decode("utf-8", "replace")
+            spec = (read_json(self._job_dir / "spec.json") or {}).get("spec")
+            cells = spec.get("cells") if isinstance(spec, dict) else None
+            mapped = CellMap(self._job_dir / "train.py", cells if isinstance(cells, dict) else {})
+            return crash_location(text, number, mapped, str(self._job_dir / "files"))
+        return None
 
     def _last_progress_s(self) -> float | None:
         """Return the uptime at the last step that a killed learner reported."""

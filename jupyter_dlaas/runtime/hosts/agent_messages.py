@@ -83,6 +83,10 @@ class LearnerState:
     not_started: str | None = None
     """Reason why it could not be started."""
     is_permanent: bool = False
+    program: str | None = None
+    """Interpreter that could not be executed."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its order that a new guardian needs."""
     has_ended: bool = False
     code: int | None = None
     signal: int | None = None

@@ -197,9 +197,7 @@ def _rehearse() -> None:
         decode(type(record), encode(record))
     launch.torch_is_used(None, "import this")
     launch.guardian_environment({"A": "b"}, "", "")
-    launch.learner_environment(
-        {}, job="", job_dir="", generation=0, members=wanted.members, rank=0, store=None, package_dir=""
-    )
+    launch.learner_environment({}, job="", generation=0, members=wanted.members, rank=0, store=None)
     marked(str(spec.name))
     Watch().close()
     openblas()

@@ -60,7 +60,7 @@ describe('what check says in the dialog', () => {
     const [first, , third] = show(CHECKED);
 
     expect(third.textContent).toContain(
-      'Trains: calls fit; takes along 1 statement of [1]; 2 are not needed.'
+      'Trains: calls fit; needs 1 statement of [1]; 2 are left out.'
     );
     expect(within(third).getByRole('alert').textContent).toBe('cell [3], line 1, reads y. Define y above.');
     expect(first.textContent).toContain('all write a.pt.');
