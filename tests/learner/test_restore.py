@@ -508,7 +508,7 @@ def test_an_optimiser_is_brought_back_with_its_classs_own_attributes(kind: Calla
     lr_scheduler.ConstantLR(optimizer)  # replaces `step` of the object
 
     def closure() -> torch.Tensor:
-        loss = loaded["model"](torch.ones(1, 2)).square().sum()
+        loss: torch.Tensor = loaded["model"](torch.ones(1, 2)).square().sum()
         loss.backward()
         return loss
 

@@ -307,9 +307,9 @@ def test_leaver_reports_a_death_before_the_boundary() -> None:
 
 def test_leaver_is_released_only_after_the_others_have_switched() -> None:
     """2 died, so 0 continues without 1, which is to leave but may be the only learner that has the state."""
-    told, peers = told_to_leave(7)
+    ordered, peers = ordered_to_leave(7)
     peers |= {1: replace(peers[1], is_stranded=True), 2: Peer(is_alive=False)}
-    under_way = advance(told, peers, (0,))
+    under_way = advance(ordered, peers, (0,))
     assert under_way.members == (0,)
 
     assert released(under_way, peers) == ()

@@ -199,8 +199,8 @@ class Agent:
     def _start(self, order: StartOrder, now: float) -> None:
         if order.number <= self._state.started or self._host.processes():
             return  # repeated
-        told = {name: order.environment[name] for name in _REPORTED if name in order.environment}
-        self._state = LearnerState(host=self._state.host, started=order.number, environment=told)
+        reported = {name: order.environment[name] for name in _REPORTED if name in order.environment}
+        self._state = LearnerState(host=self._state.host, started=order.number, environment=reported)
         self._heard_s, self._activity_at = now, now + QUIET_S
         # Peers reach this machine where the guardian does; its host name may not resolve.
         address = self._link.own_address
