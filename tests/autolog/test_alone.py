@@ -144,14 +144,14 @@ def told(job: Job) -> list[Any]:
         [
             (PLAIN, "run.batches gives each a part of the data", 2),
             (PLAIN, "run.batches gives each a part of the data", 1),
-            (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 2),
-            (UNPREPARED, "Put in model, opt = run.prepare(model, opt)", 1),
-            (own_steps(), "Let run.prepare and run.batches share it", 2),
-            (own_steps(), "Let run.prepare and run.batches share it", 1),
+            (UNPREPARED, "Add model, opt = run.prepare(model, opt)", 2),
+            (UNPREPARED, "Add model, opt = run.prepare(model, opt)", 1),
+            (own_steps(), "Share the work with run.prepare and run.batches", 2),
+            (own_steps(), "Share the work with run.prepare and run.batches", 1),
             (OWN_LOOP, "each trains on all of the data", 2),
             (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 2),
             (LIGHTNING.format(more=""), 'Trainer(strategy="ddp", devices=', 1),
-            (BOOSTED, "XGBoost trains alone", 1),
+            (BOOSTED, "XGBoost trains in a single process", 1),
         ]
     ),
     ids=[

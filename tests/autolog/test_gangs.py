@@ -66,7 +66,7 @@ def test_keras_on_several_learners_reports_no_gain(job: Build, backend: str) -> 
     one.run(learners=1)
     reach(one, "1-5")
     (told,) = one.facts(FactKind.ALONE)
-    assert "Keras' fit trains alone" in (told.why or ""), "before it grows"
+    assert "Keras' fit trains in a single process" in (told.why or ""), "before it grows"
     one.run(learners=2)
     go_on(one, "1-5", "stop")
     reach(one, "1-10")

@@ -18,7 +18,7 @@ def test_gpus_are_asked_for_and_become_learners() -> None:
     ("spec", "gpus", "says"),
     [
         (SPEC, 10, "takes 2 to 8. Submit it with --gpus 2:10"),
-        (SPEC, 3, "take 2 each"),
+        (SPEC, 3, "each learner takes 2"),
         (JobSpec(), 2, "takes exactly 1. Submit it with --gpus 1:2"),
         (JobSpec(learners_max=2, elastic=Elastic.OFF), 2, "--elastic off"),
         (SPEC, 2.5, "whole number"),

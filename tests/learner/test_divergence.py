@@ -172,4 +172,4 @@ def test_parameters_that_are_not_averaged_are_reported(job: Build) -> None:
     one = ended(job, source.replace("run.rank", "0"))
 
     assert one.closed() == "completed", one.report()
-    assert one.log().count("SGD trains parameters that run.prepare was not given") == 1
+    assert one.log().count("SGD trains parameters that were not passed to run.prepare") == 1

@@ -40,7 +40,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-SAID = "[The optimiser moves no weight of model: it was made over another model than the one that is trained."
+SAID = "[The optimiser updates no weight of model: it was created for another model than the trained one."
 
 
 def test_an_optimiser_over_another_model_is_reported_while_it_trains(capsys: pytest.CaptureFixture[str]) -> None:

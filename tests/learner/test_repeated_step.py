@@ -124,7 +124,7 @@ def test_double_counting_before_the_backward_pass_is_reported(monkeypatch: pytes
 
     assert meter.inner.tensor.tolist() == [2.0, 2.0]
     assert [one.partition(" may count")[0] for one in program.reports] == [
-        "Step 5 is made again, as a learner was lost in it: `meter.inner.tensor`"
+        "Step 5 is repeated, because a learner was lost in it: `meter.inner.tensor`"
     ]
 
 

@@ -312,8 +312,8 @@ def test_unrestorable_value_is_reported_and_others_restored(job: Build) -> None:
     assert one.closed() == "completed"
     assert one.wait(FactKind.COMPLETED).results == ("good",)
     assert result(one, "good") == [1]
-    assert "[bad could not be brought back: a lock cannot be stored" in one.log()
-    assert "[none could not be brought back: the job defines no such name]" in one.log()
+    assert "[bad could not be returned: a lock cannot be stored" in one.log()
+    assert "[none could not be returned: the job defines no such name]" in one.log()
 
 
 def test_a_notebooks_habits_do_not_end_a_job(job: Build) -> None:

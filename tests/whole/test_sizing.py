@@ -142,7 +142,9 @@ def test_independent_learners_stay_at_one_until_a_user_scales(site: Build, elast
     here = site(slots=2)
     source = program(apart=0.02).replace("model, opt = run.prepare(model, opt)", "")
     job = here.submit(source, name="apart", gpus="1:2", elastic=elastic)
-    until(lambda: [note for note in here.job(job.id).view.notes if "train apart" in note.text], "it is reported")
+    until(
+        lambda: [note for note in here.job(job.id).view.notes if "train independently" in note.text], "it is reported"
+    )
     settled(here, job, 1)
 
     view = here.job(job.id).view

@@ -156,7 +156,7 @@ class Batches(Numbered):
             seed_all(derive(run.seed, run.step, "loop"))
             return importlib.import_module("jupyter_dlaas.learner.exact.exact_step").Parts(share.shards, parts)
         if share.batch is None:
-            raise BadData("run.batches: none of this learner's first samples can be read; the log says why")
+            raise BadData("run.batches: none of this learner's first samples can be read; the reasons are in the log")
         return placed(share.batch, self._device)
 
     def _undo(self, samples: int) -> None:

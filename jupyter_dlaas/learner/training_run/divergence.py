@@ -27,8 +27,8 @@ __all__ = ["LearnersDiverged", "at_end", "check", "goes_on", "left_at", "report_
 _LEAVES: Final = frozenset({"POP_TOP", "POP_ITER", "END_FOR"})
 """The instructions by which a frame discards a loop's iterator when no exception is raised."""
 _INSTEAD: Final = (
-    'Let all learners decide on one number, the mean that run.log returns: run.log(reduce="mean", loss=loss)["loss"]; '
-    "or take one learner: --gpus 1."
+    "Base the decision on a number that is equal in all learners, such as the mean that run.log returns: "
+    'run.log(reduce="mean", loss=loss)["loss"]. Or use one learner: --gpus 1.'
 )
 
 
@@ -51,15 +51,15 @@ def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[s
         where, when = at[left[0]], f"in epoch {epoch}, step {steps[left[0]]} of the job"
         return f"{_who(left)} left the loop over run.batches{where} {when}; the others continued."
     if ended:
-        return f"{_who(ended)} ended epoch {epoch} before the others, who are at step {step} of the job."
+        return f"{_who(ended)} ended epoch {epoch} before the others, which are at step {step} of the job."
     if min(steps) != last:
         return (
             f"{_who(ahead)} continued to step {last} of the job without a backward pass in step {min(steps)} "
-            f"(epoch {epoch}): a `continue` or an `if` that not all learners take."
+            f"(epoch {epoch}): only some learners take a `continue` or an `if`."
         )
     return (
-        f"In step {step} (epoch {epoch}) some learners went backward through all of a model, others through a part. "
-        'Type run.prepare(…, ddp={"find_unused_parameters": True}).'
+        f"In step {step} (epoch {epoch}), the backward pass of some learners covered a whole model, that of others a "
+        'part. Use run.prepare(…, ddp={"find_unused_parameters": True}).'
     )
 
 

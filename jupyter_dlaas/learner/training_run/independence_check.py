@@ -46,8 +46,10 @@ def look_at_loop(run: RunState, *, parts: bool) -> None:
     ):
         return
     data = "run.batches gives each a part of the data" if parts else "each trains on all of the data"
-    instead = "Put in model, opt = run.prepare(model, opt), or take" if torch is not None else "Take"
-    look(context, f"Several learners of this program train apart: {data}, {_KEPT}. {instead} one learner: --gpus 1.")
+    instead = "Add model, opt = run.prepare(model, opt), or use" if torch is not None else "Use"
+    look(
+        context, f"The learners of this program train independently: {data}, {_KEPT}. {instead} one learner: --gpus 1."
+    )
 
 
 def look_at_steps() -> None:
@@ -62,8 +64,8 @@ def look_at_steps() -> None:
     programs = _programs(context.job_dir)
     goes_back = any("backward" in words.methods for words in programs)
     if goes_back and all(words.names.isdisjoint(_ROLES) for words in programs):
-        why = f"Several learners of this program train apart: each trains on all of the data, {_KEPT}."
-        look(context, f"{why} Let run.prepare and run.batches share it, or take one learner: --gpus 1.")
+        why = f"The learners of this program train independently: each trains on all of the data, {_KEPT}."
+        look(context, f"{why} Share the work with run.prepare and run.batches, or use one learner: --gpus 1.")
 
 
 def has_own_loop(context: Context) -> bool:
@@ -107,8 +109,8 @@ def _report(context: Context, why: str, stays: int | None = None) -> None:
 def alone(framework: str, *, instead: str = "") -> str:
     """Describe a framework's loop that supports only one process. `instead`: what trains on several."""
     return (
-        f"{framework} trains alone: each of several learners would train the same on all of the data, {_KEPT}. "
-        f"{instead}Take one learner: --gpus 1."
+        f"{framework} trains in a single process: each of several learners would train on all of the data, {_KEPT}. "
+        f"{instead}Use one learner: --gpus 1."
     )
 
 

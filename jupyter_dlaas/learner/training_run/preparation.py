@@ -80,13 +80,14 @@ def _report_sum(run: RunState, kind: sum_loss.Kind) -> None:
     size = run.world_size
     if kind is sum_loss.Kind.SUM:
         said = (
-            f"The loss adds up over samples, and gradients of {size} learners are averaged: steps are {size} times "
-            'smaller than with one. Type run.prepare(…, loss="sum"), or divide the loss by the number of samples.'
+            f"The loss is a sum over samples, but the gradients of {size} learners are averaged: steps are {size} "
+            'times smaller than with one learner. Use run.prepare(…, loss="sum"), or divide the loss by the number of '
+            "samples."
         )
     else:
         said = (
-            "The loss adds a sum over samples to a mean. Averaged over learners the sum counts less than with one. "
-            'Divide it by the number of samples, or make all parts sums and type run.prepare(…, loss="sum").'
+            "The loss adds a sum over samples to a mean. Averaged over learners, the sum counts less than with one "
+            'learner. Divide it by the number of samples, or make all terms sums and use run.prepare(…, loss="sum").'
         )
     report(LOSS, said)
 
@@ -141,6 +142,6 @@ class _Others:
             return
         report(
             NOT_PREPARED,
-            f"{kind} trains parameters that run.prepare was not given: each learner trains its own, and only rank 0's "
-            "are kept. Give their model and optimiser to run.prepare, too.",
+            f"{kind} trains parameters that were not passed to run.prepare: each learner trains its own, and only rank "
+            "0's are kept. Pass their model and optimiser to run.prepare, too.",
         )

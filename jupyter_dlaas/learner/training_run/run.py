@@ -225,7 +225,7 @@ class Run:
         """
         state = self.internals
         if loss not in ("mean", "sum"):
-            raise NotPreparable(f'run.prepare(loss={loss!r}): a loss is a "mean" over samples, or their "sum"')
+            raise NotPreparable(f'run.prepare: loss must be "mean" or "sum", not {loss!r}')
         state.loss_is_sum = loss == "sum"
         given = [one for one in (*objects, scheduler, scaler) if one is not None]
         for one in given:
@@ -268,7 +268,7 @@ class Run:
         Raises NotExact.
         """
         if self.internals.exact is None:
-            raise DlaasError("run.train_step: ask for exact mode where it begins, run.prepare(model, opt, shards=8)")
+            raise DlaasError("run.train_step requires exact mode: run.prepare(model, opt, shards=8)")
         return self.internals.exact.step(fn, batch, update, self.internals.step)
 
     # -- loops --------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Run:
         if number is None:
             number = state.context.spec.epochs if state.context else None
         if number is None:
-            raise DlaasError("run.epochs: say how many, run.epochs(30) or %%train --epochs 30")
+            raise DlaasError("run.epochs needs the number of epochs: run.epochs(30) or %%train --epochs 30")
         training_loop.begin(state)
         checkpoint_state.begin_loop(state)
         state.meter.epochs = number
@@ -349,7 +349,7 @@ class Run:
         source = source_of(data, batch_size, shuffle=shuffle, drop_last=drop_last, options=options, reading=reading)
         growth = growth_of(batch, source.batch_size, max_batch, rate, warmup_steps)
         if growth is not None and source.groups is not None:
-            raise BadPolicy('run.batches(batch="grow"): a batch sampler decides itself how large its batches are')
+            raise BadPolicy('run.batches(batch="grow"): a batch sampler determines the sizes of its batches itself')
         if state.exact is not None:
             importlib.import_module("jupyter_dlaas.learner.exact.requirements").check_data(
                 source, state.exact.shards, grows=growth is not None
@@ -388,7 +388,7 @@ class Run:
         training_loop.begin(state)
         divergence.check(state)
         if reduce not in (None, "mean"):
-            raise DlaasError(f'run.log(reduce={reduce!r}): there is only reduce="mean"')
+            raise DlaasError(f'run.log: reduce must be "mean" or None, not {reduce!r}')
         found = {name: number_of(name, value) for name, value in metrics.items()}
         if reduce == "mean" and self.world_size > 1:
             training_loop.form_gang(state)

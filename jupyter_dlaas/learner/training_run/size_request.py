@@ -22,5 +22,5 @@ def learners_for(spec: JobSpec, gpus: int) -> int:
         bounds = f"{min(low, max(gpus, 1))}:{max(high, gpus)}"
         raise NotAllowed(f"{said}: this job takes {low} to {high}. Submit it with --gpus {bounds}")
     if gpus % each:
-        raise NotAllowed(f"{said}: its learners take {each} each; ask for a multiple of {each}")
+        raise NotAllowed(f"{said}: each learner takes {each}; request a multiple of {each}")
     return gpus // each

@@ -101,6 +101,6 @@ class RepeatedStep:
         if not self._run.rank:
             report(
                 REPEATED,
-                f"Step {self._step} is made again, as a learner was lost in it: {said} may count it twice. "
-                "Give models, optimisers and schedules to run.prepare, and keep counts in plain values or run.state.",
+                f"Step {self._step} is repeated, because a learner was lost in it: {said} may count it twice. "
+                "Pass models, optimisers and schedules to run.prepare, and keep counters in plain values or run.state.",
             )

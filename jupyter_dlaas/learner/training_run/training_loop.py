@@ -194,6 +194,6 @@ def may_change(run: RunState) -> bool:
 
 def report_bad_sample(run: RunState, one: Bad) -> None:
     """List a sample that could not be read."""
-    print(f"[sample {one.number} cannot be read and is left out: {one.why}]", flush=True)
+    print(f"[sample {one.number} cannot be read and is skipped: {one.why}]", flush=True)
     with (run.output_dir / "bad-samples.txt").open("a", encoding="utf-8") as file:
         print(one.number, one.why.replace("\n", " "), file=file)

@@ -82,8 +82,8 @@ class FirstSteps:
         names = ", ".join(self._context.spec.outputs) or "the prepared model"
         report(
             OPTIMIZER,
-            f"The optimiser moves no weight of {names}: it was made over another model than the one that is trained. "
-            "Make the optimiser after the model, or bring both from the notebook: --push model,opt.",
+            f"The optimiser updates no weight of {names}: it was created for another model than the trained one. "
+            "Create the optimiser after the model, or send both from the notebook: --push model,opt.",
         )
         self._end()
 
