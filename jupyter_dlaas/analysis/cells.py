@@ -29,6 +29,7 @@ FOREIGN = words(
     python3 ruby rust scala script sh shell skip spark sql svg sx system tikz timeit writefile writetemplate"""
 )  # magics over other languages, text, or remote code; other magics are assumed to wrap Python
 JOB_MAGIC = "train"
+RUN_AGAIN = ", run again since"  # ends the label of a failed execution whose cell has run without an error since
 UNREADABLE = (
     SyntaxError,
     ValueError,
@@ -150,13 +151,18 @@ def lines_of(text: str) -> list[str]:
 
 
 def labels(cells: Sequence[ExecutedCell]) -> dict[int, str]:
-    """Return a label for each execution: the number that the page shows now, if the cell is still the same."""
+    """Return a label for each execution: the number that the page shows now, if the cell is still the same.
+
+    A failed execution keeps its own number if the same cell has run without an error since.
+    """
     found: dict[int, str] = {}
     by_id = {cell.cell_id: cell for cell in cells if cell.cell_id is not None}
     by_source = {cell.source: cell for cell in cells}
     for cell in cells:
         newest = by_id.get(cell.cell_id, cell) if cell.cell_id is not None else by_source[cell.source]
-        if newest.source == cell.source:
+        if newest.source == cell.source and cell.raised and not newest.raised:
+            found[cell.count] = f"cell [{cell.count}]{RUN_AGAIN}"
+        elif newest.source == cell.source:
             found[cell.count] = f"cell [{newest.count}]"
         else:
             found[cell.count] = f"cell [{cell.count}], edited since"

@@ -11,7 +11,15 @@ import re
 from collections.abc import Sequence, Set
 from typing import Final
 
-from jupyter_dlaas.analysis.cells import Line, files_run, files_written, labels, statements_of, training_statements
+from jupyter_dlaas.analysis.cells import (
+    RUN_AGAIN,
+    Line,
+    files_run,
+    files_written,
+    labels,
+    statements_of,
+    training_statements,
+)
 from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
 from jupyter_dlaas.analysis.effects import words
 from jupyter_dlaas.analysis.model import (
@@ -210,6 +218,8 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[OmittedStatement, ...]:
         statement = traced.steps[index].statement
         if kind == "magic" and _OWN_MAGIC.match(statement.head):
             continue  # in every notebook, and no news to its author
+        if kind == "raised" and statement.label.endswith(RUN_AGAIN):
+            continue  # the job includes the later run
         option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
         found.append(OmittedStatement(statement.label, statement.line, statement.head, kind, reason, option))
     return tuple(found)

@@ -159,7 +159,7 @@ class JobFollower:
         wanted.streams = _streams().written() if is_new else None
         if self.has_displays:
             wanted.note = uuid4().hex
-            text = f"{', '.join(names)}: will be assigned in this kernel when {job.id} completes."
+            text = f"{', '.join(names)}: will be assigned when {job.id} completes."
             self._show_note(wanted, f"{text} After a kernel restart: %dlaas attach {job.id}", is_first=True)
         self._watch(job, wanted)
 

@@ -181,7 +181,7 @@ describe('interruptions', () => {
     expect(size.line.y).toEqual([2, 0, 1, 1]);
     expect(drawn.marks.map(mark => [mark.text, mark.cause])).toEqual([
       ['2 → 0', 'preempted'],
-      ['0 → 1', 'back']
+      ['0 → 1', 'resumed']
     ]);
   });
 

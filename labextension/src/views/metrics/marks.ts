@@ -86,12 +86,12 @@ function interruptionMarks(
     return [begin];
   }
   const sizes = `0 → ${shownSize(view, after)}`;
-  const back = trans.__('back');
+  const resumed = trans.__('resumed');
   const end = {
     x: place(toS),
     text: sizes,
-    cause: back,
-    description: trans.__('%1, %2, at %3', sizes, back, format.clockWithSeconds(toS))
+    cause: resumed,
+    description: trans.__('%1, %2, at %3', sizes, resumed, format.clockWithSeconds(toS))
   };
   return [begin, end];
 }
