@@ -108,6 +108,10 @@ bench: .make/python
 
 # -------------------------------------------------------------------------------------------------------------- set up
 
+# Forget the stamp files of folders that somebody has deleted.
+$(if $(wildcard .venv/bin/python),,$(shell rm -f .make/venv .make/python))
+$(if $(wildcard labextension/node_modules),,$(shell rm -f .make/node))
+
 # Includes the extension's build tools, so that `make -j 2 .make/python .make/node` installs Python and npm packages in parallel.
 .make/venv: requirements.lock
 	@mkdir -p .make jupyter_dlaas/labextension

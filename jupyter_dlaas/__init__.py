@@ -1,5 +1,8 @@
 """Deep learning as a service in the notebook: `%load_ext jupyter_dlaas`, then `%%train` at the top of a cell.
 
+`%%train?` lists the options of a cell, `%dlaas?` the verbs for jobs and pool. In Python: `submit` starts a script as a
+job, `job` and `jobs` find jobs, `result` loads results, `pool` shows the devices. A training program uses `run`.
+
 Importing this package loads nothing else (PEP 562): neither torch nor widgets nor any part of the server.
 """
 

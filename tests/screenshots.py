@@ -33,11 +33,30 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-torch.manual_seed(0)
 digits = load_digits()
-train_set = torch.utils.data.TensorDataset(torch.tensor(digits.data).float() / 16, torch.tensor(digits.target))
-model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-opt = torch.optim.Adam(model.parameters(), lr=3e-3)"""
+images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+train_set = torch.utils.data.TensorDataset(images[:1792], labels[:1792])  # whole batches: an even loss curve
+x, y = torch.randn(32, 64), torch.randint(0, 11, (32,))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+opt = torch.optim.Adam(model.parameters(), lr=1e-2)"""
+FAILS: Final = """\
+%%train broken
+torch.manual_seed(0)
+y[0] = 10
+loss = nn.functional.cross_entropy(model(x), y)
+loss.backward()"""
+FIRST_JOB: Final = """\
+%%train digits -o model
+for epoch in range(1, 61):
+    opt.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    opt.step()
+    print(f"epoch {epoch}: loss {loss.item():.4f}")"""
+NEW_MODEL: Final = """\
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+opt = torch.optim.Adam(model.parameters(), lr=5e-4)"""
 LOOP: Final = """\
 %%train {name} --gpus {gpus} -o model
 run = dlaas.run()
@@ -48,31 +67,26 @@ for epoch in run.epochs({epochs}):
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         opt.step()
-        {pace}
+        time.sleep(len(x) * 0.0006)  # the data set is tiny: leaves time to watch
     run.log(loss=loss)
     print(f"epoch {{epoch + 1}}: loss {{loss:.4f}}")"""
-FAILS: Final = """\
-%%train broken
-x, y = torch.randn(32, 64), torch.full((32,), 10)
-loss = F.cross_entropy(model(x), y)
-loss.backward()"""
-PACE: Final = "time.sleep(0.02)  # leaves time to look"
 
 
 def cells() -> list[str]:
-    """Return the notebook: each training cell ends in another state."""
+    """Return the notebook: each training cell ends in another state. The first jobs are those of *Get started*."""
     return [
         LOAD,
         SETUP,
         FAILS,
-        LOOP.format(name="completed", gpus="1:2", epochs=12, pace="time.sleep(0.005)"),
-        LOOP.format(name="halted", gpus="1", epochs=400, pace=PACE),
-        LOOP.format(name="digits", gpus="1:2", epochs=400, pace=PACE),
-        LOOP.format(name="waiting", gpus="2", epochs=20, pace=PACE),
+        FIRST_JOB,
+        NEW_MODEL,
+        LOOP.format(name="baseline", gpus="1", epochs=400),
+        LOOP.format(name="elastic", gpus="1:2", epochs=400),
+        LOOP.format(name="larger", gpus="2", epochs=20),
     ]
 
 
-CARDS: Final = {"failed": 2, "completed": 3, "halted": 4, "processing": 5, "queued": 6}
+CARDS: Final = {"failed": 2, "completed": 3, "halted": 5, "processing": 6, "queued": 7}
 """State of a card -> its cell."""
 
 
@@ -89,21 +103,23 @@ def put_in_states(lab: Lab, site: Site) -> None:
     for index in (0, 1):
         lab.run(index)
         lab.ran(index)
-    lab.is_at(started(lab, 2, "broken"), "FAILED")
-    lab.is_at(started(lab, 3, "completed"), "COMPLETED")
-    halted = started(lab, 4, "halted")
+    lab.is_at(started(lab, CARDS["failed"], "broken"), "FAILED")
+    lab.is_at(started(lab, CARDS["completed"], "digits"), "COMPLETED")
+    lab.run(4)
+    lab.ran(4)
+    halted = started(lab, CARDS["halted"], "baseline")
     until(lambda: steps(site, halted) > 100, "it trains", SLOW_S)
     site.job(halted).halt()
     lab.is_at(halted, "HALTED")
-    digits = started(lab, 5, "digits")
-    until(lambda: steps(site, digits) > 300, "it trains", SLOW_S)
-    site.job(digits).scale(1)
-    until(lambda: site.job(digits).view.size.held == 1, "it shrinks", SLOW_S)
-    until(lambda: steps(site, digits) > 500, "it trains", SLOW_S)
-    site.job(digits).scale(2)
-    until(lambda: site.job(digits).view.size.held == 2, "it grows", SLOW_S)
-    until(lambda: steps(site, digits) > 900, "it trains", SLOW_S)
-    lab.is_at(started(lab, 6, "waiting"), "QUEUED")
+    elastic = started(lab, CARDS["processing"], "elastic")
+    until(lambda: steps(site, elastic) > 300, "it trains", SLOW_S)
+    site.job(elastic).scale(1)
+    until(lambda: site.job(elastic).view.size.held == 1, "it shrinks", SLOW_S)
+    until(lambda: steps(site, elastic) > 500, "it trains", SLOW_S)
+    site.job(elastic).scale(2)
+    until(lambda: site.job(elastic).view.size.held == 2, "it grows", SLOW_S)
+    until(lambda: steps(site, elastic) > 900, "it trains", SLOW_S)
+    lab.is_at(started(lab, CARDS["queued"], "larger"), "QUEUED")
 
 
 def steps(site: Site, job: str) -> int:
@@ -116,12 +132,12 @@ def take(lab: Lab, theme: str) -> Iterator[tuple[str, Locator]]:
     for state, index in CARDS.items():
         lab.cell(index).scroll_into_view_if_needed()
         yield f"card-{state}-{theme}", lab.cell(index).locator(".jp-Cell-outputWrapper")
-    lab.cell(5).scroll_into_view_if_needed()
-    yield f"cell-and-card-{theme}", lab.cell(5)
+    lab.cell(CARDS["processing"]).scroll_into_view_if_needed()
+    yield f"cell-and-card-{theme}", lab.cell(CARDS["processing"])
     yield f"panel-{theme}", lab.panel()
     lab.page.evaluate("window.jupyterapp.commands.execute('dlaas:train-notebook').catch(() => {}) && undefined")
     dialog = lab.page.get_by_role("dialog")
-    dialog.get_by_role("button", name="Cancel").wait_for()
+    dialog.get_by_text("Trains:").first.wait_for()  # the result of the check, with which the dialog grows
     yield f"dialog-train-{theme}", dialog.locator(".jp-Dialog-content").first
     dialog.get_by_role("button", name="Cancel").click()
 

@@ -31,6 +31,8 @@ LEAN = (
     "runtime/system",
     "runtime/spawn",
     "runtime/fencing",
+    "runtime/link",
+    "runtime/hosts",
     "runtime/guardian",
     "runtime/zygote",
 )

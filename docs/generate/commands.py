@@ -91,8 +91,8 @@ def train_options() -> str:
 def submit_options() -> str:
     """Render the options of `dlaas.submit`, with the descriptions of the same options on a command line."""
     meanings = {
-        action.dest: action.help or "" for parser in (verbs()["submit"], train_parser()) for action in shown(parser)
-    }
+        action.dest: action.help or "" for parser in (train_parser(), verbs()["submit"]) for action in shown(parser)
+    } | {"wait": "wait until the job has completed"}
     rows = []
     for name, parameter in inspect.signature(jobs.submit).parameters.items():
         if meanings.get(name):
@@ -102,10 +102,7 @@ def submit_options() -> str:
 
 def magic_verbs() -> str:
     """Render the verbs of `%dlaas`."""
-    parsers = verbs()
-    said = {name: parsers[name].description or "" for name in magics.VERBS}
-    said["attach"] = "Show a job's card in this cell, and assign its results"
-    rows = [(code(f"%dlaas {name}"), sentence(said[name])) for name in magics.VERBS]
+    rows = [(code(f"%dlaas {name}"), sentence(magics.SUMMARIES[name])) for name in magics.VERBS]
     return table(("magic", "what it does"), rows)
 
 

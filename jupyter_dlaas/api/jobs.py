@@ -106,16 +106,32 @@ def submit(
 ) -> Job:
     """Submit a script (path) or source text as a job and return the job immediately.
 
-    `submit("train.py", gpus="1:4", priority="high", outputs="model,history")`. `gpus="1:4"`: one to four GPUs, one
-    learner each; `learners` and `gpus_per_learner` count learners instead. `memory` ("8G") and `cpus` are per learner;
-    `max_time`, `hang_after` and `checkpoint_every` are seconds or "2h". `outputs`: variables to return as results.
-    `include`: files to send. `env`: environment variables to add; `secret`: those whose values are masked. `elastic`:
-    "off", "manual" or "auto"; `schedule="epoch 30: 4 gpus"`: sizes by epoch. `spot=True`: use only idle devices.
-    `args`: the script's own arguments. `start_with`: learners at the start, if not as many as are
-    free. For details see `jupyter dlaas submit --help`.
+    Example: `job = dlaas.submit("train.py", gpus="1:4", priority="high", outputs="model,history")`
 
-    With `wait=True`, wait until the job has completed. Raises Invalid, which names the option, and JobFailed if the
-    job does not complete.
+    Size: `gpus="1:4"` requests one to four GPUs, one learner each; `learners` and `gpus_per_learner` count learners
+    instead. `cpus` and `memory` ("8G") are per learner. `gpu_kind`: a text that the GPU's name must contain.
+    `placement`: "pack" or "spread". `start_with`: learners at the start, if not as many as are free.
+
+    Resizing: `elastic` is "off", "manual" (by your requests) or "auto" (by measured speed, such as
+    "auto:efficiency=0.2"). `schedule="epoch 30: 4 gpus"` sets sizes by epoch.
+
+    Scheduling: `priority` is "low", "normal", "high" or a number, `queue` the queue that accounts for the devices.
+    `spot=True`: use only idle devices. `epochs`: the number of epochs, for estimates. `max_time`: halt the job with a
+    checkpoint after this much training time. Times are seconds or texts such as "2h".
+
+    Failures: `retries` limits the restarts after failures that may be transient. `hang_after`: end a learner that
+    makes no progress for this long. `checkpoint_every`: time between checkpoints.
+
+    Program: `name` is the job's name (default: the script's), `args` the script's arguments, `directory` its working
+    directory, `interpreter` its Python (default: the current ones). `include`: files to send. `env`: environment
+    variables to add; `secret`: names of variables whose values are masked. `framework`: "torch", "jax" or "tensorflow"
+    (default: detected from the imports).
+
+    Output: `outputs` names the variables to return as results. `metric`: a regular expression that reads a metric from
+    printed lines. `autolog=False`: no other metrics than these and those of `run.log`.
+
+    With `wait=True`, wait until the job has completed. `client` is the connection to the pool (default: this user's).
+    Raises Invalid, which names the option, and JobFailed if the job does not complete.
     """
     prepared = prepare(
         source,

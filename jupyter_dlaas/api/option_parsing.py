@@ -33,6 +33,7 @@ __all__ = [
     "framework_of",
     "interpreter",
     "job_name",
+    "list_with_space",
     "memory_bytes",
     "names",
     "on_off",
@@ -53,6 +54,8 @@ _BYTES: Final[Mapping[str, int]] = {
     **{letter + tail: 1024**n for n, letter in enumerate("KMGTP", 1) for tail in ("", "i", "iB")},
     **{letter + "B": 1000**n for n, letter in enumerate("KMGTP", 1)},
 }
+_LIST_OPTIONS: Final = frozenset({"-o", "--outputs", "--push", "--with-cell", "--secret"})
+"""Options whose value is a list, separated by commas."""
 _FRAMEWORKS: Final[Mapping[str, str]] = {
     "torch": "torch",
     "pytorch_lightning": "torch",
@@ -246,18 +249,49 @@ def on_off(text: bool | str, *, option: str) -> bool:
     raise Invalid(f"{option}: {text!r} must be on or off")
 
 
-def unknown_argument(word: str, options: Iterable[str], *, help_command: str, before: str = "") -> str:
+def unknown_argument(word: str, options: Iterable[str], *, help_command: str, words: Sequence[str] = ()) -> str:
     """Format the error about an unknown argument, with the closest option or the command that lists all options.
 
-    `before`: the argument in front of it. A list such as `-o model, history` reaches the parser as two arguments.
+    `words`: all arguments. In `-o model history` the unknown one belongs to the list before it.
     """
-    if before.endswith(",") and not word.startswith("-"):
-        return f"unexpected argument: {word}. Remove the space after the comma: {before}{word}"
+    for option, value, after in zip(words, words[1:], words[2:], strict=False):
+        if after == word and option in _LIST_OPTIONS and not word.startswith("-"):
+            return f"unexpected argument: {word}. Separate the entries of a list by commas: {option} {value},{word}"
     close = difflib.get_close_matches(word, [option for option in options if option.startswith("--")], n=1)
     if word.startswith("-") and close:
         return f"unknown option {word}. Did you mean {close[0]}?"
     kind = "unknown option" if word.startswith("-") else "unexpected argument:"
     return f"{kind} {word}. For all options: {help_command}"
+
+
+def list_with_space(words: Sequence[str]) -> str | None:
+    """Return the error about a list that a space divides into several arguments, as in `-o model, history`.
+
+    Otherwise `history` would be taken for another argument, such as the name of the job.
+    """
+    parts = [part for word in words for part in _option_and_value(word)]
+    for at, option in enumerate(parts):
+        if option not in _LIST_OPTIONS or at + 1 == len(parts):
+            continue
+        joined, *rest = parts[at + 1 :]
+        divided = joined
+        for part in rest:
+            if part.startswith("-") or not (joined.endswith(",") or part.startswith(",")):
+                break
+            joined, divided = joined + part, f"{divided} {part}"
+        if joined != divided:
+            return f"{option}: remove the spaces from the list {divided!r}: {option} {joined}"
+    return None
+
+
+def _option_and_value(word: str) -> tuple[str, ...]:
+    """Split `--push=model` and `-omodel` as argparse does."""
+    option, equals, value = word.partition("=")
+    if equals and option in _LIST_OPTIONS:
+        return option, value
+    if re.match(r"-o[^-]", word):
+        return "-o", word[2:]
+    return (word,)
 
 
 def ambiguous_argument(message: str) -> str | None:

@@ -7,7 +7,9 @@ running kernel.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence, Set
+from typing import Final
 
 from jupyter_dlaas.analysis.cells import Line, files_run, files_written, labels, statements_of, training_statements
 from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
@@ -49,6 +51,8 @@ from jupyter_dlaas.capture.slicer import Given
 from jupyter_dlaas.capture.working_dir import with_directories
 
 __all__ = ["capture", "files_run"]
+
+_OWN_MAGIC: Final = re.compile(r"%(re)?load_ext\s+jupyter_dlaas\b|%dlaas\b")
 
 
 @deep_trees()
@@ -134,18 +138,23 @@ def _solve(
     scanned = scan(traced.steps, goal, facts)
     now = facts.random_state if facts is not None else None
     literals: dict[int, str] = {}
+    draws: frozenset[int] = frozenset()
     refused: set[int] = set()  # steps of which other names need the effects: their values cannot replace them
     new: Set[int] = frozenset()
     errors_max: int | None = None
     while True:
-        solved = solve(traced, goal, training, facts, literals)
+        solved = solve(traced, goal, training, facts, literals, draws)
         if errors_max is None:
             errors_max = len(solved.errors)
         elif len(solved.errors) > errors_max:
             refused |= new
             literals = {index: reason for index, reason in literals.items() if index not in new}
-            solved = solve(traced, goal, training, facts, literals)
+            solved = solve(traced, goal, training, facts, literals, draws)
         random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned)
+        if not random.missing <= draws:
+            draws |= random.missing
+            new = frozenset()
+            continue
         verdict = judge(traced.steps, solved, training, facts, scanned, random, refused)
         new = verdict.literals.keys() - literals.keys()
         if not new:
@@ -199,6 +208,8 @@ def _left_out(traced: Trace, solved: Solved) -> tuple[OmittedStatement, ...]:
     for index in sorted(solved.slice.left):
         kind, reason = solved.slice.left[index]
         statement = traced.steps[index].statement
+        if kind == "magic" and _OWN_MAGIC.match(statement.head):
+            continue  # in every notebook, and no news to its author
         option = f"--with-cell {statement.cell}" if kind in {"unneeded", "shown", "saved", "trained", "raised"} else ""
         found.append(OmittedStatement(statement.label, statement.line, statement.head, kind, reason, option))
     return tuple(found)

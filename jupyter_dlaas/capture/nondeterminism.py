@@ -81,6 +81,7 @@ class Scan:
     draws: Mapping[int, tuple[Draw, ...]]  # step -> its draws; steps without draws are absent
     loaders: frozenset[str]  # variables that are PyTorch data loaders: iteration draws a number
     names: Mapping[str, str]  # `np` -> "numpy", `split` -> "sklearn.model_selection.train_test_split"
+    own_packages: frozenset[str] = frozenset()  # top-level names of the user's own modules
 
     def dotted(self, node: ast.expr) -> str:
         """Return the full name of a library's function; "" for everything else."""
@@ -101,7 +102,8 @@ def scan(steps: Sequence[Step], goal: int, facts: KernelFacts | None) -> Scan:
             draws[index] = found
     types = {name: fact.type_name for name, fact in facts.names.items()} if facts is not None else {}
     loaders = frozenset(name for name, kind in types.items() if kind.endswith(".DataLoader"))
-    return Scan(draws, loaders, scanner.names)
+    own = frozenset(module.name.partition(".")[0] for module in (facts.own_modules if facts is not None else ()))
+    return Scan(draws, loaders, scanner.names, own)
 
 
 class _Scanner:

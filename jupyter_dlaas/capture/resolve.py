@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -39,12 +39,15 @@ def solve(
     training: TrainingCell,
     facts: KernelFacts | None,
     unsteady: Mapping[int, str] | None = None,
+    draws: Set[int] = frozenset(),
 ) -> Solved:
     """Find what the training cell (the steps from `goal` on) needs, and report what cannot be provided.
 
     `unsteady`: steps that would give another value than before, with the reason; the kernel's value replaces them.
+    `draws`: steps to keep for the random numbers that they draw.
     """
     solver = _Solver(trace, goal, training, facts)
+    solver.plan = replace(solver.plan, draws=frozenset(draws))
     if unsteady:
         solver.plan = replace(solver.plan, poison=unsteady)
     return solver.solve()

@@ -2,7 +2,8 @@
 
 A job that omits a drawing statement (a look at a batch, another model's training) would continue with other numbers,
 and so would a job of a notebook without a seed. The kernel records the random state before each cell. If the program
-reaches a cell that drew there with another state, it restores the recorded one.
+reaches a cell that drew there with another state, it restores the recorded one. Within a cell, the program must contain
+the statements that draw before a kept one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ _ALL: Final = frozenset({"", *LIBRARIES})
 """All random streams; "" if it is unknown which."""
 
 
+_WEIGHTS: Final = ("torch.nn.", "torchvision.", "keras.", "tensorflow.", "transformers.", "fastai.", "lightning.")
+"""Libraries whose calls may create layers with random initial weights."""
+
+
 @dataclass(frozen=True, slots=True)
 class Restore:
     """Restoration, before this step, of the random state from before this cell."""
@@ -52,6 +57,8 @@ class Streams:
     restores: list[Restore] = field(default_factory=list)  # in the program's order
     uses_new_numbers: bool = False  # the training uses new random numbers: the notebook sets no seed
     seeded: set[str] = field(default_factory=set)  # streams that the notebook has seeded
+    missing: frozenset[int] = frozenset()
+    """Omitted steps that may have drawn from a stream before a kept step of their cell did: they must be kept, too."""
     elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
     """Kept steps at which some library's stream certainly differs from the notebook's, and the libraries."""
 
@@ -84,6 +91,8 @@ def follow(
             found.restores.append(Restore(runs[0], at, text))
             off -= state.keys()
             surely -= state.keys()
+        if text is not None and drew & state.keys():
+            found.missing |= _drawn_before(indexes, runs, steps, seeding, scan)
         for i in indexes:
             libraries = seeding.of(steps[i]) if i in runs else frozenset()
             if libraries and seeding.is_steady(steps[i]):
@@ -104,6 +113,35 @@ def follow(
         found.restores.append(Restore(goal, count, now))
     found.uses_new_numbers = bool(found.restores) and not seeded
     return found
+
+
+def _drawn_before(
+    indexes: Sequence[int], kept: Collection[int], steps: Sequence[Step], seeding: _Seeding, scan: Scan
+) -> frozenset[int]:
+    """Return the omitted steps of a cell that may draw before a kept one. Trainings are too long to run for that."""
+    missing: set[int] = set()
+    before: set[int] = set()
+    for i in indexes:
+        step = steps[i]
+        if i not in kept:
+            if step.statement.ran == "yes" and not (step.trains or step.fits) and _may_advance(step, i, scan):
+                before.add(i)
+        elif seeding.of(step) >= _ALL and seeding.is_steady(step):
+            before.clear()
+        elif before and _may_advance(step, i, scan):
+            missing |= before
+    return frozenset(missing)
+
+
+def _may_advance(step: Step, index: int, scan: Scan) -> bool:
+    """Return whether a step may advance a random stream: a known draw, initial weights, an own function or a method."""
+    if any(draw.kind is Kind.STREAM for draw in scan.draws.get(index, ())) or _iterates(step, scan.loaders):
+        return True
+    node = step.statement.node
+    if node is None or isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
+        return False
+    names = {scan.dotted(part.func) for part in ast.walk(node) if isinstance(part, ast.Call) and not _is_quiet(part)}
+    return any(not name or name.startswith(_WEIGHTS) or name.partition(".")[0] in scan.own_packages for name in names)
 
 
 def _parts(text: str | None) -> Mapping[str, Any]:

@@ -61,6 +61,7 @@ class Plan:
     outputs: tuple[str, ...] = ()
     given: tuple[Given, ...] = ()
     with_cells: frozenset[int] = frozenset()
+    draws: frozenset[int] = frozenset()  # steps that run for the random numbers they draw before a kept step
     poison: Mapping[int, str] = field(default_factory=dict)  # steps that cannot run again, with the reason
     stars: bool = False
     goal_trains: frozenset[str] = frozenset()  # names that the training cell trains
@@ -137,7 +138,7 @@ class _Pass:
         self.imported: set[str] = set()  # texts of imports that are kept for their names
         self.wants_gradients = False  # a kept step uses gradients of an earlier one
         # no given values, no requested cells: names alone decide
-        self.is_simple = not plan.given and not plan.with_cells and not plan.poison
+        self.is_simple = not plan.given and not plan.with_cells and not plan.poison and not plan.draws
         # a result includes its job's changes; later changes by the notebook are repeated
         self.given_at = {n: given.index for given in plan.given if given.kind != "result" for n in given.names}
 
@@ -258,6 +259,9 @@ class _Pass:
             return
         if statement.cell in plan.with_cells and statement.ran != "no":
             self.keep(index, f"--with-cell {statement.cell}")
+            return
+        if index in plan.draws and not self._why_blocked(index, step):
+            self.keep(index, "draws random numbers before a kept statement")
             return
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
             self.leave(index, "raised", f"{statement.label} raised an error at or before this line")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -118,6 +117,9 @@ class _VerbParser(argparse.ArgumentParser):
     """Parser of one verb. Reports unknown arguments itself, so that the usage of this verb is shown."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        divided = option_parsing.list_with_space(args or ())
+        if divided is not None and "--outputs" in self._option_string_actions:
+            self.error(divided)
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(
@@ -125,7 +127,7 @@ class _VerbParser(argparse.ArgumentParser):
                     unknown[0],
                     self._option_string_actions,
                     help_command=f"{self.prog} --help",
-                    before=_before(unknown[0], args or ()),
+                    words=args or (),
                 )
             )
         return found, unknown
@@ -161,12 +163,6 @@ class _TopParser(argparse.ArgumentParser):
             hint = f"Did you mean {close[0]}?" if close else "For all verbs: jupyter dlaas --help"
             message = f"unknown verb: {unknown[1]}. {hint}"
         super().error(message)
-
-
-def _before(word: str, args: Sequence[str]) -> str:
-    """Return the argument in front of `word`; "" if there is none."""
-    at = args.index(word) if word in args else 0
-    return args[at - 1] if at else ""
 
 
 def build() -> argparse.ArgumentParser:
@@ -288,7 +284,7 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="8G", help="memory per learner")
     add("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text")
     add("--priority", default="normal", metavar="low|normal|high|INT", help="higher priorities start first")
-    add("--queue", default="default", help="queue that accounts for the job's devices (default: default)")
+    add("--queue", default="default", help="queue whose share the job's devices count against (default: default)")
     add(
         "--spot",
         action="store_true",

@@ -94,14 +94,13 @@ def from_exit(code: int | None, signal: int | None, *, out_of_memory: bool = Fal
     return Failure(cause=_UNSEEN.cause, code=_UNSEEN.code, what=_UNSEEN.what or "", advice=_UNSEEN.advice)
 
 
-def not_started(error: OSError, *, is_permanent: bool) -> Failure:
-    """Return the failure of a learner that the system did not start. `is_permanent`: its interpreter is the cause."""
-    why = error.strerror or str(error)
-    if is_permanent:
+def not_started(why: str, program: str | None = None) -> Failure:
+    """Return the failure of a learner that the system did not start. `program`: interpreter that is the cause."""
+    if program is not None:
         return Failure(
             cause=Cause.PLATFORM,
             code="no_program",
-            what=f"the interpreter {error.filename} could not be started: {why}",
+            what=f"the interpreter {program} could not be started: {why}",
             advice="Restore that Python environment, then retry the job: `jupyter dlaas retry JOB`. "
             "To use another one, submit the job from there.",
         )

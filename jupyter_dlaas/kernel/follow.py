@@ -160,7 +160,7 @@ class JobFollower:
         if self.has_displays:
             wanted.note = uuid4().hex
             text = f"{', '.join(names)}: will be assigned in this kernel when {job.id} completes."
-            self._show_note(wanted, f"{text} Later: %dlaas attach {job.id}", is_first=True)
+            self._show_note(wanted, f"{text} After a kernel restart: %dlaas attach {job.id}", is_first=True)
         self._watch(job, wanted)
 
     def results(self) -> dict[str, ResultRef]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 from weakref import WeakKeyDictionary
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api.jobs import Job, JobFailed
@@ -42,21 +42,37 @@ NAME: Final = "dlaas"
 _OUTSIDE: Final = frozenset({"submit", "check", "engine", "serve"})
 """Verbs that only a terminal offers: in a notebook, `%%train` submits and checks."""
 VERBS: Final = tuple(name for name in parser.VERBS if name not in _OUTSIDE)
+SUMMARIES: Final = {name: parser.VERBS[name].summary for name in VERBS} | {
+    "attach": "Show a job's card in this cell, and assign its results"
+}
+"""What each verb does in a notebook."""
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
 """Verbs that print text of the user's program, which is shown unchanged."""
 _OF_JOB: Final = frozenset(name for name in VERBS if parser.VERBS[name].of_job)
 
 
+def _verbs_text() -> str:
+    """Return the verbs of `%dlaas` in the groups of the command line's help."""
+    width = max(map(len, VERBS)) + 2
+    lines = []
+    for title, verbs in parser.GROUPS.items():
+        own = [verb for verb in verbs if verb.name in VERBS]
+        if own:
+            lines += [f"{title}:", *(f"  {verb.name:{width}}{SUMMARIES[verb.name]}" for verb in own), ""]
+    return "\n".join([*lines, "Options of a verb, with an example: %dlaas VERB --help"])
+
+
 def _dlaas_arguments(function: F) -> F:
     """Declare the arguments of `%dlaas` for its help."""
     for one in (
+        kwds(epilog=_verbs_text()),
         argument(
             "rest",
             nargs="*",
             metavar="NAME",
             help="a job's handle (resnet-48), or its name (resnet) for the newest such job",
         ),
-        argument("verb", nargs="?", metavar="VERB", help=" | ".join(VERBS)),
+        argument("verb", nargs="?", metavar="VERB", help="a verb of the list below (default: jobs)"),
     ):
         function = one(function)
     return function
@@ -118,8 +134,8 @@ class DlaasMagics(Magics):
                 return None
             job = jobs.send(prepared)
         self._show_now(job)
-        if parsed.outputs:
-            self.follower.assign_later(job, parsed.outputs, is_new=True)
+        if prepared.submit.spec.outputs:
+            self.follower.assign_later(job, prepared.submit.spec.outputs, is_new=True)
         if parsed.is_waited_for:
             self._wait(job)
         return job
@@ -216,7 +232,7 @@ class DlaasMagics(Magics):
 
     def _attach(self, given: list[str]) -> Job:
         """Show a job here and assign its results: now if it has completed, else when it completes."""
-        if len(given) != 1:
+        if len(given) != 1 or given[0] in ("-h", "--help"):
             raise NotDone("%dlaas attach: requires one job, such as %dlaas attach resnet-48.")
         job = jobs.job(given[0])
         self._show_now(job)

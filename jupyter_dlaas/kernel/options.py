@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, argument_group
+from IPython.core.magic_arguments import argument, argument_group, kwds
 
 from jupyter_dlaas.api import option_parsing
 from jupyter_dlaas.wire.codec import DlaasError, Invalid
@@ -79,7 +79,7 @@ _SIZE: Final = (
 )
 _SCHEDULING: Final = (
     argument("--priority", metavar="low|normal|high|INT", help="higher priorities start first"),
-    argument("--queue", metavar="QUEUE", help="queue that accounts for the job's devices (default: default)"),
+    argument("--queue", metavar="QUEUE", help="queue whose share the job's devices count against (default: default)"),
     argument(
         "--spot",
         action="store_true",
@@ -129,6 +129,13 @@ _SUBMISSION: Final = (
         "--wait", action="store_true", help="follow states and log here; an interrupt detaches, the job keeps running"
     ),
 )
+_EXAMPLES: Final = """\
+Examples:
+  %%train digits                                the cell as a job
+  %%train digits --gpus 1:4 -o model,history    elastic; returns two variables
+  %%train digits --dry-run                      only show what would be sent
+  %%train --suggest                             only show how to make the loop elastic
+For scripts: dlaas.submit?"""
 _UNAVAILABLE: Final[Mapping[str, tuple[str, str]]] = {
     "data": ("NAME=URL", "Load the data in a cell, or send files with --include PATH."),
     "image": ("IMAGE", "Omit it: the job runs in this kernel's own environment."),
@@ -153,18 +160,22 @@ def train_options(function: F) -> F:
         (argument_group("submission"), *_SUBMISSION, *later),
     )
     name = argument("name", nargs="?", help="name of the job (default: the notebook's)")
-    for decorator in reversed([name, *(entry for group in groups for entry in group)]):
+    for decorator in reversed([kwds(epilog=_EXAMPLES), name, *(entry for group in groups for entry in group)]):
         function = decorator(function)
     return function
 
 
 def parse(parser: argparse.ArgumentParser, line: str, *, where: str = "%%train") -> TrainLine:
     """Parse a line. Raises NotSubmitted with one sentence: the error, its place and the fix."""
+    words: list[str] = []
     try:
-        given = vars(parser.parse_args(shlex.split(line)))
-        return _read(given)
+        words = shlex.split(line)
+        divided = option_parsing.list_with_space(words)
+        if divided is not None:
+            raise Invalid(divided)
+        return _read(vars(parser.parse_args(words)))
     except UsageError as error:
-        raise NotSubmitted([f"{where}: {_usage(parser, str(error), line)}"]) from None
+        raise NotSubmitted([f"{where}: {_usage(parser, str(error), words)}"]) from None
     except ValueError as error:  # shlex: unclosed quotes
         raise NotSubmitted([f"{where}: {str(error).lower()}; close or remove the quotes."]) from None
     except DlaasError as error:
@@ -215,7 +226,7 @@ def _number(text: str) -> float:
         raise Invalid(f"cpus: {text!r} is not a number; use 2 or 0.5") from None
 
 
-def _usage(parser: argparse.ArgumentParser, message: str, line: str) -> str:
+def _usage(parser: argparse.ArgumentParser, message: str, words: Sequence[str]) -> str:
     """Format argparse's error, with the closest option."""
     ambiguous = option_parsing.ambiguous_argument(message)
     if ambiguous is not None:
@@ -223,7 +234,6 @@ def _usage(parser: argparse.ArgumentParser, message: str, line: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", message)
     if unknown is None:
         return f"{message}. For all options: %%train?"
-    before = re.search(rf"(\S+)\s+{re.escape(unknown[1])}(?:\s|$)", line)
     return option_parsing.unknown_argument(
-        unknown[1], parser._option_string_actions, help_command="%%train?", before=before[1] if before else ""
+        unknown[1], parser._option_string_actions, help_command="%%train?", words=words
     )

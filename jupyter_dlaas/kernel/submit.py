@@ -22,6 +22,7 @@ from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.kernel.options import NotSubmitted, TrainLine
 from jupyter_dlaas.kernel.recorder import facts_of
+from jupyter_dlaas.objects.object_kinds import generator_of
 from jupyter_dlaas.suggest import advice_text, logging_hint, single_learner
 from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 from jupyter_dlaas.transfer.pushed_objects import Pushed, write_pushed
@@ -123,7 +124,9 @@ def prepared(
                 pushed = write_pushed(Path(folder) / "pushed.bin", objects)
                 if not _binds(made.text) >= set(pushed.main_names):  # names that only pickling revealed
                     made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names))
-            yield Ready(made, _options(cell, line, made, pushed, suggestion))
+            generators = _generators(shell.user_ns, made.text) if line.outputs else ()
+            outputs = tuple(dict.fromkeys((*line.outputs, *generators)))
+            yield Ready(made, {**_options(cell, line, made, pushed, suggestion), "outputs": outputs})
         except DlaasError as error:
             if isinstance(error, NotSubmitted):
                 raise
@@ -142,6 +145,14 @@ def _binds(text: str) -> set[str]:
     return {
         symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
     }
+
+
+def _generators(space: Mapping[str, object], text: str) -> tuple[str, ...]:
+    """Return the notebook's random generators that a program uses.
+
+    They are returned with the results, so that a second run continues to draw, as it does from the global streams.
+    """
+    return tuple(sorted(name for name in _binds(text) & space.keys() if generator_of(space[name]) is not None))
 
 
 def _options(
@@ -167,7 +178,6 @@ def _options(
     return {
         "name": option_parsing.job_name(notebook) if notebook else "train",
         **(single_learner.options(line.options, line.learners_max) if starts_alone else line.options),
-        "outputs": line.outputs,
         "files": files,
         "uploads": uploads,
         "origin": Origin(

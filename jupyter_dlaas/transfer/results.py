@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
-from jupyter_dlaas.objects import code_versions, keras_objects
+from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
 from jupyter_dlaas.transfer import class_definitions, shared_objects
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
@@ -120,7 +120,7 @@ def dump(value: Any) -> bytes:
 
 def _with_header(value: Any, **fields: Any) -> bytes:
     try:
-        content, body = _dump(value, _keras_pickle() if "keras" in sys.modules else pickle)
+        content, body = _dump(value, _pickle_with_state())
     except Exception:  # noqa: BLE001 - its parts may raise anything, such as a function without an importable name
         content, body = _dump(value, _by_value())
     return stored.to_header("result", FORMAT, content=content, **fields) + body
@@ -135,12 +135,18 @@ def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
     return _TORCH, file.getvalue()
 
 
-def _keras_pickle() -> ModuleType:
-    """Return a `pickle` module that stores Keras optimisers and metrics with their state."""
+def _reduce(value: Any) -> Any:
+    """Reduce optimisers and metrics with the state that their own pickling omits."""
+    reduced = torch_optimizers.reduce_state(value)
+    return keras_objects.reduce_state(value) if reduced is NotImplemented else reduced
+
+
+def _pickle_with_state() -> ModuleType:
+    """Return a `pickle` module that stores optimisers and metrics with all their state."""
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
-            return keras_objects.reduce_state(obj)
+            return _reduce(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 
@@ -152,7 +158,7 @@ def _by_value() -> ModuleType:
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
-            return byvalue.reduce(obj) if is_lost else keras_objects.reduce_state(obj)
+            return byvalue.reduce(obj) if is_lost else _reduce(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 

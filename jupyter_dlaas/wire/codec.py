@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import os
 import re
@@ -25,11 +26,14 @@ __all__ = [
     "DlaasError",
     "Invalid",
     "Json",
+    "UnknownKind",
     "clean",
     "decode",
+    "decode_by_kind",
     "decode_float",
     "encode",
     "encode_float",
+    "kind_and_fields",
     "rule",
     "schema",
 ]
@@ -38,6 +42,7 @@ Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 """Any JSON value, for values that are passed through unchecked."""
 
 T = TypeVar("T")
+K = TypeVar("K")
 _MISSING: Final = dataclasses.MISSING
 _BIG: Final = 2**53  # beyond this, JSON numbers lose precision in some readers
 _NAMES: Final[dict[object, str]] = {
@@ -97,6 +102,10 @@ class Invalid(DlaasError):
 
     code = "invalid"
     http_status = 400
+
+
+class UnknownKind(Invalid):
+    """Record of a kind that this version does not know. A newer peer may have sent it."""
 
 
 def rule(
@@ -159,6 +168,35 @@ def decode(kind: type[T], value: object, *, where: str = "", unknown: str = "ref
     by name. Raise Invalid with the path of the field.
     """
     return typing.cast(T, _decode(kind, value, where, {}, unknown))
+
+
+_from_json: Final = json.JSONDecoder().decode
+
+
+def kind_and_fields(text: bytes, kinds: Mapping[str, K], *, tag: str, where: str) -> tuple[K, dict[str, Any]]:
+    """Return the entry of `kinds` that the field `tag` of a JSON object names, and all fields of the object.
+
+    `where` begins the message of an error. Raise UnknownKind or Invalid.
+    """
+    try:
+        fields = _from_json(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{where}: is not valid JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise Invalid(f"{where}: must be an object, not {type(fields).__name__}")
+    name = fields.get(tag)
+    if not isinstance(name, str) or name not in kinds:
+        raise UnknownKind(f"{where}: unknown kind {_said(name) if isinstance(name, str) else type(name).__name__}")
+    return kinds[name], fields
+
+
+def decode_by_kind(text: bytes, kinds: Mapping[str, type[T]], *, tag: str, where: str) -> T:
+    """Return the record of one line of JSON, whose field `tag` names the kind. Ignore fields that are not known here.
+
+    Raise UnknownKind or Invalid.
+    """
+    kind, fields = kind_and_fields(text, kinds, tag=tag, where=where)
+    return decode(kind, fields, where=str(fields[tag]), unknown="ignore")
 
 
 @functools.cache

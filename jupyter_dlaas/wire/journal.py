@@ -46,6 +46,7 @@ __all__ = [
     "MemberWanted",
     "NoteReported",
     "ResultsStoring",
+    "SeatRefused",
     "SizeRequested",
     "StepsCommitted",
     "StragglerFound",
@@ -150,6 +151,7 @@ class FactKind(StrEnum):
     ALONE = "alone"
     REPORT = "report"
     LOST = "lost"
+    SEAT_REFUSED = "seat_refused"
     STORING = "storing"
     HALTED = "halted"
     COMPLETED = "completed"
@@ -203,6 +205,10 @@ class LearnerUp(_Line):
     pid: int | None = None
     start: int | None = None
     boot: str | None = None
+    node: str | None = None
+    """Machine on which it runs, if the pool names machines."""
+    pod: str | None = None
+    """Pod in which it runs, if it runs in one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,6 +383,24 @@ class GenerationLost(_Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeatRefused(_Line):
+    """The pool could not provide a member's seat: no process of it runs.
+
+    A guardian writes it to the journal, or the pool reports it without a number. It is no failure of the job.
+    """
+
+    kind: ClassVar = FactKind.SEAT_REFUSED
+    generation: int
+    member: int
+    code: str | None = None
+    """Stable code of the cause: "unschedulable", "quota", "device_gone" …"""
+    what: str | None = None
+    """Sentence with the name of the object: "No node fits pod ml/digits-1-m0: Insufficient nvidia.com/gpu."."""
+    advice: str | None = None
+    """Sentence that says what to do; None if waiting is enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsStoring(_Line):
     """User code ended; results are being written."""
 
@@ -439,6 +463,7 @@ Fact = (
     | IndependenceFound
     | NoteReported
     | GenerationLost
+    | SeatRefused
     | ResultsStoring
     | JobHalted
     | JobCompleted

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from jupyter_dlaas.wire.codec import Invalid, Json, clean, decode, encode
+from jupyter_dlaas.wire.codec import Invalid, Json, clean, decode, encode, kind_and_fields
 from jupyter_dlaas.wire.protocol import Failure, Where
 from jupyter_dlaas.wire.step_range import Range
 
@@ -49,7 +49,6 @@ __all__ = [
     "StopAt",
     "SwitchGroup",
     "Throughput",
-    "UnknownKind",
     "guardian_message",
     "learner_message",
     "learner_messages",
@@ -59,10 +58,6 @@ __all__ = [
 T = TypeVar("T")
 _KIND: Final = "t"
 """Name of the field that holds the kind of a message."""
-
-
-class UnknownKind(Invalid):
-    """Message of a kind that this version does not know. Skip it and log it: a newer peer sent it."""
 
 
 def wire(name: str) -> dict[str, str]:
@@ -336,7 +331,6 @@ LEARNER_MESSAGES: Final[tuple[type[LearnerMessage], ...]] = typing.get_args(Lear
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes a new encoder for each call
-_from_json: Final = json.JSONDecoder().decode
 _RECORDS: Final = (Failure, Where, GenerationSteps)
 
 
@@ -404,20 +398,11 @@ def learner_messages(lines: Iterable[bytes], log: Callable[[str], object]) -> li
 
 
 def _decode(line: bytes, kinds: Mapping[str, tuple[type, ...]]) -> object:
-    try:
-        body = _from_json(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"message: is not valid JSON ({error})") from None
-    if not isinstance(body, dict):
-        raise Invalid(f"message: must be an object, not {type(body).__name__}")
-    tag = body.get(_KIND)
-    found = kinds.get(tag) if isinstance(tag, str) else None
-    if found is None:
-        raise UnknownKind(f"message: unknown kind {str(tag)[:60]!r}")
+    found, body = kind_and_fields(line, kinds, tag=_KIND, where="message")
     kind = found[0]
     if len(found) > 1 and body.get("round") is not None:
         kind = found[1]
-    return kind(**_values(kind, body, tag))
+    return kind(**_values(kind, body, body[_KIND]))
 
 
 def _values(kind: type, body: Mapping[str, Any], path: object) -> dict[str, object]:

@@ -15,6 +15,7 @@ from jupyter_dlaas.wire.journal import (
     LearnersLost,
     LineDamaged,
     NoteReported,
+    SeatRefused,
 )
 from jupyter_dlaas.wire.protocol import Failure
 from jupyter_dlaas.wire.secret_masking import Mask
@@ -32,6 +33,9 @@ def masked_fact(fact: Fact, mask: Mask) -> Fact:
         return fact if fact.why is None else replace(fact, why=mask.text(fact.why))
     if isinstance(fact, NoteReported) and fact.note is not None:
         return replace(fact, note=replace(fact.note, text=mask.text(fact.note.text)))
+    if isinstance(fact, SeatRefused):
+        what, advice = (text and mask.text(text) for text in (fact.what, fact.advice))
+        return replace(fact, what=what, advice=advice)
     return fact
 
 

@@ -13,7 +13,9 @@ from enum import StrEnum
 from typing import Final
 
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, rule
+from jupyter_dlaas.wire.learner_view import LearnerView
 from jupyter_dlaas.wire.membership_history import Interruption, Resize
+from jupyter_dlaas.wire.waiting import WaitingReason
 
 __all__ = [
     "PROTOCOL",
@@ -55,6 +57,7 @@ __all__ = [
     "Submit",
     "TooOld",
     "Unavailable",
+    "WaitingReason",
     "Where",
     "is_report",
 ]
@@ -318,18 +321,6 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerView:
-    """Training process. `state`: Starting, Joining, Training, Leaving, Lost, Ended."""
-
-    member: int
-    generation: int
-    rank: int
-    node: str
-    devices: tuple[str, ...]
-    state: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Place in the user's code: a cell (or file), a line, the function, and some lines around it."""
 
@@ -426,6 +417,8 @@ class JobView:
     interruptions: tuple[Interruption, ...] = ()
     queued_s: float = 0.0
     """Seconds that the job spent in the queue before it last got devices."""
+    waiting_for: tuple[WaitingReason, ...] = ()
+    """Reasons why processes of a job that has its devices do not run yet; `reason` sums them up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,6 +61,19 @@ export interface ILearnerView {
   node: string;
   devices: string[];
   state: string;
+  /** The pod in which it runs; empty: in none. */
+  pod?: string;
+}
+
+/** Why a process of a job that has its devices does not run yet. */
+export interface IWaitingReason {
+  /** The learner that waits; null: the guardian, or the whole job. */
+  member: number | null;
+  code: string;
+  object: string;
+  what: string;
+  advice: string;
+  since_s: number | null;
 }
 
 export interface IWhere {
@@ -166,6 +179,7 @@ export interface IJobView {
   interruptions?: IInterruption[];
   /** Time in the queue until the job last got devices. */
   queued_s?: number;
+  waiting_for?: IWaitingReason[];
 }
 
 export interface IDeviceView {
@@ -376,7 +390,7 @@ export interface ICellMessage {
   text: string;
 }
 
-/** A training cell and what it would take along. Cells are counted from 1. */
+/** A training cell and what it needs. Cells are counted from 1. */
 export interface ICheckedCell {
   cell: number;
   id: string | null;

@@ -20,15 +20,15 @@ from tests.core.scheduler_parts import capacity, gang, running
 def backfill_of(free: FreeCapacity, *jobs: GangRequest) -> tuple[Backfill, WaitingQueue]:
     policy, order, timers = Policy(order="shortest"), new_order("shortest"), Timers()
     guard = StarvationGuard(policy, order, timers)
-    queue, running_jobs = WaitingQueue(free, order, guard, timers), RunningSet(tracks_nodes=False)
+    queue, running_jobs = WaitingQueue(free, order, timers), RunningSet(tracks_nodes=False)
     for job in jobs:
         running_jobs.add(job, 0.0)
     return Backfill(free, policy, order, queue, running_jobs, guard), queue
 
 
 def late(request: GangRequest, backfill: Backfill, queue: WaitingQueue) -> None:
-    request.queued_s = -Lateness.LATE * 1e5
-    backfill.add_late(queue.add(request, 0.0), request)
+    request.lateness = Lateness.LATE
+    backfill.add_late(queue.insert(request), request)
 
 
 def test_reservation_starts_when_enough_running_jobs_have_ended() -> None:
@@ -93,7 +93,6 @@ def test_reservation_is_kept_while_jobs_end_as_expected() -> None:
     backfill, queue = backfill_of(free, running(gang(0, 2), free))
     holder = gang(1, 2)
     late(holder, backfill, queue)
-    holder.lateness = Lateness.LATE
 
     first = backfill.reserve(holder, 0.0)
     assert isinstance(first, Reservation)

@@ -58,7 +58,7 @@ def test_auto_job_shrinks_for_a_waiting_job_before_its_start() -> None:
     running = runs(auto(1, (1, 4)), *seats("n1", 4))
     found = plan(pool([node(devices=4)], running, job(2)), 60.0)
 
-    assert found.resizes == (Resized("job-1", seats("n1", 3), "pool", "Makes room: job-2 waits."),)
+    assert found.resizes == (Resized("job-1", seats("n1", 3), "pool", "Makes room for the waiting job job-2."),)
     assert found.starts == ()
 
 

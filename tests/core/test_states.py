@@ -53,6 +53,12 @@ def test_a_halt_is_confirmed_where_the_job_would_start_over() -> None:
     assert lost(replace(plain, state=State.DEPLOYING)) is None, "there is nothing to lose"
 
 
+def test_status_line_of_a_completed_job_is_its_running_time() -> None:
+    over = replace(training(job(), *seats("n1", 1)), state=State.COMPLETED, started_s=10.0, ended_s=14.0)
+
+    assert shown(over).status_line == "ran 4 s"
+
+
 def test_a_halted_job_claims_no_checkpoint_that_it_has_not() -> None:
     plain = replace(training(job(), *seats("n1", 1)), is_plain=True)
     halting, said = apply_request(plain, Event.HALT, by="you", now_s=200.0)

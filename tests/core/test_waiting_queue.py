@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.ordering import new_order
-from dlaas_server.core.scheduling.policy import Policy
-from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
 from dlaas_server.core.scheduling.timers import Timers
 from dlaas_server.core.scheduling.waiting_queue import WaitingQueue
 from tests.core.scheduler_parts import capacity, gang
 
 
 def queue_of(*requests: GangRequest, order: str = "fifo-skip") -> WaitingQueue:
-    policy, timers = Policy(order=order), Timers()
-    queue = WaitingQueue(capacity(4), new_order(order), StarvationGuard(policy, new_order(order), timers), timers)
+    queue = WaitingQueue(capacity(4), new_order(order), Timers())
     for request in requests:
         request.queued_s = request.submitted_s
-        queue.add(request, request.submitted_s)
+        queue.insert(request)
     return queue
 
 
@@ -31,15 +28,15 @@ def test_priority_comes_before_age() -> None:
 def test_equal_requests_form_one_equivalence_class() -> None:
     queue = queue_of(gang(1), gang(2, length_s=9.0), gang(3, 2), gang(4, queue="other"))
 
-    assert [alike.head and alike.head.number for alike in queue.classes()] == [1, 3, 4]
+    assert [alike.head and alike.head.number for alike in queue.classes.values()] == [1, 3, 4]
 
 
 def test_shorter_job_becomes_the_head_of_a_blocked_class() -> None:
-    queue = queue_of(gang(1, length_s=1e6), order="shortest")
+    queue = queue_of(gang(1, rank=2), order="shortest")
     alike = queue.class_of(gang(2))
     alike.is_blocked, queue.is_open = True, False
 
-    queue.add(gang(2, length_s=10.0), 2.0)
+    queue.insert(gang(2, rank=1))
 
     assert (alike.head and alike.head.number, alike.is_blocked, queue.is_open) == (2, False, True)
 
@@ -56,8 +53,9 @@ def test_withdrawn_head_is_replaced_by_the_next_job() -> None:
 def test_moved_job_takes_the_place_of_its_new_rank() -> None:
     first, second = gang(1), gang(2)
     queue = queue_of(first, second, order="las")
-    first.rank = 3
 
-    queue.move(first, 5.0)
+    queue.take_out(first)
+    first.rank = 3
+    queue.insert(first)
 
     assert queue.in_order() == [second, first]

@@ -82,7 +82,7 @@ def text_of(result: Result) -> str:
         same = "identical" if result.identical else f"same within {result.largest_difference:.1g}"
         same += f" ({result.compared} numbers and arrays)"
         same += f", with {result.advice_taken}" if result.advice_taken else ""
-        same += f"; {len(result.unsteady)} others do not repeat" if result.unsteady else ""
+        same += f"; {len(result.unsteady)} do not repeat in another kernel" if result.unsteady else ""
     elif result.same is None and result.repeats is False:
         same = "does not repeat its own numbers"
     elif result.same is None:

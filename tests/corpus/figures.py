@@ -121,7 +121,10 @@ def _walk(value: Any, at: str, depth: int, above: set[int]) -> Iterator[tuple[st
 
 def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> Iterator[tuple[str, Any]]:
     """What a value is made of."""
-    if isinstance(value, dict):
+    if kind.__name__ == "function":  # a closure may count, or hold an average
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        yield from ((f".{name}", cell.cell_contents) for name, cell in cells if name != value.__name__)
+    elif isinstance(value, dict):
         yield from ((f"[{key!r}]", part) for key, part in value.items() if isinstance(key, str | int | float | tuple))
     elif isinstance(value, list | tuple) or name == "deque":
         yield from ((f"[{n}]", part) for n, part in enumerate(value))

@@ -61,10 +61,9 @@ class ForkedKernel:
 
 
 class Nursery:
-    """The processes to fork from, two per framework, started when they are first needed.
+    """The processes to fork from, one per framework and hash seed, started when they are first needed.
 
-    A fork has the hash seed of its parent. The first run of a notebook has another one than those that are held against
-    it: else numbers that hang on the order of a set would seem to repeat.
+    A fork has the hash seed of its parent.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
@@ -74,13 +73,13 @@ class Nursery:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def kernel(
-        self, text: str, directory: Path, environment: dict[str, str], log: Path, *, is_first: bool
+        self, text: str, directory: Path, environment: dict[str, str], log: Path, hash_seed: str
     ) -> ForkedKernel:
         """A kernel for a notebook with this text: it has what that imports."""
         kind = "jax" if "jax" in text else "tensorflow" if "tensorflow" in text else "torch"
-        return ForkedKernel(self._socket(kind, hash_seed="1" if is_first else "2"), directory, environment, log)
+        return ForkedKernel(self._socket(kind, hash_seed), directory, environment, log)
 
-    def _socket(self, kind: str, *, hash_seed: str) -> Path:
+    def _socket(self, kind: str, hash_seed: str) -> Path:
         name = f"{kind}-{hash_seed}"
         path = self._folder / f"{name}.sock"
         with self._lock:

@@ -27,10 +27,18 @@ STEADY: Final = {
 
 
 def variables(site: Path) -> dict[str, str]:
-    """The environment of all kernels of a pool. Each kernel has a hash seed of its own."""
+    """The environment of all kernels of a pool, but for the hash seed."""
     whole = {**environment(site), **STEADY}
     whole.pop("PYTHONHASHSEED", None)
     return whole
+
+
+def hash_seed(*, is_first: bool) -> str:
+    """The notebook's first run has another hash seed than the job's kernel and the run that is compared with it.
+
+    Else numbers that depend on the order of a set would seem to repeat.
+    """
+    return "1" if is_first else "2"
 
 
 class CellRaised(Exception):
@@ -81,16 +89,17 @@ def room(
 ) -> Iterator[Room]:
     """A kernel whose pool is the site's, in the working directory `work`; a fork, where there is a nursery.
 
-    `is_first`: the notebook's first run, which has another hash seed than the others.
+    `is_first`: the notebook's first run (see `hash_seed`).
     """
     log = work.parent / "kernel.log"
     manager: Any = KernelManager(transport="ipc", ip=str(log.with_suffix("")))
     if nursery is None:
         manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         with log.open("wb") as file:
-            manager.start_kernel(cwd=str(work), env=variables(site), stdout=file, stderr=file)
+            whole = {**variables(site), "PYTHONHASHSEED": hash_seed(is_first=is_first)}
+            manager.start_kernel(cwd=str(work), env=whole, stdout=file, stderr=file)
     else:
-        manager = nursery.kernel(text, work, variables(site), log, is_first=is_first)
+        manager = nursery.kernel(text, work, variables(site), log, hash_seed(is_first=is_first))
     kernel = Kernel(manager)
     try:
         yield Room(kernel, work.parent, timeout_s)

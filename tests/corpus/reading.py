@@ -4,7 +4,8 @@ A `.cells` file begins with comment lines: what it is about, and perhaps
 
     # order: 1 3 2 2    the code cells that ran before the training, in this order, instead of all from the top
     # options: …        what stands on the line of `%%train` (where the job's advice is taken)
-    # repeats: no       it seeds nothing, so that it has other numbers each time
+    # repeats: no       it seeds nothing, so that it has other numbers each time; `per hash seed`: it has the same
+                        numbers in two kernels with the same PYTHONHASHSEED only
     # warns: CODE       what `check` must warn of
 
 Then cells follow, each under `# %%`. `# %% train` marks the training cell where another looks like training, too, and
@@ -40,7 +41,8 @@ class Notebook:
     order: tuple[int, ...]
     """The code cells that run before it."""
     options: str = ""
-    repeats: bool = True
+    repeats: str = "yes"
+    """yes, no, or per hash seed."""
     warns: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ def read(path: Path, cell: int | None = None) -> Notebook:
         training=training,
         order=order,
         options=said.get("options", ""),
-        repeats=said.get("repeats", "yes") != "no",
+        repeats=said.get("repeats", "yes"),
         warns=tuple(said.get("warns", "").split()),
         files=files,
     )

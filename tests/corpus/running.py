@@ -48,8 +48,9 @@ class Result:
     error: str = ""
     """Why one of them did not."""
     repeats: bool | None = None
-    """All that is compared is the same when the notebook is run again. False: some numbers are others each time; then
-    `same` is about the rest, and None where nothing of interest is left."""
+    """All that is compared is the same when the notebook is run again with another hash seed. False: some numbers are
+    not. Then `same` is about all numbers if the job has those of the second run, which has the hash seed of the job's
+    kernel; otherwise about the rest, and None where nothing of interest is left."""
     same: bool | None = None
     identical: bool = False
     largest_difference: float = 0.0
@@ -142,12 +143,16 @@ class Runner:
             with _timed(result, "again"):
                 again = self._as_it_is(notebook, names)
             result.unsteady = list(compare(_of(own.figures, names), _of(again.figures, names)).differing)
-            steady -= set(result.unsteady)
-            weights = [path for path in wanted if _name(path) in own.weighty]
-            result.repeats = steady >= {*wanted, *found}
-            if not any(path in steady for path in weights or wanted):
-                steady = set()  # what is left are counts and the like
-            compared = compare(_only(wanted, steady), _only(found, steady))
+            result.repeats = not {*wanted, *found} & set(result.unsteady)
+            like_again = compare(_of(again.figures, [name for name in names if name not in result.not_brought]), found)
+            if like_again.is_same:
+                compared = like_again
+            else:
+                steady -= set(result.unsteady)
+                weights = [path for path in wanted if _name(path) in own.weighty]
+                if not any(path in steady for path in weights or wanted):
+                    steady = set()  # what is left are counts and the like
+                compared = compare(_only(wanted, steady), _only(found, steady))
         self._tell(result, compared)
         advice = {text for code, note in result.notes if code == "earlier_training" for text in _ADVICE.findall(note)}
         if result.same is False and advice and not notebook.options:

@@ -15,6 +15,7 @@ from dlaas_server.core.model.states import Event
 from dlaas_server.pools.config import PoolConfig
 from dlaas_server.rest.routes import ROUTES
 from docs.generate import PARTS, commands, configuration, environment
+from jupyter_dlaas.kernel import magics
 from jupyter_dlaas.kernel.magics import VERBS
 from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.wire.codec import schema
@@ -87,6 +88,12 @@ def test_every_verb_and_option_of_the_command_line_is_listed() -> None:
 
 def test_every_verb_of_the_magic_is_listed() -> None:
     assert first_cells(rendered("magic-verbs")) == [f"%dlaas {verb}" for verb in VERBS]
+
+
+def test_help_of_the_magic_describes_every_verb() -> None:
+    text = magics.DlaasMagics.dlaas.__doc__ or ""
+
+    assert [name for name in VERBS if f"  {name}" not in text or magics.SUMMARIES[name] not in text] == []
 
 
 def test_every_public_name_is_listed() -> None:

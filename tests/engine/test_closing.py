@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dlaas_server.core.lifecycle.reconcile import RETRY_S
 from dlaas_server.core.model.states import Event
-from dlaas_server.engine.lifecycle import DELIVERY_RETRY_S
 from dlaas_server.pools.base import PoolError
 from jupyter_dlaas.wire.journal import Wanted
 from tests.engine.driving import Engine, submit
@@ -84,7 +84,7 @@ def test_a_request_that_cannot_be_delivered_is_tried_again(
         await engine.until(lambda: engine.lifecycle.jobs[job].is_closed)
 
         assert engine.states() == {job: "HALTED" if event is Event.HALT else "CANCELLED"}
-        assert engine.clock.now_s() - asked_s >= 3 * DELIVERY_RETRY_S, "it is not tried again at once"
+        assert engine.clock.now_s() - asked_s >= 3 * RETRY_S, "it is not tried again at once"
         story = [str(one["text"]) for one in await engine.requests.story("ana", job) if one["kind"] == "guardian"]
         assert story == ["A request could not be delivered: the disk is full; it is tried again."]
 

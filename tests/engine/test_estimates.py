@@ -13,7 +13,7 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start, with_time_left
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.wait_messages import waits_with_estimates
 from jupyter_dlaas.wire.protocol import Progress, State
 from tests.core.builders import job, node, pool, seats, training

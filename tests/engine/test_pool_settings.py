@@ -348,7 +348,7 @@ def test_topology_gang_waits_for_one_node_and_relaxes_later(
         gang = await engine.submit(learners=(2, 2))
         await engine.settle()
         assert nodes_of(engine, apart) == ["n1", "n2"]
-        assert "Waits for seats on one node; takes them further apart after 2 min." in view(engine, gang).reason
+        assert "Waits for devices on one node; accepts devices further apart after 2 min." in view(engine, gang).reason
 
         began_s = engine.clock.now_s()
         await engine.until(lambda: engine.is_at(gang, "PROCESSING"))

@@ -32,7 +32,7 @@ def test_job_shrinks_for_a_higher_priority_and_grows_back(tmp_path: Path) -> Non
             assert sizes == [(4, 2, "pool"), (2, 4, "pool")]
             assert kinds.count("placed") == 1
             assert "preempted" not in kinds
-            assert any(f"Makes room: {high} waits." in text for text in texts)
+            assert any(f"Makes room for the waiting job {high}." in text for text in texts)
             assert pool.conflicts == []
         finally:
             await engine.close()

@@ -13,7 +13,7 @@ from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.runtime.hosts.learner_host import HostEvent, Started
 from jupyter_dlaas.runtime.hosts.local_host import LocalHost
 from jupyter_dlaas.runtime.hosts.plain_spawn import plain_spawn
-from tests.hosts.contract import LearnerHostContract, heard, kill_members, of, started, turn, until
+from tests.hosts.contract import LearnerHostContract, ended, heard, kill_members, of, started, turn, until
 
 
 class LocalRig:
@@ -26,8 +26,8 @@ class LocalRig:
         self.ahead_s = 0.0
         self.host = self._host()
 
-    def _host(self, **more: object) -> LocalHost:
-        return LocalHost(self.job_dir, plain_spawn(self.job_dir, os.environ), **more)  # type: ignore[arg-type]
+    def _host(self) -> LocalHost:
+        return LocalHost(self.job_dir, plain_spawn(self.job_dir, os.environ))
 
     def others(self, now: float) -> tuple[dict[int, int], list[float]]:
         return {}, []
@@ -38,7 +38,8 @@ class LocalRig:
     def restart_guardian(self) -> None:
         known = {member: process.identity for member, process in self.host.processes().items()}
         self.host.close()
-        self.host = self._host(known=known)
+        self.host = self._host()
+        self.host.adopt(known, set(known), ())
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ class TestLocalHost(LearnerHostContract):
 def test_a_process_that_is_no_learner_is_dismissed(rig: LocalRig) -> None:
     started(rig)
     stranger = connect(socket.SOCK_STREAM, rig.job_dir / "guardian.sock", timeout_s=10.0)
+    stranger.sendall(b'{"t":"state"}\n')
     turn(rig)
     assert stranger.recv(100) == b'{"t":"leave"}\n'
     assert stranger.recv(100) == b""
@@ -70,6 +72,8 @@ def test_a_learner_that_ended_meanwhile_is_not_adopted(rig: LocalRig) -> None:
     until(rig, lambda: not rig.host.processes(), "its end")
     rig.host.close()
     rig.events.clear()
-    rig.host = rig._host(known=known)
+    rig.host = rig._host()
+    rig.host.adopt(known, {0}, ())
     turn(rig)
     assert of(rig, Started) == []
+    assert ended(rig).code is None

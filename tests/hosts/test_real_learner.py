@@ -46,14 +46,11 @@ def order(rig: RemoteRig, member: int, generation: int, *more: str) -> LearnerOr
     environment = launch.learner_environment(
         base,
         job="test-1",
-        job_dir=str(rig.job_dir),
         generation=generation,
         members=(MemberWanted(member=member, node="here"),),
         rank=0,
         store=None,
-        package_dir=launch.package_folder(),
     )
-    del environment["PYTHONPATH"]
     files = ("spec.json", "train.py", *more)
     return LearnerOrder(member=member, module=LEARNER, environment=environment, files=files)
 

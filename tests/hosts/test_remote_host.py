@@ -211,7 +211,7 @@ def test_lost_agent_is_given_up_only_with_its_host(rig: RemoteRig) -> None:
     rig.agents.pop(0).close()
     until(rig, lambda: of(rig, Unreachable), "the cut")
     assert sorted(rig.host.processes()) == [0]
-    rig.host.give_up(0)
+    rig.host.give_up(0, "its pod was evicted")
     end = ended(rig)
     assert (end.code, end.signal) == (None, None)
 

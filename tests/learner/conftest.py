@@ -38,7 +38,7 @@ if "jupyter_dlaas.runtime.zygote.zygote" in sys.orig_argv:
 
 @pytest.fixture
 def job(plain_job: Build, zygotes: Path) -> Build:
-    """Builds jobs. Those that import torch or a large framework are forks of one process that did."""
+    """Build jobs. Those that import torch or a large framework are forks of one process that did."""
 
     def build(source: str, **options: Any) -> Job:
         if options.get("interpreter", sys.executable) != sys.executable:
@@ -62,7 +62,7 @@ def job(plain_job: Build, zygotes: Path) -> Build:
 
 
 def preloading(zygotes: Path, framework: str, backend: str) -> Path:
-    """A folder for PYTHONPATH, by which zygotes import a framework when they start, and other processes do not."""
+    """Create a folder for PYTHONPATH with which zygotes, and no other processes, import a framework at their start."""
     folder = zygotes / f"{framework}-{backend}"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(_PRELOADING.format(imports=_PRELOADS[framework]))
@@ -80,18 +80,18 @@ def zygotes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def stops(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is told of them comes home from other test processes, too."""
+    """Report the stops of a test, from other test processes, too."""
     yield
     request.node.user_properties += [("stopped", seconds) for seconds in STOPS]
     STOPS.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The longest stops of faulty jobs: printed, never asserted, since a loaded machine lengthens them."""
+    """Print the longest stops of faulty jobs. They are never asserted, since a loaded machine lengthens them."""
     ends = [one for one in terminalreporter.stats.get("", []) if getattr(one, "when", "") == "teardown"]
-    told = [(value, one.nodeid) for one in ends for name, value in one.user_properties if name == "stopped"]
-    if TRIALS > 1 and told:
+    longest = [(value, one.nodeid) for one in ends for name, value in one.user_properties if name == "stopped"]
+    if TRIALS > 1 and longest:
         load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-        terminalreporter.section(f"longest time without a step, by the journals; {len(told)} jobs, load {load}")
-        for seconds, test in sorted(told, reverse=True)[:8]:
+        terminalreporter.section(f"longest time without a step, by the journals; {len(longest)} jobs, load {load}")
+        for seconds, test in sorted(longest, reverse=True)[:8]:
             terminalreporter.line(f"{seconds:7.2f} s  {test.rpartition('::')[2]}")

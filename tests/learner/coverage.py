@@ -18,7 +18,7 @@ __all__ = ["Row", "check", "faults", "rows_of"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one learner began to train in one step of the group of one round."""
+    """Samples that one learner began to train in one step, in the group of one membership epoch."""
 
     start: int
     """The how-manieth start of the gang it was: rounds begin at 0 again at each."""
@@ -44,7 +44,7 @@ def rows_of(folder: Path, starts: Mapping[int, int]) -> list[Row]:
 
 
 def faults(facts: Iterable[Fact], rows: Sequence[Row], samples: Collection[int], epochs: int) -> list[str]:
-    """What is wrong; nothing where each sample was committed exactly once in each epoch."""
+    """Return the faults; none if each sample was committed exactly once in each epoch."""
     found: list[str] = []
     committed: dict[int, int] = {}
     """Per step its epoch."""
@@ -79,7 +79,7 @@ def faults(facts: Iterable[Fact], rows: Sequence[Row], samples: Collection[int],
 
 
 def check(facts: Sequence[Fact], folder: Path, samples: Collection[int], epochs: int) -> None:
-    """Raises AssertionError unless each sample was committed exactly once in each epoch."""
+    """Raise AssertionError unless each sample was committed exactly once in each epoch."""
     starts: dict[int, int] = {}
     start, is_closed = 0, False
     for fact in facts:

@@ -75,29 +75,29 @@ def disturb(job: Job, seed: int, *, changes: int, kills: int) -> list[str]:
     chance = random.Random(seed)
     todo = ["change"] * changes + ["kill"] * kills
     chance.shuffle(todo)
-    members, told = [0], list[str]()
+    members, disturbances = [0], list[str]()
     is_first = True
     job.run(1)
     trains(job, 0)
     for act in todo:
         if act == "change" or len(members) == 1:
             size = chance.choice([one for one in (1, 2, 3, 4) if one != len(members)])
-            members = _change(job, members, size, told)
+            members = _change(job, members, size, disturbances)
         if act == "kill":
             victim = members[0] if is_first else chance.choice(members)
             is_first = False
             job.kill_learner(victim)
             members = [one for one in members if one != victim]
-            told.append(f"kill -9 {victim}")
+            disturbances.append(f"kill -9 {victim}")
             trains(job, members[-1], steps=chance.randint(1, 3), size=len(members))
-    return told
+    return disturbances
 
 
-def _change(job: Job, members: list[int], size: int, told: list[str]) -> list[int]:
+def _change(job: Job, members: list[int], size: int, disturbances: list[str]) -> list[int]:
     kept = members[-size:]  # who is rank 0 leaves first, so that ranks move
     fresh = list(range(job.next_member, job.next_member + size - len(kept)))
     job.resize(*kept, fresh=len(fresh))
-    told.append(f"{len(members)} -> {size}")
+    disturbances.append(f"{len(members)} -> {size}")
     members = kept + fresh
     trains(job, members[-1], steps=2, size=size)
     return members

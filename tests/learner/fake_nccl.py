@@ -1,6 +1,6 @@
 """NOT NCCL: gloo in its place, with its manners. Where there are no GPUs, this is how a gang on them is tried.
 
-As with NCCL, who waits for a lost learner waits for ever, until the group is given up; nothing is told by itself.
+As with NCCL, a learner that waits for a lost one waits until the group is aborted; no error is reported by itself.
 A program that is to be tried with it begins with `INSTALL`.
 """
 

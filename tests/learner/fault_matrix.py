@@ -1,4 +1,4 @@
-"""What the fault tests share: how often, who dies when, and how a job must end.
+"""Parts that the fault tests share: number of trials, injected deaths, and checks of a job's end.
 
 `DLAAS_FAULT_TRIALS=5 python -m pytest --exhaustive tests/learner tests/whole -k "fault or phase"` does each case five
 times and prints the longest time without a step, by the journals' own stamps.
@@ -28,14 +28,14 @@ STOPS: Final[list[float]] = []
 
 
 def warmed(job: Job, zygotes: Path) -> Job:
-    """So that its guardian and learners come from a zygote that is ready."""
+    """Start the job's guardian and learners from a zygote that is ready."""
     job.zygote_dir = zygotes
     warm_up(job, zygotes, "torch")
     return job
 
 
 def faulty_loop(name: str) -> str:
-    """The program of one of `LOOPS`, with `fault` and `die` in each step."""
+    """Return the program of one of `LOOPS`, with `fault` and `die` in each step."""
     hooks = "counter, seen = 0, []\n"
     source = program(LOOPS[name]).replace(hooks, hooks + FAULTS + DEATHS)
     return source.replace("def step(i):\n", "def step(i):\n    fault(); run.internals.is_joining and die('spawn')\n")
@@ -48,18 +48,18 @@ def do(job: Job, member: int, what: str) -> None:
 
 
 def die(job: Job, watcher: int, phase: str, *who: int | str) -> None:
-    """When this learner comes to a phase, these members, or the guardian, are killed."""
+    """Kill these members, or the guardian, when this learner comes to a phase."""
     job.output("part").write_text(" ".join([phase, *map(str, who)]))
     job.output("part").rename(job.output(f"die-{watcher}"))
 
 
 def done(job: Job, watcher: int) -> None:
-    """It happened."""
-    until(lambda: not job.output(f"die-{watcher}").exists(), lambda: f"somebody was killed\n{job.report()}", 20.0)
+    """Wait until the kill that was ordered has happened."""
+    until(lambda: not job.output(f"die-{watcher}").exists(), lambda: f"a process was killed\n{job.report()}", 20.0)
 
 
 def guardian_dies(job: Job, watcher: int, phase: str, change: Callable[[], None], *others: int) -> None:
-    """With these members, when this learner comes to a phase of the change; then the next one is started."""
+    """Kill the guardian, with these members, when this learner comes to a phase of the change. Start the next one."""
     before = process_of(job.facts(FactKind.GUARDIAN_UP)[-1])
     die(job, watcher, phase, "guardian", *others)
     change()
@@ -69,13 +69,13 @@ def guardian_dies(job: Job, watcher: int, phase: str, change: Callable[[], None]
 
 
 def lost(job: Job, count: int = 1) -> list[Any]:
-    """Wait until the others went on without learners."""
+    """Wait until the others continued without lost learners."""
     job.wait(FactKind.REGROUPED, count)
     return job.facts(FactKind.REGROUPED)
 
 
 def longest_stop_s(facts: Sequence[Fact]) -> float:
-    """The longest time without a step: as the learners told it, and from an end to what followed from it."""
+    """Return the longest time without a step: as learners reported it, or from an end to the fact that followed."""
     stops = [stop for fact in facts if (stop := getattr(fact, "idle_s", None)) is not None]
     ended_s: float | None = None
     for fact in facts:
@@ -88,7 +88,7 @@ def longest_stop_s(facts: Sequence[Fact]) -> float:
 
 
 def ends_whole(job: Job, *, survivor: int | None = None, epochs: int, uses_checkpoint: bool = False) -> None:
-    """The survivor trains on, the job ends, each sample was trained once, nothing is left."""
+    """Check that the survivor trains on, the job ends, each sample was trained once, and nothing is left."""
     if survivor is not None:
         trains(job, survivor, steps=2)
     job.output("hurry").touch()

@@ -23,7 +23,7 @@ LOOPS: dict[str, Loop] = {}
 
 
 def shares(epoch: int, rank: int, size: int) -> Iterator[tuple[Batch, float]]:
-    """What a learner gets of each batch of an epoch, and its part of the samples."""
+    """Return what a learner gets of each batch of an epoch, and its part of the samples."""
     for number, count in enumerate(SIZES):
         chance = torch.Generator().manual_seed(10 * epoch + number)
         x = torch.randn(count, 4, generator=chance, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A learner's run in this very process: a program is halted at the head of its loop and goes on from its checkpoint."""
+"""A learner's run in this process: a program is halted at the head of its loop and resumes from its checkpoint."""
 
 from __future__ import annotations
 

@@ -119,14 +119,14 @@ DEATHS = dedent(
     halting.Boundaries._on_message, regrouping.LearnerMembership._enter = hear, go
     """
 ).lstrip()
-"""Somebody is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds "PHASE MEMBER…" or "PHASE
-guardian"; "PHASE stop MEMBER…" stops them. Spawn: it rehearses; build, propose, commit, recover: it is told; switch: it
-enters the new group; entered: it is in it, with the others' state."""
+"""A process is killed when a learner comes to a phase of a change: the file `die-MEMBER` holds "PHASE MEMBER…" or
+"PHASE guardian"; "PHASE stop MEMBER…" stops them. Spawn: it rehearses; build, propose, commit, recover: it hears of it;
+switch: it enters the new group; entered: it is in it, with the others' state."""
 
 # The same, where a learner does in its next step what the file `do-MEMBER` says.
 FAULTY = LIVE.replace("opt.zero_grad()", "fault(); opt.zero_grad()").replace("losses = []\n", "losses = []\n" + FAULTS)
 
-# The same, where somebody is killed when a learner comes to a phase of a change.
+# The same, where a process is killed when a learner comes to a phase of a change.
 PHASES = FAULTY.replace("losses = []\n", "losses = []\n" + DEATHS, 1).replace(
     "fault();", "fault(); run.internals.is_joining and die('spawn');"
 )

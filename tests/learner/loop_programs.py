@@ -70,7 +70,7 @@ def _loop(
     then: str = "",
     seen: str = "counter",
 ) -> str:
-    """A loop over epochs and batches that counts its steps, and keeps in `seen` what it saw in each."""
+    """Return a loop over epochs and batches that counts its steps, and keeps in `seen` what it saw in each."""
     counts = 'counter += 1\nrun.state["steps"] += 1'
     inner = "\n".join(filter(None, ("step(i)", _flat(train), counts, _flat(then), f"seen.append({seen})")))
     outer = f"{prepare}\nfor epoch in run.epochs(EPOCHS):\n    for {each} in {batches}:\n"
@@ -230,7 +230,7 @@ for epoch in run.epochs(EPOCHS):
 
 
 def program(loop: str) -> str:
-    """The whole program of one of `LOOPS`."""
+    """Return the whole program of one of `LOOPS`."""
     end = """
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     result = {"counter": counter, "seen": seen, "steps": run.state["steps"]}

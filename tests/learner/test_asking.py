@@ -1,4 +1,4 @@
-"""What a program may ask for while it runs."""
+"""Requests that a program may make while it runs."""
 
 from __future__ import annotations
 

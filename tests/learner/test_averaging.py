@@ -42,7 +42,7 @@ def batches(run, epoch):
     for batch, run.gang.weight in shares(epoch, run.rank, size):
         run.gate.begin()
         yield batch
-        assert run.gate.end(), "nobody is lost"
+        assert run.gate.end(), "no learner is lost"
         run.gang.hear()
         assert run.gang.diverged is None
     run.gang.watch_passes()
@@ -96,7 +96,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module", params=["live", "like GPUs", "fixed"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two learners has trained, in a gang that may change and in one that never does."""
+    """Return what each of two learners trains, in a gang that may change and in one that never does."""
     folder = tmp_path_factory.mktemp("averaging")
     script = folder / "learners.py"
     script.write_text(textwrap.dedent(_LEARNERS))

@@ -22,7 +22,7 @@ def _model() -> nn.Sequential:
 
 
 def _watched(model: nn.Module, *, settles: bool) -> tuple[DistributedDataParallel, list[int]]:
-    """The model in a group of one, and how large the buckets are whose gradients are there, as they come."""
+    """Return the model in a group of one, and the sizes of its gradient buckets in order of their arrival."""
     seen: list[int] = []
 
     def note(bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -31,7 +31,7 @@ def _watched(model: nn.Module, *, settles: bool) -> tuple[DistributedDataParalle
         future.set_result(bucket.buffer())
         return future
 
-    ddp = DistributedDataParallel(model, process_group=process_group.lonely_group(), forward_sync_buffers=False)
+    ddp = DistributedDataParallel(model, process_group=process_group.single_learner_group(), forward_sync_buffers=False)
     if settles:
         _settle(ddp)
     ddp.register_comm_hook(None, lambda _, bucket: note(bucket))
@@ -108,7 +108,7 @@ def test_buckets_stay_as_they_are_over_changes_of_the_gang() -> None:
     model = gang.wrap(_model(), {})
     (ddp,) = gang._wrappers
     for _ in range(2):
-        gang._put(ddp, process_group.lonely_group())
+        gang._put(ddp, process_group.single_learner_group())
         ddp(torch.ones(4, 32)).square().mean().backward()
 
         assert not ddp.reducer._rebuild_buckets()

@@ -11,7 +11,7 @@ from pathlib import Path
 from jupyter_dlaas.jobdir.atomic_files import bind
 from jupyter_dlaas.learner.control.guardian_channel import _close
 
-_TELLS = """
+_REPORTS = """
 import sys
 from pathlib import Path
 from jupyter_dlaas.learner.control import guardian_channel as control
@@ -26,11 +26,11 @@ sys.stdin.read()
 
 
 def test_unresponsive_guardian_blocks_no_learner_and_is_called_again(tmp_path: Path) -> None:
-    with bind(socket.SOCK_STREAM, tmp_path / "guardian.sock", listen=8) as door:
-        door.settimeout(30.0)
-        learner = subprocess.Popen([sys.executable, "-c", _TELLS, str(tmp_path)], stdin=subprocess.PIPE)
+    with bind(socket.SOCK_STREAM, tmp_path / "guardian.sock", listen=8) as listener:
+        listener.settimeout(30.0)
+        learner = subprocess.Popen([sys.executable, "-c", _REPORTS, str(tmp_path)], stdin=subprocess.PIPE)
         try:
-            with door.accept()[0], door.accept()[0] as again:
+            with listener.accept()[0], listener.accept()[0] as again:
                 again.settimeout(30.0)
                 assert again.recv(1 << 16).startswith(b'{"t":"hello","member":3')
         finally:

@@ -15,7 +15,7 @@ STEPS = 5
 
 
 def history(sizes: list[int], *, learners_lost: int = 0) -> tuple[list[Fact], list[Row]]:
-    """A sound run: epoch after epoch, in gangs of these sizes one after the other; some steps are begun twice."""
+    """Return a sound run: epoch after epoch, in gangs of these sizes in turn; some steps are begun twice."""
     rows: list[Row] = []
     for epoch in range(EPOCHS):
         order = permutation(SAMPLES, epoch)

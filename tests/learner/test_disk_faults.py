@@ -1,4 +1,4 @@
-"""Disks that are full, checkpoints that are damaged: training goes on, and each sample counts once all the same."""
+"""Disks that are full, checkpoints that are damaged: training continues, and each sample still counts once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Build = Callable[..., Job]
 
 @pytest.fixture
 def saving(job: Build) -> Callable[..., Job]:
-    """Builds a job that writes checkpoints, some in each second."""
+    """Build a job that writes checkpoints, some in each second."""
 
     def build(source: str = FAULTY, **options: Any) -> Job:
         return job(source, **(OPTIONS | {"checkpoint_every_s": 0.05} | options))
@@ -33,7 +33,7 @@ def saving(job: Build) -> Callable[..., Job]:
 
 @pytest.fixture
 def on_a_small_disk(tmp_path: Path, zygotes: Path) -> Iterator[Job]:
-    """A job whose folder is on a disk of 8 MB; what its program writes of its own accord is elsewhere."""
+    """Build a job whose folder is on a disk of 8 MB. Files that its program writes itself are elsewhere."""
     disk, elsewhere = tmp_path / "disk", tmp_path / "elsewhere"
     disk.mkdir()
     elsewhere.mkdir()

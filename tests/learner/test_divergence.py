@@ -72,9 +72,9 @@ def test_a_loop_that_an_error_ends_was_not_left(bar: Callable[[Iterator[int]], A
         (
             [(7, Kind.GRADIENTS), (8, Kind.GRADIENTS)],
             ["", ""],
-            "Learner 1 went on to step 8 of the job without a backward",
+            "Learner 1 continued to step 8 of the job without a backward",
         ),
-        ([(50, Kind.GRADIENTS), (49, Kind.GRADIENTS)], ["", ""], "Learner 0 went on to step 50"),
+        ([(50, Kind.GRADIENTS), (49, Kind.GRADIENTS)], ["", ""], "Learner 0 continued to step 50"),
         (
             [(7, Kind.GRADIENTS), (7, Kind.LEFT)],
             ["", " at line 12"],
@@ -97,7 +97,7 @@ def test_report_of_an_early_stop_gives_the_code() -> None:
 
 
 def loops(inner: str = "", outer: str = "") -> str:
-    """A loop that does something in each step, and something at the end of each epoch."""
+    """Return a loop that does something in each step, and something at the end of each epoch."""
     source = program(LOOPS["workers"]).replace(
         "run.batches(Points(), BATCH, num_workers=2)", "run.batches(Points(), BATCH)"
     )
@@ -145,7 +145,7 @@ def test_learners_that_stop_by_the_mean_stop_alike(job: Build) -> None:
 
 OTHER_WAYS = {
     "if run.step == 13 and run.rank == 1: break": "Learner 1 left the loop over run.batches at train.py, line",
-    "if run.step == 13 and run.rank == 0: continue": "Learner 0 went on to step 14 of the job without a backward",
+    "if run.step == 13 and run.rank == 0: continue": "Learner 0 continued to step 14 of the job without a backward",
     "if run.step == 18 and run.rank == 1: continue": "Learner 1 ended epoch 1 before the others",
     "if run.step == 54 and run.rank == 1: break": "Learner 1 left the loop over run.batches at train.py, line",
 }

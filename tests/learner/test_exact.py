@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def epochs(request: pytest.FixtureRequest) -> int:
-    """How long each job trains. A life with twice as many events takes twice as long."""
+    """Return the number of epochs of each job. A run with twice as many events takes twice as long."""
     return 24 if request.config.getoption("exhaustive") else 12
 
 
@@ -47,7 +47,7 @@ SEEDS: list[int | None] = [int(one) for one in os.environ.get("DLAAS_EXACT_SEEDS
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, zygotes: Path, source: str, epochs: int) -> dict[str, Any]:
-    """What one learner trains to which nothing happens."""
+    """Return what one undisturbed learner trains."""
     one = warmed(make_job(tmp_path_factory.mktemp("alone") / "job", source, **OPTIONS), zygotes)
     one.output("hurry").touch()
     one.run(1)
@@ -69,7 +69,7 @@ def assert_same(job: Job, alone: dict[str, Any]) -> None:
 
 
 def assert_lived(job: Job, kills: int) -> None:
-    """Each `kill -9` was seen, and a group without the dead went on: one group where two died in quick succession."""
+    """Each `kill -9` was seen, and a group without the dead continued: one group where two died in quick succession."""
     dead = [fact for fact in job.facts(FactKind.LEARNER_DOWN) if fact.failure is not None]
     groups = [fact for fact in job.facts(FactKind.REGROUPED, FactKind.GENERATION) if fact.live]
     assert len(dead) == kills, job.report()
@@ -93,11 +93,11 @@ def test_any_number_of_learners_trains_the_same_bits(live: Job, alone: dict[str,
 def test_a_random_life_trains_the_same_bits(live: Job, alone: dict[str, Any], given: int | None, epochs: int) -> None:
     seed = random.randrange(10**6) if given is None else given
     print(f"DLAAS_EXACT_SEEDS={seed} is this life again")
-    told = disturb(live, seed, changes=epochs // 3, kills=epochs // 6)
+    disturbances = disturb(live, seed, changes=epochs // 3, kills=epochs // 6)
     live.output("hurry").touch()
 
-    assert live.closed(deadline_s=120.0) == "completed", f"seed {seed}: {told}\n{live.report()}"
-    assert_lived(live, sum(one.startswith("kill") for one in told))
+    assert live.closed(deadline_s=120.0) == "completed", f"seed {seed}: {disturbances}\n{live.report()}"
+    assert_lived(live, sum(one.startswith("kill") for one in disturbances))
     assert_same(live, alone)
     assert not list(live.dir.glob("checkpoints/step-*")), "no checkpoint was needed"
 

@@ -107,7 +107,7 @@ FIRST = 3 + CLASSES.count("\n")
 
 
 def caught(program: str, tmp_path: Path) -> tuple[BaseException, CellMap]:
-    """What a program raises, and where its cells stand."""
+    """Return the exception that a program raises, and the lines of its cells."""
     script = tmp_path / "train.py"
     script.write_text(program)
     try:

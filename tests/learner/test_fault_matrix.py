@@ -1,4 +1,4 @@
-"""How long a job stood still is read from its journal."""
+"""Time without a step, read from a job's journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong in a gang that trains: the others go on, the cause is told, nothing hangs and nothing is left."""
+"""Faults in a gang that trains: the others continue, the cause is reported, nothing hangs and nothing is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stood_still(job: Job, seconds: float) -> bool:
 
 @pytest.fixture
 def faulty(job: Build) -> Callable[..., Job]:
-    """Builds a job in which a learner does what the file `do-MEMBER` says."""
+    """Build a job in which a learner does what the file `do-MEMBER` says."""
 
     def build(source: str = FAULTY, environment: dict[str, str] | None = None, **options: Any) -> Job:
         variables = {"DLAAS_HANG_S": str(HANG_S), **(environment or {})}
@@ -56,7 +56,7 @@ def test_hung_learner_is_killed_and_the_others_continue(faulty: Build, victim: i
     assert (failure.code, failure.cause) == ("hang", Cause.HANG)
     assert f"learner {victim} was ended: it hung" in failure.what
     assert "in fault" in failure.what
-    assert "threading.py" in one.log(victim), "its log tells where it was"
+    assert "threading.py" in one.log(victim), "its log shows where it was"
     ends_whole(one)
 
 
@@ -98,7 +98,7 @@ def test_busy_learner_is_awaited_and_named(faulty: Build, how: str, trial: int) 
     assert found.member == 0
     assert found.why is not None
     assert "train.py, line" in found.why
-    until(lambda: one.facts(FactKind.AWAITED)[-1].member is None, "nobody is waited for any more")
+    until(lambda: one.facts(FactKind.AWAITED)[-1].member is None, "no learner is waited for any more")
     ends_whole(one)
     assert len(one.facts(FactKind.AWAITED)) == 2
     assert not one.facts(FactKind.REGROUPED)
@@ -143,7 +143,7 @@ def test_learners_without_a_guardian_save_and_leave(faulty: Build, trial: int) -
     one.kill_guardian()
 
     until(lambda: not any(map(is_alive, learners)), "the learners are gone", 20.0)
-    assert list(one.dir.glob("checkpoints/step-*")), "there is a checkpoint to go on from"
+    assert list(one.dir.glob("checkpoints/step-*")), "there is a checkpoint to resume from"
     one.start_guardian()
     assert one.wait(FactKind.LOST).step is not None
 

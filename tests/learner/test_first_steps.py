@@ -23,7 +23,7 @@ def _to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checked(**script: Any) -> FirstSteps:
-    """A check in a job that returns all of these names."""
+    """Run a check in a job that returns all of these names."""
     context: Any = SimpleNamespace(spec=SimpleNamespace(outputs=tuple(script)), script=script)
     return FirstSteps(context)
 

@@ -29,7 +29,7 @@ if "device" in sys.argv:
     fake_nccl.install()
 size, out = int(sys.argv[1]), sys.argv[2]
 
-def told(rank, **found):
+def report(rank, **found):
     with open(f"{out}/{rank}.json", "w") as file:
         json.dump(found, file)
 
@@ -70,7 +70,7 @@ def learner(rank, group):
     for few in range(2, size + 1):
         if rank < few:
             found[few] = sums(rank, groups.build_group(("127.0.0.1", port), 10 + few, rank, few), few)
-    told(rank, found=found)
+    report(rank, found=found)
 
 def sums(rank, group, few):
     found = []
@@ -92,7 +92,7 @@ _CUT = """
 def learner(rank, group):
     begin(group, torch.ones(3)).wait()
     if rank == 0:
-        told("alive")  # and stays, and says nothing
+        report("alive")  # and stays, and says nothing
         while not os.path.exists(f"{out}/1.json"):
             time.sleep(0.01)
         return
@@ -110,7 +110,7 @@ def learner(rank, group):
         waits.set()
         begun.wait()
     except RuntimeError as error:
-        told(rank, freed=str(error))
+        report(rank, freed=str(error))
 """
 
 
@@ -125,7 +125,7 @@ def learner(rank, group):
     try:
         begin(group, torch.ones(3)).wait()
     except RuntimeError as error:
-        told(rank, freed=str(error))
+        report(rank, freed=str(error))
 """
 
 
@@ -133,7 +133,7 @@ WAYS = ("network", "memory", "device")
 
 
 def _play(folder: Path, learner: str, size: int, *more: object, ends: int = 0) -> dict[str, Any]:
-    """What each of the learners told."""
+    """Run the learners. Return the report of each."""
     script = folder / "learners.py"
     script.write_text(textwrap.dedent(_HEAD + learner + _TAIL))
     code, errors = run_script(script, [size, folder, *more])
@@ -143,20 +143,20 @@ def _play(folder: Path, learner: str, size: int, *more: object, ends: int = 0) -
 
 @pytest.mark.parametrize("way", WAYS)
 def test_all_reduce_is_right_and_bitwise_equal_for_all(tmp_path: Path, way: str) -> None:
-    told = _play(tmp_path, _SUMS, 4, way)
+    reports = _play(tmp_path, _SUMS, 4, way)
     for size in range(2, 5):
-        found = [told[str(rank)]["found"][str(size)] for rank in range(size)]
+        found = [reports[str(rank)]["found"][str(size)] for rank in range(size)]
         assert len({json.dumps([bits for bits, _ in one]) for one in found}) == 1
         assert all(error <= size for one in found for _, error in one)
 
 
 @pytest.mark.parametrize(("numbers", "way"), covering((n, way) for n in (10, 1_000_000) for way in WAYS))
 def test_cut_frees_a_learner_waiting_for_a_silent_one(tmp_path: Path, numbers: int, way: str) -> None:
-    told = _play(tmp_path, _CUT, 2, numbers, way)
-    assert told["1"]["freed"]
+    reports = _play(tmp_path, _CUT, 2, numbers, way)
+    assert reports["1"]["freed"]
 
 
-@pytest.mark.parametrize("way", ["network", "memory"])  # devices tell nobody
+@pytest.mark.parametrize("way", ["network", "memory"])  # devices do not report it
 def test_a_cut_frees_the_others_too(tmp_path: Path, way: str) -> None:
     assert _play(tmp_path, _CUT_THERE, 2, way)["0"]["freed"]
 
@@ -171,13 +171,13 @@ def learner(rank, group):
     tensor = torch.ones(3)
     groups.Sum(group, tensor).wait()
     hosts = {one.laddr.ip for one in psutil.Process().net_connections("inet") if one.laddr}
-    told(rank, sum=tensor.tolist(), listens=own in hosts)
+    report(rank, sum=tensor.tolist(), listens=own in hosts)
 """
 
 
 def test_gloo_listens_at_the_address_that_the_host_has_named(tmp_path: Path) -> None:
-    told = _play(tmp_path, _ADDRESSES, 2)
-    assert told == {str(rank): {"sum": [2.0] * 3, "listens": True} for rank in range(2)}
+    reports = _play(tmp_path, _ADDRESSES, 2)
+    assert reports == {str(rank): {"sum": [2.0] * 3, "listens": True} for rank in range(2)}
 
 
 _PASSES = """
@@ -202,16 +202,16 @@ def learner(rank, group):
         for one in begun:
             one.wait()
         wrong += sum(bool((one != (number % 32) * sum(range(1, size + 1))).any()) for one in given)
-    told(rank, wrong=wrong, begun=room.begun)
+    report(rank, wrong=wrong, begun=room.begun)
 """
 
 
 @pytest.mark.parametrize("size", each_nth([3, 2], 2))
 def test_passes_through_shared_memory_do_not_write_over_each_other(tmp_path: Path, size: int) -> None:
     """Learners come at any time; passes have any number of sums, and some are broken off."""
-    told = _play(tmp_path, _PASSES, size)
-    assert [one["wrong"] for one in told.values()] == [0] * size
-    assert len({one["begun"] for one in told.values()}) == 1
+    reports = _play(tmp_path, _PASSES, size)
+    assert [one["wrong"] for one in reports.values()] == [0] * size
+    assert len({one["begun"] for one in reports.values()}) == 1
 
 
 _GIVEN = """
@@ -228,13 +228,13 @@ def learner(rank, group):
         total = torch.ones(300)
         room.add_up(total).wait()
         found.append(torch.equal(tensor, whole) and float(total.sum()) == 300 * size)
-    told(rank, found=found)
+    report(rank, found=found)
 """
 
 
 def test_shared_memory_transfers_tensors_of_any_size(tmp_path: Path) -> None:
-    told = _play(tmp_path, _GIVEN, 3)
-    assert [one["found"] for one in told.values()] == [[True] * 9] * 3
+    reports = _play(tmp_path, _GIVEN, 3)
+    assert [one["found"] for one in reports.values()] == [[True] * 9] * 3
 
 
 _KILLED = """
@@ -249,14 +249,14 @@ def learner(rank, group):
         while True:
             room.add_up(torch.ones(3)).wait()
     except RuntimeError as error:
-        told(rank, freed=str(error))
+        report(rank, freed=str(error))
 """
 
 
 def test_all_reduce_with_a_killed_peer_is_freed(tmp_path: Path) -> None:
-    told = _play(tmp_path, _KILLED, 3, ends=9)
-    assert set(told) == {"0", "2"}
-    assert "learner 1" in told["0"]["freed"]  # an error of its connection, or its end: whichever came first
+    reports = _play(tmp_path, _KILLED, 3, ends=9)
+    assert set(reports) == {"0", "2"}
+    assert "learner 1" in reports["0"]["freed"]  # an error of its connection, or its end: whichever came first
 
 
 _APART = """
@@ -275,14 +275,14 @@ else:
 def learner(rank, group):
     tensor = torch.ones(3)
     groups.Sum(group, tensor).wait()
-    told(rank, has_room=groups.room_of(group) is not None, sum=tensor.tolist())
+    report(rank, has_room=groups.room_of(group) is not None, sum=tensor.tolist())
 """
 
 
 @pytest.mark.parametrize("why", ["boot", "refused"])
 def test_without_shared_memory_all_use_the_network(tmp_path: Path, why: str) -> None:
-    told = _play(tmp_path, _APART, 3, why)
-    assert list(told.values()) == [{"has_room": False, "sum": [3.0] * 3}] * 3
+    reports = _play(tmp_path, _APART, 3, why)
+    assert list(reports.values()) == [{"has_room": False, "sum": [3.0] * 3}] * 3
 
 
 _LARGE = """
@@ -293,14 +293,14 @@ def learner(rank, group):
     room, tensors = groups.room_of(group), [torch.ones(1000), torch.ones(1000), torch.ones(10), torch.ones(1000)]
     first, *others = [room.add_up(one) for one in tensors]
     first.wait(), others[1].wait()
-    told(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=room.begun)
+    report(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=room.begun)
 """
 
 
 def test_tensors_too_large_for_shared_memory_use_the_network(tmp_path: Path) -> None:
-    told = _play(tmp_path, _LARGE, 2)
+    reports = _play(tmp_path, _LARGE, 2)
     assert (
-        list(told.values())
+        list(reports.values())
         == [
             {"sums": [2.0, 1.0, 2.0, 1.0], "others": [True, False, True], "begun": 2},
         ]
@@ -333,7 +333,7 @@ except RuntimeError:
 
 
 def test_cut_frees_the_receiver_of_a_dead_sender() -> None:
-    """One gives 100 MB to the other again and again: gloo tells nobody of an end within a message."""
+    """One sends 100 MB to the other again and again: gloo does not report an end within a message."""
     c10d: Any = dist
     store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     command = [sys.executable, "-c", _GIVES]

@@ -49,13 +49,13 @@ also_like_gpus = pytest.mark.parametrize(
 
 @pytest.fixture(params=[where("CPU", ON_CPU), where("like GPUs", ON_CPU + INSTALL, 0, exhaustive), *GPUS])
 def live(job: Build, request: pytest.FixtureRequest) -> Job:
-    """A job of this program, its first learners not started yet."""
+    """Create a job of this program, whose first learners are not started yet."""
     return job(request.param + LIVE, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory, zygotes: Path) -> dict[str, Any]:
-    """What one learner has trained, to which nothing happened."""
+    """Return what one undisturbed learner trains."""
     one = warmed(make_job(tmp_path_factory.mktemp("alone") / "job", LIVE, **OPTIONS), zygotes)
     one.output("hurry").touch()
     one.run(1)
@@ -82,8 +82,8 @@ def assert_whole(job: Job, weights: dict[str, Any], epochs: int = EPOCHS) -> Non
 
 
 @contextmanager
-def told_epoch(job: Job, epoch: int) -> Iterator[None]:
-    """Whoever reads how far the job is finds this one."""
+def reported_epoch(job: Job, epoch: int) -> Iterator[None]:
+    """Report this epoch to everyone who reads the job's progress."""
     over = threading.Event()
 
     def lie() -> None:
@@ -100,10 +100,10 @@ def told_epoch(job: Job, epoch: int) -> Iterator[None]:
 
 
 def test_joiner_rehearsed_in_a_later_epoch_trains_the_present_one(live: Job, weights: dict[str, Any]) -> None:
-    """What is told of the progress may be ahead of those who train: a leaver said so, or a step is made again."""
+    """Reported progress may be ahead of the learners: a leaver reported it, or a step is made again."""
     live.run(1)
     trains(live, 0, steps=12)
-    with told_epoch(live, 50):
+    with reported_epoch(live, 50):
         live.resize(0, fresh=1)
         trains(live, 1, size=2)
     live.resize(1)
@@ -117,7 +117,7 @@ def test_lists_filled_by_a_rehearsal_are_emptied(job: Build, weights: dict[str, 
     """It rehearses in a later epoch than the first, in which the others are, and comes by all that follows a pass."""
     slowly = LIVE.replace("time.sleep(0.0", "time.sleep(0.2 if run.world_size == 1 and epoch == 0 else 0.0")
     one = job(slowly, **OPTIONS)
-    with told_epoch(one, 50):
+    with reported_epoch(one, 50):
         one.run(1)
         trains(one, 0, steps=2)
         one.resize(0, fresh=1)

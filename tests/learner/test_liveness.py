@@ -1,4 +1,4 @@
-"""Which names a checkpoint at the head of a loop may leave out."""
+"""Liveness of names: those that a checkpoint at the head of a loop may leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far plain loops are: their ranges, counters and lists tell, without a line of ours in them."""
+"""Progress of plain loops, from their ranges, counters and lists, without a line of ours in them."""
 
 from __future__ import annotations
 
@@ -244,7 +244,10 @@ def test_a_range_keeps_the_length_that_it_began_with() -> None:
 def test_loop_end_applies_to_lines_without_a_position() -> None:
     shown: list[tuple[Any, ...]] = []
     run: Any = SimpleNamespace(
-        show=lambda *told: shown.append(told), is_looping=False, names_logged=set(), record=lambda *_, **__: None
+        show=lambda *spot: shown.append(spot),
+        is_looping=False,
+        names_logged=set(),
+        record=lambda *_, **__: None,
     )
     one = Recorder(run)
     one.progress(Source.LOG, 3, None, 3, None, None)
@@ -289,7 +292,7 @@ def test_plain_loop_shows_its_progress(job: Build, body: str, epochs: int | None
 
 
 def seen() -> dict[str, Any] | None:
-    """What a look sees in the function that calls this."""
+    """Return what a sample sees in the function that calls this."""
     return names_in(sys._getframe(1))
 
 

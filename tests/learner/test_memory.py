@@ -1,4 +1,4 @@
-"""What a training frees at each step stays with its process."""
+"""Memory that a training frees at each step stays with its process."""
 
 from __future__ import annotations
 

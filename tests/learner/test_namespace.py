@@ -1,4 +1,4 @@
-"""What a loop keeps over halts: a job that is halted ends as one that is not, or says what differs."""
+"""State of a loop over halts: a job that is halted ends as one that is not, or reports what differs."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ EPOCH
 
 
 def program(*names: str, is_in_function: bool = False) -> str:
-    """A program with these parts. `is_in_function`: its loop is in a function, and what it binds is that function's."""
+    """Return a program with these parts. `is_in_function`: its loop is in a function, with that function's locals."""
     parts = [PARTS[name] for name in names]
 
     def lines(field: str, deep: int) -> str:
@@ -316,10 +316,10 @@ def test_running_iterator_is_reported_before_training(tmp_path: Path, capfd: pyt
     source = LOOP.replace("if __name__", "def forever():\n    while True: yield 1\nones = forever()\nif __name__", 1)
     source = source.replace("total += next(numbers)", "total += next(ones)")
     start(tmp_path, source, stop_at=3)
-    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
-    assert len(told) == 1
-    assert told[0].startswith("[`ones` would begin anew after a halt")
-    assert "run.batches" in told[0]
+    messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
+    assert len(messages) == 1
+    assert messages[0].startswith("[`ones` would start again from its first item after a halt")
+    assert "run.batches" in messages[0]
 
 
 def test_file_truncated_on_open_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -329,9 +329,9 @@ def test_file_truncated_on_open_is_reported(tmp_path: Path, capfd: pytest.Captur
         f"print(1, file=table)\n            with open('{tmp_path}/a', 'w') as note: note.write('1')",
     )
     start(tmp_path, source, stop_at=3)
-    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
-    assert len(told) == 1
-    assert told[0].startswith("[`table` is open for writing")
+    messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
+    assert len(messages) == 1
+    assert messages[0].startswith("[`table` is open for writing")
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_checkpoint_with_an_unloadable_object_costs_no_work(
 ) -> None:
     begun: list[int] = []
     monkeypatch.setattr(
-        Control, "update_state", lambda control, **told: begun.extend([told["step"]] if "step" in told else [])
+        Control, "update_state", lambda control, **state: begun.extend([state["step"]] if "step" in state else [])
     )
     source = LOOP.replace("if __name__", BROKEN + "if __name__", 1).replace("LIMIT", str(limit))
     source = source.replace("total += next(numbers)", "hits += 1; box['one'] = Fragile(hits); total += 1")
@@ -407,7 +407,7 @@ def test_checkpoint_with_an_unloadable_object_costs_no_work(
         assert found["result"]["hits"] == 12
         assert found["result"]["weights"] == start(tmp_path / "alone", source)["result"]["weights"]  # type: ignore[index]
     else:
-        assert "begins anew there" in out
+        assert "start from their initial values" in out
         assert found["result"]["hits"] == 12 - steps
 
 

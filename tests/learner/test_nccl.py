@@ -24,7 +24,7 @@ def test_torch_supports_aborting_a_communicator() -> None:
 
 def test_a_gang_on_cpus_has_no_half_on_devices() -> None:
     assert process_group._half(_c10d.HashStore(), 0, 1, process_group.CPU) is None
-    assert not process_group.is_apart(process_group.lonely_group())
+    assert not process_group.is_apart(process_group.single_learner_group())
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ PRELUDE = "from __future__ import annotations\nimport sys\nx = 3\n"
 
 
 def of_cells(job: Build, *cells: str, learners: int = 1, above: str = PRELUDE) -> Job:
-    """A job whose main part is made of these cells."""
+    """Create a job whose main part is made of these cells."""
     lines: list[str] = []
     places: dict[str, str] = {}
     first = above.count("\n") + 2

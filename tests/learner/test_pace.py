@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jupyter_dlaas.wire.step_windows import QUICK, STEPS, WINDOW_S, Windows, middle
 
 
-def told(windows: Windows, times_s: list[float]) -> list[list[float]]:
-    """The windows that these steps make."""
+def windows_of(windows: Windows, times_s: list[float]) -> list[list[float]]:
+    """Return the windows that these steps make."""
     return [list(found) for found in map(windows.step, times_s) if found]
 
 
@@ -37,7 +37,7 @@ def test_few_steps_show_the_same_spread_as_many(steps: int) -> None:
 
 
 def test_first_windows_of_an_autoscaled_job_are_short() -> None:
-    found = told(Windows(10.0, is_quick=True), [0.2] * 40)
+    found = windows_of(Windows(10.0, is_quick=True), [0.2] * 40)
 
     assert [len(one) for one in found] == [5, 5, 10, 20]
     assert sum(steps for steps, _ in QUICK) == STEPS
@@ -45,16 +45,16 @@ def test_first_windows_of_an_autoscaled_job_are_short() -> None:
 
 
 def test_windows_grow_while_nothing_changes() -> None:
-    found = told(Windows(4.0, is_quick=False), [0.05] * 620)
+    found = windows_of(Windows(4.0, is_quick=False), [0.05] * 620)
 
     assert [round(sum(one)) for one in found] == [1, 1, 1, 1, 2, 4, 4, 4, 4, 4, 4]
 
 
 def test_changed_speed_is_reported_before_a_long_window_ends() -> None:
     windows = Windows(60.0, is_quick=True)
-    told(windows, [0.05] * 4000)
+    windows_of(windows, [0.05] * 4000)
 
-    found = told(windows, [0.1] * 60)
+    found = windows_of(windows, [0.1] * 60)
 
     assert len(found) >= 2
     assert all(middle(one)[0] == pytest.approx(0.1) for one in found[-2:])
@@ -62,9 +62,9 @@ def test_changed_speed_is_reported_before_a_long_window_ends() -> None:
 
 def test_windows_of_other_jobs_are_not_cut_short() -> None:
     windows = Windows(60.0, is_quick=False)
-    told(windows, [0.05] * 4000)
+    windows_of(windows, [0.05] * 4000)
 
-    assert told(windows, [0.1] * 60) == []
+    assert windows_of(windows, [0.1] * 60) == []
 
 
 @given(st.lists(st.floats(1e-4, 2.0), max_size=400), st.booleans(), st.sampled_from([1.0, 10.0]))

@@ -1,4 +1,4 @@
-"""How fast a framework's own loop trains, of which only some of the steps are looked at."""
+"""Throughput of a framework's own loop, of which only some steps are sampled."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_stretch_with_a_checkpoint_in_it_does_not_count(monkeypatch: pytest.Mo
 
 
 def test_batched_samples_do_not_reduce_the_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mean over 100 steps spreads a tenth of what they do: what is told is the spread of single steps."""
+    """A mean over 100 steps spreads a tenth of what they do: the report is the spread of single steps."""
     one = Watched(monkeypatch)
     for number in range(40):
         one.train(100, 0.0025 * (1.02 if number % 2 else 0.98))

@@ -85,7 +85,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 
 def send(work: Path, job_dir: Path) -> None:
-    """What a submit and a learner do with the files of a program, without a pool."""
+    """Do what a submit and a learner do with the files of a program, without a pool."""
     text = (work / "main.py").read_text()
     modules = sources.own_modules(text, work, work / "main.py")
     data = package_data(text, modules)

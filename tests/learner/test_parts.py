@@ -100,7 +100,7 @@ def test_shard_sums_are_bitwise_equal_for_any_size(shards: int, learners: int, s
     parts = {node: add_up(node, leaves.__getitem__, operator.add, {}) for own in nodes for node in own}
 
     def unknown(number: int) -> float:
-        raise AssertionError(f"nobody computed shard {number}")
+        raise AssertionError(f"no learner computed shard {number}")
 
     assert add_up((0, shards), unknown, operator.add, parts) == alone
     assert alone == pytest.approx(math.fsum(leaves), abs=1e-3)

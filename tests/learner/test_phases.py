@@ -73,7 +73,7 @@ REPLACED = [
 @trials
 @pytest.mark.parametrize(("victim", "phase"), each_nth(REPLACED, 5))  # 0 leaves, 1 stays, 2 comes in its place
 def test_a_death_while_one_is_replaced(live: Job, victim: int, phase: str, trial: int) -> None:
-    """Nobody leaves for one that dies before it is in the group, or if one that was to stay dies."""
+    """No learner leaves for one that dies before it is in the group, or if one that was to stay dies."""
     live.run(2)
     trains(live, 1)
     watcher = 2 if phase == "spawn" else 1 if phase in ("build", "propose") else victim
@@ -97,7 +97,7 @@ def test_next_guardian_completes_a_join_after_a_kill(live: Job, phase: str, tria
 
 @trials
 def test_steps_of_a_dead_learner_are_reported_by_its_joiner(live: Job, trial: int) -> None:
-    """Nobody else knows of them: the guardian was killed before it heard of the change."""
+    """No other process knows of them: the guardian was killed before it heard of the change."""
     live.run(1)
     trains(live, 0)
     before = process_of(live.facts(FactKind.GUARDIAN_UP)[-1])
@@ -161,11 +161,11 @@ def test_released_learner_leaves_although_the_guardian_died(live: Job, trial: in
     end = next(i for i, line in enumerate(lines) if json.loads(line)["kind"] == FactKind.LEARNER_DOWN)
     journal.write_text("".join(lines[:end]))  # it died a moment earlier
     live.start_guardian()
-    told = live.wait(FactKind.LEARNER_DOWN)
+    down = live.wait(FactKind.LEARNER_DOWN)
     live.resize(0, fresh=1)
     trains(live, 2, size=2)
 
-    assert (told.member, told.failure) == (1, None)
+    assert (down.member, down.failure) == (1, None)
     assert not any(getattr(fact, "failure", None) for fact in live.facts())
     ends_whole(live, survivor=0)
 

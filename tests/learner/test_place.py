@@ -1,4 +1,4 @@
-"""Where training is, by lines and by bars."""
+"""Position of the training, from lines and from bars."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from jupyter_dlaas.learner.log_capture.line_parser import Recogniser
 from jupyter_dlaas.learner.log_capture.log_position import Place, Spot
 
 
-def told(*lines: str, epochs: int | None = None) -> list[Spot]:
+def spots_of(*lines: str, epochs: int | None = None) -> list[Spot]:
     place, reader = Place(epochs), Recogniser()
     return [place.take(found) for line in lines if (found := reader.read(line)) is not None]
 
 
 def test_result_line_ends_an_epoch_and_header_begins_it() -> None:
-    header, results = told("Epoch 3/10", "loss: 0.5")
+    header, results = spots_of("Epoch 3/10", "loss: 0.5")
 
     assert (header.done, header.fraction) == (2, 0.2)
     assert (results.done, results.fraction, results.step) == (3, 0.3, 3)
 
 
 def test_epochs_may_count_from_0() -> None:
-    spots = told("epoch 0 loss 0.5", "epoch 1 loss 0.4", epochs=2)
+    spots = spots_of("epoch 0 loss 0.5", "epoch 1 loss 0.4", epochs=2)
 
     assert [(one.done, one.fraction) for one in spots] == [(1, 0.5), (2, 1.0)]
 
 
 def test_epochs_counted_from_0_include_the_last_one() -> None:
-    spots = told("Epoch 0/1", "train Loss: 0.5", "Epoch 1/1", "train Loss: 0.4")
+    spots = spots_of("Epoch 0/1", "train Loss: 0.5", "Epoch 1/1", "train Loss: 0.4")
 
     assert [(one.done, one.epochs) for one in spots[2:]] == [(1, 2), (2, 2)]
 
 
 def test_steps_accumulate_over_epochs_with_a_known_length() -> None:
-    spots = told("Epoch [1/2], Step [50/100], Loss: 1.0", "Epoch [2/2], Step [50/100], Loss: 1.0")
+    spots = spots_of("Epoch [1/2], Step [50/100], Loss: 1.0", "Epoch [2/2], Step [50/100], Loss: 1.0")
 
     assert [(one.step, one.steps, one.fraction) for one in spots] == [(50, 200, 0.25), (150, 200, 0.75)]
 
 
 def test_steps_accumulate_over_epochs_with_an_unknown_length() -> None:
-    spots = told("[1, 2000] loss: 2.1", "[1, 4000] loss: 2.0", "[2, 2000] loss: 1.9")
+    spots = spots_of("[1, 2000] loss: 2.1", "[1, 4000] loss: 2.0", "[2, 2000] loss: 1.9")
 
     assert [one.step for one in spots] == [2000, 4000, 6000]
 
 
 def test_second_training_starts_again() -> None:
-    spots = told("epoch 1 loss 1.0", "epoch 2 loss 0.5", "epoch 1 loss 1.0", epochs=2)
+    spots = spots_of("epoch 1 loss 1.0", "epoch 2 loss 0.5", "epoch 1 loss 1.0", epochs=2)
 
     assert [one.fraction for one in spots] == [0.5, 1.0, 0.5]
 

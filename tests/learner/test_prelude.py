@@ -107,7 +107,7 @@ def program(body: str, server: Server | None = None, tail: str = TAIL) -> str:
 
 
 def notebook(job: Build, source: str, **more: object) -> Job:
-    """A job as `%%train` makes it: it knows the cells of its lines."""
+    """Create a job as `%%train` does: it knows the cells of its lines."""
     return job(source, cells={f"1-{source.count(chr(10))}": "cell [1]:1"}, **more)
 
 

@@ -1,4 +1,4 @@
-"""What is recognised in printed lines, and what is not: line by line, each number that counts and no other."""
+"""Metrics in printed lines: line by line, each number that counts and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may draw which curve: precedence of sources, names of one curve, the x axis, bounds."""
+"""Recording of curves: precedence of sources, names of one curve, the x axis, bounds."""
 
 from __future__ import annotations
 

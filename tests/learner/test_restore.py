@@ -35,7 +35,7 @@ class Counting(nn.Linear):
 
 
 def trained(values: dict[str, Any]) -> dict[str, Any]:
-    """What a job brings back that trained a copy of these values."""
+    """Return the results of a job that trained a copy of these values."""
     data = results.dump(values)
     got: dict[str, Any] = results.load(data)
     mend_schedulers(got.values())
@@ -466,7 +466,7 @@ def test_changed_and_bound_names_of_a_training_cell(cell: str, is_changed: bool)
 
 
 @pytest.mark.parametrize(
-    ("cell", "is_anew"),
+    ("cell", "is_rebound"),
     [
         ("net = Net()", True),
         ("net, opt = build()", True),
@@ -479,8 +479,42 @@ def test_changed_and_bound_names_of_a_training_cell(cell: str, is_changed: bool)
         ("def make():\n    net = Net()", False),
     ],
 )
-def test_rebound_names_of_a_training_cell(cell: str, is_anew: bool) -> None:
+def test_rebound_names_of_a_training_cell(cell: str, is_rebound: bool) -> None:
     body = "\n".join(f"    {line}" for line in cell.splitlines())
     program = f"net = Net()\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
 
-    assert bool(rebound_names(program, {"net"})) is is_anew
+    assert bool(rebound_names(program, {"net"})) is is_rebound
+
+
+class Wrapping(torch.optim.Optimizer):
+    """An optimiser around another one, as SAM and Lookahead are."""
+
+    def __init__(self, params: Any, rho: float) -> None:
+        super().__init__(params, {"rho": rho, "lr": 0.5})
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], lr=0.5)
+        self.calls = 0
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        self.calls += 1
+        self.inner.step(closure)
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda params: torch.optim.LBFGS(params, max_iter=2), lambda params: Wrapping(params, 0.1)]
+)
+def test_an_optimiser_is_brought_back_with_its_classs_own_attributes(kind: Callable[[Any], Any]) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = kind(model.parameters())
+    lr_scheduler.ConstantLR(optimizer)  # replaces `step` of the object
+
+    def closure() -> torch.Tensor:
+        loss: torch.Tensor = loaded["model"](torch.ones(1, 2)).square().sum()
+        loss.backward()
+        return loss
+
+    loaded = results.load(results.dump({"model": model, "optimizer": optimizer}))
+    before = loaded["model"].weight.detach().clone()
+    loaded["optimizer"].step(closure)
+
+    assert not torch.equal(loaded["model"].weight, before)
+    assert getattr(loaded["optimizer"], "calls", 1) == 1

@@ -46,7 +46,7 @@ def go_on_to_stop(job: Job, step: int) -> None:
 
 
 def assert_whole(job: Job) -> None:
-    """What PLAIN leaves behind is what it leaves when nothing ever happens to it."""
+    """Check that PLAIN leaves what it leaves in an undisturbed run."""
     assert_each_sample_once(job, samples=23, epochs=3)
     found = result(job, "result")
     total = sum(range(23))
@@ -189,7 +189,7 @@ def test_a_learner_without_a_guardian_checkpoints_and_leaves(job: Build) -> None
     reach(one, 5, 0)
     one.kill_guardian()
     learner = one.learner(0)
-    time.sleep(0.5)  # what is awaited is that nobody answers for longer than the limit
+    time.sleep(0.5)  # the guardian must not answer for longer than the limit
     go_on(one, 5)
     until(lambda: not is_alive(learner), "the learner left by itself")
     one.start_guardian()
@@ -205,9 +205,9 @@ def test_a_learner_without_a_guardian_checkpoints_and_leaves(job: Build) -> None
 
 def test_on_halt_is_called_before_the_checkpoint_and_state_travels(job: Build) -> None:
     one = job(
-        PLAIN.replace("    for epoch", "    run.on_halt(lambda: run.state.update(told='yes'))\n    for epoch", 1)
-        + "    told = run.state.get('told')\n",
-        outputs=("told",),
+        PLAIN.replace("    for epoch", "    run.on_halt(lambda: run.state.update(halted='yes'))\n    for epoch", 1)
+        + "    halted = run.state.get('halted')\n",
+        outputs=("halted",),
     )
     pause_at(one, 5)
     one.run()
@@ -218,7 +218,7 @@ def test_on_halt_is_called_before_the_checkpoint_and_state_travels(job: Build) -
     one.run()
 
     assert one.closed(2) == "completed"
-    assert result(one, "told") == "yes"
+    assert result(one, "halted") == "yes"
 
 
 def test_checkpoint_on_request_is_written_at_the_next_boundary(job: Build) -> None:
@@ -359,7 +359,7 @@ def largest_difference(one: Any, other: Any) -> float:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The weights that one learner trains when nothing happens."""
+    """Return the weights that one undisturbed learner trains."""
     one = make_job(tmp_path_factory.mktemp("undisturbed") / "job", TORCH, outputs=("weights",), framework="torch")
     one.run()
     assert one.closed() == "completed"

@@ -1,4 +1,4 @@
-"""How a job ends, in real jobs: as the same program ends as a script."""
+"""Ends of real jobs: a program ends as it does as a script."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ENDINGS = {"an end": "", "an error": "raise ValueError"}
 
 @pytest.fixture(params=ENDINGS)
 def ended(request: pytest.FixtureRequest, plain_job: Build) -> Path:
-    """The folder in which a program ran that left files open."""
+    """Run a program that leaves files open. Return its folder."""
     one = plain_job(f"{FILES}\n{ENDINGS[request.param]}\n", files={"own.py": OWN})
     one.run()
     one.wait(FactKind.LOST if ENDINGS[request.param] else FactKind.COMPLETED)
@@ -193,9 +193,9 @@ def test_an_exit_handler_that_takes_long_is_named(plain_job: Build) -> None:
     one.run()
 
     assert one.closed() == "completed"
-    told, last = one.log().splitlines()
+    first, last = one.log().splitlines()
     assert last == "uploaded"
-    assert told == (
+    assert first == (
         "[The program has finished. The job waits at most 600 s for an exit handler in train.py, line 4, in upload]"
     )
 

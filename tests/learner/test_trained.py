@@ -1,4 +1,4 @@
-"""Which steps were trained, counted step by step."""
+"""Record of trained steps, counted step by step."""
 
 from __future__ import annotations
 

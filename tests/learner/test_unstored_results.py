@@ -1,4 +1,4 @@
-"""What is said about a result that cannot be written at the end of a job."""
+"""Messages about results that cannot be written at the end of a job."""
 
 from __future__ import annotations
 

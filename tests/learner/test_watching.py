@@ -320,6 +320,6 @@ def test_nan_loss_is_reported_once_across_guardians(job: Build) -> None:
     (one.dir.parent / "go").touch()
     assert one.closed() == "completed", one.report()
 
-    told = [fact.note.text for fact in one.facts(FactKind.REPORT) if fact.note is not None]
-    assert sorted(told) == ["loss became NaN at step 2.", "val_loss is infinite from the first value (step 0)."]
+    notes = [fact.note.text for fact in one.facts(FactKind.REPORT) if fact.note is not None]
+    assert sorted(notes) == ["loss became NaN at step 2.", "val_loss is infinite from the first value (step 0)."]
     assert [value for _, value in curve(one, "loss")] == [1.0, 1.0, "NaN", "NaN"]

@@ -19,7 +19,7 @@ def cells(*sources: str, raised: Mapping[int, int | None] | None = None) -> list
 
 
 def facts(**names: object) -> KernelFacts:
-    """A kernel that has these variables; a `NameFact` is taken as it is, plain values become literals."""
+    """Return a kernel with these variables. A `NameFact` is used as it is; plain values become literals."""
     found = {}
     for name, value in names.items():
         plain = isinstance(value, int | float | str | list | dict | tuple)
@@ -54,7 +54,7 @@ def job(
 
 
 def prelude(made: Capture) -> list[str]:
-    """The program's lines before the training cell, without comments and blank lines."""
+    """Return the program's lines before the training cell, without comments and blank lines."""
     lines = made.text.split(ENTRY)[0].splitlines()
     return [line for line in lines if line.strip() and not line.startswith("#")]
 

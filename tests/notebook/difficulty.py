@@ -78,7 +78,7 @@ def cases_of(folder: Path) -> list[Case]:
 
 
 def in_fork(work: Callable[[], Any], directory: Path) -> Any:
-    """What `work` returns, done in a fork of this process in a directory of its own; {"error": …} if it raised."""
+    """Run `work` in a fork of this process, in a directory of its own. Return its result; {"error": …} if it raised."""
     directory.mkdir(parents=True, exist_ok=True)
     answer = directory.with_suffix(".answer.json")
     child = os.fork()
@@ -89,7 +89,7 @@ def in_fork(work: Callable[[], Any], directory: Path) -> Any:
             sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # until the process ends
             try:
                 found = work()
-            except BaseException:  # noqa: BLE001  # told to the test
+            except BaseException:  # noqa: BLE001  # reported to the test
                 found = {"error": traceback.format_exc()}
             answer.write_text(json.dumps(found))
             code = 0
@@ -100,7 +100,7 @@ def in_fork(work: Callable[[], Any], directory: Path) -> Any:
 
 
 def in_kernel(case: Case) -> dict[str, Any]:
-    """The cells in a real shell, the capture, then the training cell: what it saw, and what the job is made of."""
+    """Run the cells in a real shell, capture, run the training cell. Return what it saw, and the job's contents."""
     import types
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -137,7 +137,7 @@ def in_kernel(case: Case) -> dict[str, Any]:
 
 
 def in_job(kernel: dict[str, Any]) -> dict[str, Any]:
-    """The program as `__main__`, in the directory and environment that the kernel had at submit."""
+    """Run the program as `__main__`, in the directory and environment that the kernel had at submit."""
     import types
 
     text, directory = kernel["capture"]["text"], kernel["directory"]

@@ -1,4 +1,4 @@
-"""A job's random numbers go on where the notebook's did, though what drew some is left out."""
+"""A job's random numbers continue the notebook's, although statements that drew some are left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = "import torch\ntorch.manual_seed(0)"
 
 
 def job(*cells: str, train: str, streams: str | None) -> Capture:
-    """A letter of `streams` per cell, and one for the training cell: equal letters, nothing drawn in between."""
+    """Return a letter of `streams` per cell, and one for the training cell. Equal letters: nothing drawn in between."""
     ran = [
         ExecutedCell(count=n, source=source, random_state=streams[n - 1] if streams else None)
         for n, source in enumerate(cells, 1)
@@ -43,6 +43,43 @@ def test_random_draws_of_another_training_are_replayed() -> None:
 
     assert restored(made) == {3: "c"}
     assert made.text.index("random_as_before(3)") < made.text.index("__main__")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "net = torch.nn.Linear(2, 1)",
+        "look = torch.rand(5)",
+        "net = Net(2)",
+        "print(shuffled(range(3)))",
+        "for _ in range(2):\n    torch.rand(1)",
+    ],
+)
+def test_statements_that_draw_before_a_kept_draw_are_kept(before: str) -> None:
+    made = job(f"{SEED}\n{before}\nw = torch.rand(3)", train="w.sum()", streams="ab")
+
+    assert [text for text in made.text.splitlines() if "torch.rand(3)" in text or text == before.splitlines()[-1]] == [
+        before.splitlines()[-1],
+        "w = torch.rand(3)",
+    ]
+    assert not restored(made)
+    assert not made.warnings
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"{SEED}\nw = torch.rand(3)\nshow(w)\nnet = torch.nn.Linear(2, 1)",
+        f"show(3)\n{SEED}\nw = torch.rand(3)",
+        f"{SEED}\nprint(torch.ones(3))\nshown = torch.optim.SGD([torch.ones(3)])\nw = torch.rand(3)",
+    ],
+)
+def test_statements_that_shift_no_kept_draw_are_left_out(cell: str) -> None:
+    made = job(cell, train="w.sum()", streams="ab")
+
+    assert not {"show", "print", "shown", "Linear"} & {
+        word for word in made.text.replace("(", " ").split() if word.isalpha()
+    }
 
 
 def test_nothing_is_made_up_for_where_nothing_was_drawn() -> None:
@@ -81,7 +118,7 @@ def test_each_library_has_its_own_seed() -> None:
     made = capture(ran, TrainingCell(count=3, source="print(i)"), KernelFacts(random_state=split))
 
     assert restored(made) == {2: after}
-    assert "random_anew" not in made.text  # what is seeded goes on as in the notebook
+    assert "random_anew" not in made.text  # seeded generators continue as in the notebook
 
 
 @pytest.mark.parametrize(
@@ -94,7 +131,7 @@ def test_a_seed_that_is_another_one_each_time_seeds_nothing(seed: str) -> None:
 
 
 def streams(**libraries: int) -> str:
-    """What the kernel notes, in short."""
+    """Return the kernel's record in short form."""
     return json.dumps({"random": [0], "numpy.random": [libraries.get("numpy", 0)], "torch": [libraries["torch"]]})
 
 

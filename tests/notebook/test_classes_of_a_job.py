@@ -52,14 +52,14 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A `__main__` of its own, as in a kernel."""
+    """Provide a separate `__main__`, as in a kernel."""
     one = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", one)
     return one
 
 
 def stored(main: ModuleType, program: str, *names: str) -> list[bytes]:
-    """What a job with this program would bring back; `main` is empty afterwards."""
+    """Return what a job with this program would return. `main` is empty afterwards."""
     exec(compile(program.replace('open("never-made", "w")', "None"), "train.py", "exec"), vars(main))
     found = [results.dump(vars(main)[name]) for name in names]
     for name in [name for name in vars(main) if not name.startswith("__")]:
@@ -157,8 +157,8 @@ def test_result_of_an_edited_class_is_reported(
     (data,) = stored(main, program, "value")
     vars(main)["In"] = ["", now if how == "cell" else "%run model.py"]
     exec(compile(now, "model.py", "exec"), vars(main))
-    told: list[frozenset[str]] = []
+    changed: list[frozenset[str]] = []
 
-    results.load(data, lambda: program, told.append)
+    results.load(data, lambda: program, changed.append)
 
-    assert bool(told) is is_edited
+    assert bool(changed) is is_edited

@@ -13,7 +13,7 @@ from tests.notebook.cases import codes, facts, job, prelude
 
 
 def cell(made: Capture) -> list[str]:
-    """The lines of the training cell in the program."""
+    """Return the lines of the training cell in the program."""
     return [line.removeprefix("    ") for line in made.text.split(ENTRY)[1].strip("\n").splitlines()]
 
 
@@ -79,6 +79,12 @@ def test_magics_that_only_show_are_left_out_and_listed() -> None:
         ("cell [1]", 4, "%load_ext autoreload", "magic"),
     ]
     assert cell(made) == ["x = 1", "", "print(x)"]
+
+
+def test_own_magics_of_earlier_cells_are_not_listed() -> None:
+    made = job("%load_ext jupyter_dlaas", "%dlaas jobs", "%load_ext autoreload", train="print(1)")
+
+    assert [left.source for left in made.left_out] == ["%load_ext autoreload"]
 
 
 @pytest.mark.parametrize("line", ["%run more.py", "%pip install torch", "x = %who_ls", "%cd -", "%unheard of it"])

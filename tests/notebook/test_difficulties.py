@@ -19,7 +19,7 @@ CASES = cases_of(HERE / "difficulties")
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each case did in the kernel and in the job."""
+    """Run each case. Return its results in the kernel and in the job."""
     work = tmp_path_factory.mktemp("difficulties")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("JPY_", "PYTEST"))}
     environment |= {

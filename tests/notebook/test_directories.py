@@ -1,4 +1,4 @@
-"""Where cells ran: the program goes there, and decides by what a statement does, not by what its text says."""
+"""Working directories of cells: the program changes to them, by the effect of a statement and not by its text."""
 
 from __future__ import annotations
 

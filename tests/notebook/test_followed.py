@@ -1,4 +1,4 @@
-"""What the slice follows beside plain names: generators that are objects, names as text, patches by decorators."""
+"""Data flow beside plain names: generators that are objects, names as text, patches by decorators."""
 
 from __future__ import annotations
 

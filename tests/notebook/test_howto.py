@@ -1,4 +1,4 @@
-"""How to log, said with the user's own names."""
+"""Advice on logging that uses the user's own names."""
 
 from __future__ import annotations
 

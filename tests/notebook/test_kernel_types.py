@@ -13,7 +13,7 @@ UNKNOWN = "show(x)"
 
 
 def immutable_at(*statements: str) -> list[bool]:
-    """Whether x, which is a number in the end, is immutable while each of the statements runs."""
+    """Return whether x, a number in the end, is immutable while each of the statements runs."""
     nodes = [ast.parse(text).body[0] for text in statements]
     names = ImmutableNames(["x"], nodes)
     return ["x" in names.advance(flow_of(node).reads) for node in nodes]

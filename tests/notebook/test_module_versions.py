@@ -54,7 +54,7 @@ SAME = {"a comment": ("RATE = 0.1", "# how fast\nRATE = 0.1"), "lines": ("class 
 
 @pytest.fixture
 def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """An own module that this process has imported."""
+    """Create an own module that this process has imported."""
     path = tmp_path / "own_helpers.py"
     path.write_text(TEXT)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -165,17 +165,17 @@ def test_object_from_before_a_reload_is_refused_with_advice(helpers: Any, tmp_pa
 @pytest.mark.parametrize("what", ["a method", "a base class"])
 def test_result_of_another_module_version_is_reported(helpers: Any, what: str) -> None:
     data, table = results.dump([helpers.Net()]), code_versions.table()
-    told: Any = []
-    results.load(data, None, told.extend, lambda: table)
-    assert told == []
+    changed: Any = []
+    results.load(data, None, changed.extend, lambda: table)
+    assert changed == []
 
     edit(helpers, *EDITS[what])
     importlib.reload(helpers)
-    results.load(data, None, told.extend, lambda: table)
+    results.load(data, None, changed.extend, lambda: table)
 
-    assert told == ["own_helpers.Net"]
-    results.load(data, None, told.extend, lambda: table | {"python": "other"})
-    assert len(told) == 1
+    assert changed == ["own_helpers.Net"]
+    results.load(data, None, changed.extend, lambda: table | {"python": "other"})
+    assert len(changed) == 1
 
 
 KINDS = """import enum
@@ -232,11 +232,11 @@ def test_tables_of_earlier_releases_are_read(helpers: Any) -> None:
 
 
 def test_values_of_a_class_that_change_are_no_other_version(helpers: Any) -> None:
-    data, table, told = results.dump(helpers.Net()), code_versions.table(), list[Any]()
+    data, table, changed = results.dump(helpers.Net()), code_versions.table(), list[Any]()
     helpers.Net.seen = 7
 
-    results.load(data, None, told.append, lambda: table)
-    assert told == []
+    results.load(data, None, changed.append, lambda: table)
+    assert changed == []
 
 
 def test_edited_module_of_another_directory_is_reported() -> None:

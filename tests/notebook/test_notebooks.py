@@ -1,6 +1,6 @@
 """Our notebooks: executed in a real IPython shell, captured, compared with a golden program, run in a fresh process.
 
-After a wanted change of the programs, write the golden files anew and read the difference:
+After a wanted change of the programs, write the golden files again and read the difference:
 
     DLAAS_WRITE_GOLDEN=1 python -m pytest tests/notebook/test_notebooks.py
 

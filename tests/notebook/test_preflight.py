@@ -1,4 +1,4 @@
-"""What is said before a job starts, as the user reads it: what, where, what to type."""
+"""Messages before a job starts, as the user reads them: what, where, what to type."""
 
 from __future__ import annotations
 

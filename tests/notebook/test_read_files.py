@@ -46,7 +46,7 @@ def warned(folder: Path, cell: str, *, ended_s: float = 1000.0) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A file and a folder that were changed at 2000."""
+    """Create a file and a folder that were changed at 2000."""
     (tmp_path / "data.txt").write_text("1")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.png").touch()

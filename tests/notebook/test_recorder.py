@@ -1,4 +1,4 @@
-"""What a real shell remembers of the cells that ran. In its own process: there is one IPython shell in each."""
+"""Record of executed cells in a real shell. Each runs in its own process, since a process has one IPython shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports that nobody reads: those that may be there for what they do come along."""
+"""Imports that no statement reads: those with possible side effects are included."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def job(
     hash_seed: str | None = None,
     with_cells: tuple[int, ...] = (),
 ) -> Capture:
-    """A job of a notebook whose cells ran before the extension was loaded: nothing is known of its random streams."""
+    """Return a job of cells that ran before the extension was loaded: its random streams are unknown."""
     ran = [ExecutedCell(count=n, source=source) for n, source in enumerate(cells, 1)]
     training = TrainingCell(count=len(cells) + 1, source=train, push=push, with_cells=with_cells)
     return capture(ran, training, KernelFacts(names=names, hash_seed=hash_seed))

@@ -1,4 +1,4 @@
-"""How a later job takes what earlier jobs brought back: in one graph, and connected with what was made from it."""
+"""Results of earlier jobs in later ones: in one object graph, connected with what was made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.notebook.cases import codes, facts, job, prelude
 def result_of(
     job: str, name: str, type_name: str = "Net", *, is_restored: bool = False, has_weights: bool = False
 ) -> NameFact:
-    """A variable of the kernel that a job brought back after cell 3, or after the last one."""
+    """Return a variable of the kernel that a job returned after cell 3, or after the last cell."""
     ref = ResultRef(job, name, after_cell=3, is_restored=is_restored)
     return NameFact(type_name=type_name, result=ref, has_weights=has_weights)
 

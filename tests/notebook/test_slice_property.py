@@ -25,7 +25,7 @@ small = st.integers(-3, 5)
 
 
 def _template(text: str) -> st.SearchStrategy[str]:
-    """A statement with its `<x>` filled in."""
+    """Return a statement with its `<x>` filled in."""
     parts = {"x": number, "y": other, "z": third, "s": items, "t": more, "k": small, "m": st.integers(0, 3)}
     used = {key: strategy for key, strategy in parts.items() if f"<{key}>" in text}
     return st.fixed_dictionaries(used).map(lambda values: _filled(text, values))

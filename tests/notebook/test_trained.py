@@ -1,4 +1,4 @@
-"""What is said of earlier trainings: it names what they trained, and nothing where that was another object."""
+"""Warnings about earlier trainings: they name what was trained, and are absent if that was another object."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def loop(name: str) -> str:
     return LOOP.format(model=name, opt=f"{name}_sgd")
 
 
-def told(cells: list[str], train: str) -> list[tuple[str, ...]]:
+def names_warned_of(cells: list[str], train: str) -> list[tuple[str, ...]]:
     made = job(*cells, train=train)
     assert made.errors == (), made.errors
     return [one.names for one in made.warnings if one.code == "earlier_training"]
@@ -76,7 +76,7 @@ def told(cells: list[str], train: str) -> list[tuple[str, ...]]:
             id="own trainers",
         ),
         pytest.param([KERAS, DENSE.format("m")], DENSE.format("other"), id="keras"),
-        pytest.param([KERAS, DENSE.format("m")], DENSE.format("m"), id="keras, made anew"),
+        pytest.param([KERAS, DENSE.format("m")], DENSE.format("m"), id="keras, made again"),
         pytest.param(
             [JAX, "p = jnp.zeros(3)\ns = tx.init(p)", OPTAX.format(p="p", s="s")],
             f"q = jnp.ones(3)\nt = tx.init(q)\n{OPTAX.format(p='q', s='t')}",
@@ -90,7 +90,7 @@ def told(cells: list[str], train: str) -> list[tuple[str, ...]]:
     ],
 )
 def test_a_training_of_another_object_is_not_mentioned(cells: list[str], train: str) -> None:
-    assert told(cells, train) == []
+    assert names_warned_of(cells, train) == []
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_a_training_of_another_object_is_not_mentioned(cells: list[str], train: 
 def test_training_of_the_same_object_names_its_own_changes(
     cells: list[str], train: str, names: tuple[str, ...]
 ) -> None:
-    assert told(cells, train) == [names]
+    assert names_warned_of(cells, train) == [names]
 
 
 def test_side_effects_of_another_training_are_reported() -> None:
     inside = INSIDE.replace("            opt.step()", "            opt.step()\n            losses.append(1.0)")
     made = job(*nets("a", "b"), "losses = []", inside, "train(a, 2)", train="train(b, 2)\nprint(losses)")
 
-    told = [one.message for one in made.warnings if one.code == "earlier_training"]
-    assert len(told) == 1
-    assert told[0].startswith("cell [6], line 1 changed `losses` while training something else. The job omits that")
-    assert "Use --push losses to send the current value, or --with-cell 6 to run" in told[0]
+    messages = [one.message for one in made.warnings if one.code == "earlier_training"]
+    assert len(messages) == 1
+    assert messages[0].startswith("cell [6], line 1 changed `losses` while training something else. The job omits that")
+    assert "Use --push losses to send the current value, or --with-cell 6 to run" in messages[0]
 
 
 def test_repeated_training_is_reported_with_its_needed_result() -> None:

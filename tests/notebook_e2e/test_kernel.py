@@ -27,7 +27,7 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert sent.result is None, "one card, not two"
     assert sent.displays[1]["data"]["text/plain"] == (
         f"total, history: will be assigned in this kernel when {sent.job['id']} completes. "
-        f"Later: %dlaas attach {sent.job['id']}"
+        f"After a kernel restart: %dlaas attach {sent.job['id']}"
     )
     kernel.listen(lambda: displays_of(kernel, f"total, history: assigned from {sent.job['id']}."))
     assert kernel.value("(total, history)") == (6, [1, 3, 6])

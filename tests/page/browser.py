@@ -53,7 +53,7 @@ def a_browser() -> Iterator[Browser]:
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> None:
-    """A notebook that was never run."""
+    """Return a notebook that was never run."""
     path.write_text(
         json.dumps(
             {
@@ -98,7 +98,7 @@ class Lab:
     def notebook(self, name: str, cells: Sequence[str] | None = None) -> None:
         """Open a notebook (made of `cells`), and wait until its kernel is there.
 
-        One that is new opens in the page as it stands, beside nothing else; one that was saved, in a page loaded anew.
+        A new one opens alone in the page as it is; a saved one, in a page that is loaded again.
         """
         is_loaded = self.page.url.startswith(self.server.url)
         if cells is not None and is_loaded:
@@ -147,7 +147,7 @@ class Lab:
         self.page.wait_for_selector(f'[aria-label="Job {job}"][data-status="{state.lower()}"]', state="attached")
 
     def panel(self) -> Locator:
-        """The side panel, opened unless it is open."""
+        """Open the side panel unless it is open, and return it."""
         panel = self.page.get_by_role("region", name="Training", exact=True)
         if not panel.is_visible():
             self.page.locator('[data-id="jupyter-dlaas-panel"]').click()

@@ -15,7 +15,7 @@ from tests.whole.site import Server, Site, standing, until
 __all__ = ["ground"]
 
 EXPOSED = "--LabApp.expose_app_in_browser=True"
-"""The page can be told to open a notebook without being loaded anew."""
+"""Option with which a script can open a notebook in the page without loading the page again."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,7 +64,7 @@ def first_page(context: BrowserContext, server: Server) -> Lab:
 
 @pytest.fixture
 def lab(first_page: Lab) -> Iterator[Callable[..., Lab]]:
-    """Gives the module's page, as large as the test wants it; at the end it may not have thrown.
+    """Return the module's page in the size that the test asks for. No error may have been thrown at the end.
 
     One page for all: a browser takes five seconds of a core to load JupyterLab.
     """

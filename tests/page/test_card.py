@@ -52,7 +52,7 @@ new MutationObserver(() => {
 
 
 def started(lab: Lab, name: str, notebook: str, epochs: int, after: str = "1 + 1") -> str:
-    """A notebook whose training cell was run. Returns the handle of its job."""
+    """Run the training cell of a notebook. Return the handle of its job."""
     lab.notebook(notebook, [LOAD, SETUP, TRAIN.format(name=name, epochs=epochs), after])
     lab.page.evaluate(WATCH)
     for index in (0, 1):
@@ -70,7 +70,7 @@ def hurries(site: Site, job: str) -> None:
 
 
 def log_lines(lab: Lab, job: str) -> list[str]:
-    """The lines of the card's log, folded open, without clock and learner."""
+    """Return the lines of the card's unfolded log, without clock and learner."""
     lab.page.evaluate(
         """job => { for (const d of document.querySelectorAll(`[aria-label="Job ${job}"] details`))
             if (/^Log/.test(d.querySelector('summary').textContent)) d.open = true; }""",
@@ -129,7 +129,7 @@ def test_minus_and_plus_work_while_another_cell_blocks_the_kernel(lab: Open, sit
     hurries(site, job)
     site.job(job).wait(120)
     steps = [m["step"] for m in site.job(job).metrics() if "loss" in m]
-    assert steps == list(range(10, 1201, 10)), "training went on at the right step"
+    assert steps == list(range(10, 1201, 10)), "training continued at the right step"
 
 
 def test_card_continues_after_both_servers_were_killed(lab: Open, site: Site, server: Server) -> None:
@@ -245,7 +245,7 @@ def test_a_saved_notebook_is_readable_without_the_extension(lab: Open, site: Sit
         found = [o["data"].get("text/html", "") for o in json.loads(text)["cells"][2]["outputs"] if "data" in o]
         return "".join(found[0]) if found else ""
 
-    whole = until(lambda: (text := saved()) and "completed" in html(text) and text, "the saved snapshot tells the end")
+    whole = until(lambda: (text := saved()) and "completed" in html(text) and text, "the saved snapshot shows the end")
     for word in ("script", "style", "class=", "href", "src="):
         assert word not in html(whole)
     assert len(html(whole).encode()) <= 8000

@@ -145,9 +145,9 @@ def test_running_and_first_queued_of_hundreds_are_listed(lab: Open, site: Site, 
     expect(listed.last).to_contain_text(waiting[98])
     expect(panel.get_by_text("270 more jobs are queued.")).to_be_visible()
     expect(panel.get_by_text("jupyter dlaas jobs --limit 1000")).to_be_visible()
-    page.shot(tmp_path / "crowd-light.png")
+    page.shot(tmp_path / "many-nodes-light.png")
 
     site.job(waiting[0]).cancel()
     expect(listed.last).to_contain_text(waiting[99])
     page.dark()
-    page.shot(tmp_path / "crowd-dark.png")
+    page.shot(tmp_path / "many-nodes-dark.png")

@@ -124,7 +124,7 @@ def site(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
 
 
 def started(lab: Lab, name: str) -> str:
-    """A notebook whose training cell was run. Returns the handle of its job, which trains."""
+    """Run the training cell of a notebook. Return the handle of its job, which trains."""
     lab.page.add_init_script(WATCH_DRAWING)
     lab.page.add_init_script(WATCH_SCALE)
     lab.notebook(f"{name}.ipynb", [LOAD, SETUP, TRAIN.format(name=name)])
@@ -158,11 +158,11 @@ class Stepper:
             raise AssertionError(f"{error}\nTHE CARD:\n{card.inner_text()}\nSEEN:\n{self.seen()}") from error
 
     def seen(self) -> str:
-        """What the scale control showed, where it stood, and what was pressed, by the page's clock."""
+        """Return what the scale control showed, its position, and what was pressed, with times of the page's clock."""
         return "\n".join(self.lab.page.evaluate("dlaasSeen"))
 
     def places(self) -> set[tuple[float, ...]]:
-        """Where − and + stood in the control, and how wide it was, in every frame so far, in px."""
+        """Return the positions of − and + in the control, and its width, in every frame so far, in px."""
         return {tuple(place) for place in self.lab.page.evaluate("[...dlaasPlaces].map(JSON.parse)")}
 
 
@@ -170,14 +170,14 @@ def is_settled(view: JobView, learners: int) -> bool:
     return (view.size.wish, view.size.held, view.transition, view.state) == (learners, learners, None, "PROCESSING")
 
 
-def told_of(lab: Lab, job: str) -> list[str]:
-    """What the marks above the curves tell, in order: each is pressed and read."""
-    card, told = lab.card(job), []
+def texts_of_marks(lab: Lab, job: str) -> list[str]:
+    """Press each mark above the curves, and return their texts in order."""
+    card, texts = lab.card(job), []
     marks = card.get_by_role("group", name="Changes of size").get_by_role("button")
     for index in range(marks.count()):
         marks.nth(index).click()
-        told += card.get_by_role("list", name="What changed").get_by_role("listitem").all_inner_texts()
-    return told
+        texts += card.get_by_role("list", name="What changed").get_by_role("listitem").all_inner_texts()
+    return texts
 
 
 def says(text: str, resize: Resize) -> bool:
@@ -235,10 +235,10 @@ def test_last_of_many_presses_wins_and_the_curve_is_complete(
 
     page.card(job).locator("summary", has_text="Metrics").click()
     page.card(job).get_by_role("img", name=re.compile("^Loss")).wait_for()
-    *told, halted = told_of(page, job)
+    *texts, halted = texts_of_marks(page, job)
     assert "Halted by you" in halted
-    assert len(told) == len(view.resizes)
-    assert all(says(text, resize) for text, resize in zip(told, view.resizes, strict=True)), told
+    assert len(texts) == len(view.resizes)
+    assert all(says(text, resize) for text, resize in zip(texts, view.resizes, strict=True)), texts
     drawn = page.page.evaluate(READ_DRAWING, job)
     assert len(drawn["line"]) == len(metrics), "the curve has each step once"
     across = [x for x, _ in drawn["line"]]

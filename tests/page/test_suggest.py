@@ -94,12 +94,12 @@ def test_dialog_shows_the_findings_of_check_per_cell(lab: Open, site: Site) -> N
     dialog = page.page.get_by_role("dialog")
 
     row = dialog.get_by_role("listitem").nth(2)
-    expect(row).to_contain_text("Trains: calls train_one_epoch, which trains (cell [2]); takes along 7 statements")
+    expect(row).to_contain_text("Trains: calls train_one_epoch, which trains (cell [2]); needs 7 statements")
     expect(row).to_contain_text("As a job of its own: %%train picked")
     expect(row).not_to_contain_text("--gpus")  # learners of this loop would not share the work
     expect(dialog.get_by_role("alert")).to_have_count(0)
 
-    dialog.get_by_role("checkbox", name="Ship cell 2").click()
+    dialog.get_by_role("checkbox", name="Include cell 2").click()
     alert = dialog.get_by_role("alert")
     expect(alert).to_contain_text("reads train_one_epoch, which no cell above defines")
     expect(dialog).to_contain_text("1 thing to fix first.")
@@ -117,6 +117,6 @@ def test_ticked_box_trains_the_notebook_as_a_spot_job(lab: Open, site: Site) -> 
 
     dialog.get_by_text("cheaper, may be taken back").click()
     expect(box).to_be_checked()
-    expect(dialog).to_contain_text("When others need them, it writes a checkpoint within 30 s and goes on later.")
+    expect(dialog).to_contain_text("When others need them, it writes a checkpoint within 30 s and continues later.")
     dialog.get_by_role("button", name="Train", exact=True).click()
     until(lambda: [view.spot for view in site.client.jobs() if view.name == "lent"] == [True], "it is a spot job")

@@ -1,18 +1,21 @@
-"""What every pool promises to the engine. Each adapter's test module gives a `rig` and runs all of it."""
+"""What every pool promises to the engine. Each adapter's test module gives a `rig` and runs all of it.
+
+A new adapter (isolated, kubernetes) writes a `Rig` (`rig.py`) and a subclass of `PoolContract`; nothing here knows an
+adapter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import pytest
 
-from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Pool, log_of
-from jupyter_dlaas.wire.journal import FactKind, Goal, MemberWanted, Wanted
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, log_of
+from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
+from tests.pools.reachability_contract import ReachabilityContract
+from tests.pools.rig import DOWN, UP, Rig, facts_of, members_of
 
-ENDLESS = 100_000
 LEADING_OUT = [
     "../x",
     "files/../../x",
@@ -24,81 +27,10 @@ LEADING_OUT = [
     "files/a\0b",
     "files/" + "a" * 300,
 ]
-UP = FactKind.LEARNER_UP
-DOWN = FactKind.LEARNER_DOWN
 
 
-class Rig(Protocol):
-    """A pool under test, and what its tests need beside the contract."""
-
-    pool: Pool
-    news: list[tuple[str, str]]
-    """What `changed` was called with."""
-
-    async def job(self, name: str = "a-1", *, steps: int = ENDLESS, fails_at: int | None = None) -> str:
-        """A job whose learners take so many short steps, print one line each, and (first time) fail at one."""
-
-    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Let time pass until something is so; fails where it never is."""
-
-    def kill_guardian(self, job: str) -> None:
-        """As `kill -9`."""
-
-    def kill_learner(self, job: str, member: int) -> None:
-        """As `kill -9`."""
-
-    async def reopened(self) -> Pool:
-        """The pool as a new engine finds it; the old one is closed."""
-
-
-def wanted(
-    revision: int = 1, members: Sequence[int] = (0,), *, goal: Goal = Goal.RUN, generation: int = 1, node: str
-) -> Wanted:
-    seats = tuple(MemberWanted(member=m, node=node) for m in members)
-    return Wanted(revision=revision, goal=goal, generation=generation, members=seats, grace_s=5.0)
-
-
-async def facts_of(pool: Pool, job: str) -> list[Any]:
-    return list((await pool.facts(job, 0))[0])
-
-
-async def kinds_of(pool: Pool, job: str) -> list[FactKind]:
-    return [fact.kind for fact in await facts_of(pool, job)]
-
-
-def members_of(facts: Sequence[Any], kind: FactKind) -> list[int | None]:
-    return [fact.member for fact in facts if fact.kind == kind]
-
-
-class PoolContract:
+class PoolContract(ReachabilityContract):
     """The promises. `rig` comes from the module that inherits them."""
-
-    # ---- helpers ---------------------------------------------------------------------------------------------
-
-    async def act(self, rig: Rig, job: str, revision: int = 1, members: Sequence[int] = (0,), **more: object) -> None:
-        node = rig.pool.nodes()[0].name
-        await rig.pool.act(job, wanted(revision, members, node=node, **more))  # type: ignore[arg-type]
-
-    async def told(self, rig: Rig, job: str, kind: FactKind, times: int = 1) -> list[Any]:
-        async def is_so() -> bool:
-            return (await kinds_of(rig.pool, job)).count(kind) >= times
-
-        await rig.until(is_so, f"{times} × {kind} of {job}")
-        return await facts_of(rig.pool, job)
-
-    async def unguarded(self, rig: Rig, job: str) -> None:
-        async def is_so() -> bool:
-            return await rig.pool.is_guarded(job) is False
-
-        await rig.until(is_so, f"{job} without a guardian")
-
-    async def running(
-        self, rig: Rig, members: Sequence[int] = (0,), *, steps: int = ENDLESS, fails_at: int | None = None
-    ) -> str:
-        job = await rig.job(steps=steps, fails_at=fails_at)
-        await self.act(rig, job, members=members)
-        await self.told(rig, job, FactKind.GENERATION)
-        return job
 
     # ---- the pool --------------------------------------------------------------------------------------------
 

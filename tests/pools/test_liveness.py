@@ -150,10 +150,10 @@ def anyio_backend() -> str:
 def test_probe_is_no_message_of_a_learner(me: Identity, tmp_path: Path) -> None:
     with (tmp_path / LOCK).open("w") as lock:
         presence, probe = Presence(tmp_path, Lock(tmp_path / LOCK, lock.fileno()), 0.0), LivenessProbe()
-        with presence.wake, presence.listener:
+        with presence.wake, presence.callers.listener:
             for _ in range(PERIOD_CHECKS + 2):
                 assert probe.check({"a-1": (me, tmp_path)}) == []
-                presence.accept()
-                assert presence.introductions() == []
-            assert presence.caller_fds() == [], "the connection of the probe was closed"
+                presence.callers.accept()
+                assert presence.callers.introductions() == []
+            assert len(presence.callers.interests()) == 1, "the connection of the probe was closed"
         probe.close()

@@ -4,123 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import shutil
 import signal
 import stat
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 import jupyter_dlaas
-from dlaas_server.pools.base import JOURNAL, InterpreterMissing, Loss, Pool, PoolError, log_of
-from dlaas_server.pools.config import PoolConfig, PoolSection
+from dlaas_server.pools.base import JOURNAL, InterpreterMissing, Loss, PoolError, log_of
+from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.devices import CpuSlots
 from dlaas_server.pools.local import LocalPool, job_watch
 from dlaas_server.pools.local import pool as local_pool
 from dlaas_server.pools.local.job_folder import JobFolder
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
-from jupyter_dlaas.runtime.system.process import identity, is_alive, kill_round, marked
+from jupyter_dlaas.runtime.system.process import identity, is_alive, marked
 from jupyter_dlaas.wire.journal import FactKind, Goal, LineDamaged, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
-from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of, wanted
+from tests.pools.contract import PoolContract
+from tests.pools.local_rig import PROGRAM, LocalRig
+from tests.pools.rig import ENDLESS, facts_of, kinds_of, wanted
 
 pytestmark = pytest.mark.anyio
 
-DEADLINE_S = 30.0
 PACKAGE = Path(jupyter_dlaas.__file__).resolve().parent
-PROGRAM = """
-import os, time
-for step in range({steps}):
-    print("step", step, flush=True)
-    if step == {fails_at} and os.environ["DLAAS_MEMBER"] == "0":
-        raise ValueError("bad luck at step {fails_at}")
-    time.sleep(0.02)
-"""
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@dataclass
-class LocalRig:
-    folder: Path
-    pool: Pool
-    news: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def local(self) -> LocalPool:
-        assert isinstance(self.pool, LocalPool)
-        return self.pool
-
-    def root(self, job: str) -> Path:
-        return self.folder / "jobs" / job
-
-    async def job(self, name: str = "a-1", *, steps: int = ENDLESS, fails_at: int | None = None) -> str:
-        program = PROGRAM.format(steps=steps, fails_at=-1 if fails_at is None else fails_at)
-        return await self.program(name, program)
-
-    async def program(self, name: str, program: str) -> str:
-        environment = {"PATH": os.environ["PATH"], "SECRET": "canary"}
-        await self.pool.create(name, "me", JobSpec(), environment)
-        await self.pool.put(name, "train.py", program.encode())
-        return name
-
-    async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while not await is_so():
-            assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}; {self.said()}"
-            await asyncio.sleep(0.005)
-
-    def said(self) -> str:
-        logs = sorted((self.folder / "jobs").glob("*/guardian.log")) + sorted(
-            (self.folder / "jobs").glob("*/learner-*/*.log")
-        )
-        return "\n".join(f"{log.parent.name}/{log.name}: {log.read_text()[-800:]}" for log in logs)
-
-    def guardian(self, job: str) -> int:
-        who = JobFolder(job, self.root(job)).guardian()
-        assert who is not None
-        return who.pid
-
-    def kill_guardian(self, job: str) -> None:
-        os.kill(self.guardian(job), signal.SIGKILL)
-
-    def kill_learner(self, job: str, member: int) -> None:
-        lines = (self.root(job) / "journal.jsonl").read_text().splitlines()
-        ups = [fact for fact in map(json.loads, lines) if fact["kind"] == FactKind.LEARNER_UP]
-        (pid,) = (fact["pid"] for fact in ups if fact["member"] == member)
-        os.kill(pid, signal.SIGKILL)
-
-    def heard(self, job: str, stream: str) -> None:
-        self.news.append((job, stream))
-
-    async def open(self) -> None:
-        config = PoolConfig(pool=PoolSection(name="test"))
-        self.pool = LocalPool(self.folder, config=config, probe=CpuSlots(4))
-        await self.pool.open(self.heard, lambda: None)
-
-    async def reopened(self) -> Pool:
-        await self.pool.close()
-        await self.open()
-        return self.pool
-
-    def sweep(self) -> None:
-        """Whatever a failed test left running."""
-        for root in (self.folder / "jobs").iterdir():
-            who = JobFolder(root.name, root).guardian()
-            for _ in range(100):
-                if kill_round(str(root), roots=[who.pid] if who else []) == 0:
-                    break
 
 
 @pytest.fixture

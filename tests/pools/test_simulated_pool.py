@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.pools.base import JOURNAL, Pool, PoolError
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.wire.protocol import JobSpec
-from tests.pools.contract import ENDLESS, PoolContract, facts_of, kinds_of
+from jupyter_dlaas.wire.protocol import JobSpec, Submit
+from tests.pools.contract import PoolContract
+from tests.pools.rig import ENDLESS, facts_of, kinds_of
 from tests.pools.simulated.simulated_pool import Fault, Script, SimulatedPool, Trouble, VirtualClock
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +67,33 @@ class SimulatedRig:
         await self.pool.close()
         await self.pool.open(lambda job, stream: self.news.append((job, stream)), lambda: None)
         return self.pool
+
+    async def closed(self) -> Pool:
+        await self.pool.close()
+        return self.pool
+
+    async def slow_job(self, name: str = "a-1") -> str:
+        self.simulated.delay_start(name)
+        return await self.job(name)
+
+    def release_start(self, job: str) -> None:
+        self.simulated.release_start(job)
+
+    def cut(self) -> None:
+        self.simulated.cut()
+
+    def restore(self) -> None:
+        self.simulated.restore()
+
+    def submit(self) -> Submit:
+        self.simulated.script = Script(steps=ENDLESS)
+        return Submit(key=f"key-{uuid.uuid4()}", spec=JobSpec(name="job"), source="print('hi')\n")
+
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(self.clock.now_s() + seconds)
 
 
 async def opened(clock: VirtualClock, trouble: Trouble | None = None, script: Script | None = None) -> SimulatedRig:

@@ -12,7 +12,7 @@ from tests.runtime.jobs import Job, clean, make_job
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Builds jobs of a test; whatever of them is alive afterwards is ended."""
+    """Build jobs of a test. End the processes that are alive afterwards."""
     made: list[Job] = []
 
     def build(source: str, **options: object) -> Job:

@@ -40,7 +40,7 @@ def until(claim: Callable[[], Any], what: str | Callable[[], str], deadline_s: f
 
 
 def make_package_dir(folder: Path) -> Path:
-    """A folder that holds nothing but the package, as the engine makes one."""
+    """Create a folder that holds nothing but the package, as the engine does."""
     folder.mkdir(parents=True)
     (folder / "jupyter_dlaas").symlink_to(Path(jupyter_dlaas.__file__).parent)
     return folder
@@ -55,7 +55,7 @@ def shared_package_dir() -> Path:
 
 
 def process_of(fact: LearnerUp | GuardianUp) -> Identity:
-    """Whose start the fact tells."""
+    """Members whose start this fact reports."""
     assert fact.pid is not None
     assert fact.start is not None
     return Identity(fact.pid, fact.start, fact.boot or boot_id())
@@ -147,12 +147,12 @@ class Job:
     # -- what is seen
 
     def facts(self, *kinds: FactKind) -> list[Any]:
-        """The facts of these kinds, or all of them."""
+        """Return the facts of these kinds, or all facts."""
         found, _ = read_facts(self.dir / "journal.jsonl")
         return [fact for fact in found if not kinds or fact.kind in kinds]
 
     def wait(self, kind: FactKind, count: int = 1, deadline_s: float = DEADLINE_S) -> Any:
-        """The `count`-th fact of a kind."""
+        """Wait for the `count`-th fact of a kind, and return it."""
 
         def there() -> list[Any] | None:
             found = self.facts(kind)
@@ -188,7 +188,7 @@ class Job:
         return (self.dir / f"learner-{member}" / "stdout.log").read_text()
 
     def learner(self, member: int) -> Identity:
-        """The process of a member that is up."""
+        """Return the process of a running member."""
         return process_of(next(f for f in self.facts(FactKind.LEARNER_UP) if f.member == member))
 
     def kill_learner(self, member: int) -> None:
@@ -209,7 +209,7 @@ class Job:
         return self.dir / "output" / name
 
     def lines(self, name: str) -> list[str]:
-        """The lines that user code wrote into a file of its output folder."""
+        """Return the lines that user code wrote into a file of its output folder."""
         path = self.output(name)
         return path.read_text().splitlines() if path.exists() else []
 
@@ -223,7 +223,7 @@ def make_job(
     interpreter: str = sys.executable,
     **spec: Any,
 ) -> Job:
-    """A job's directory with everything that the engine puts there before it starts."""
+    """Create a job's directory with everything that the engine puts there before it starts."""
     folder.mkdir(parents=True, mode=0o700)
     spec.setdefault("directory", str(folder.parent))
     spec = {"name": "test", **spec}
@@ -251,7 +251,7 @@ def clean(jobs: Sequence[Job]) -> Iterator[Identity]:
 
 
 def _threads(pid: int) -> str:
-    """What each thread of a process does, as far as the kernel tells: its state, and where it waits."""
+    """Describe each thread of a process: its state and where it waits, as the kernel reports them."""
     found = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         with suppress(OSError):

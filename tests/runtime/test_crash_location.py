@@ -36,7 +36,7 @@ def test_crash_names_the_users_line_in_journal_and_failure(tmp_path: Path) -> No
     assert code == -signal.SIGSEGV
 
     writer = JournalWriter(folder)
-    failure = writer.down(Learner(0, 1, 0, Identity(1, 1, "boot"), status=signal.SIGSEGV))
+    failure = writer.down(Learner(0, 1, 0, Identity(1, 1, "boot"), signal=signal.SIGSEGV))
 
     assert failure is not None
     assert failure.code == "segfault"

@@ -26,7 +26,7 @@ def act_of(goal: Goal, flags: dict[str, bool]) -> Act:
 
 
 def acts(goal: Goal | None = None, **flags: bool) -> Iterator[Act]:
-    """The actions in all states with this goal and these flags."""
+    """Return the actions in all states with this goal and these flags."""
     for other, state in STATES:
         if goal in (None, other) and state.items() >= flags.items():
             yield act_of(other, state)
@@ -46,7 +46,7 @@ def test_table_agrees_with_the_former_conditions() -> None:
 
 
 def former(goal: Goal, on: dict[str, bool]) -> Act:
-    """The conditions in words, one after the other."""
+    """Return the conditions as text, one after the other."""
     if goal is Goal.STOP:
         return Act.END if on["is_alive"] else Act.STOPPED
     if on["is_alive"]:
@@ -73,7 +73,7 @@ def test_no_state_leads_to_a_forbidden_action() -> None:
 
     assert not closing & set(acts(is_alive=True)), "a job is closed only when no learner is alive"
     assert Act.START not in set(acts(is_alive=True)), "a generation never starts beside another one"
-    assert set(acts(is_alive=False)) == {*closing, Act.START, Act.WAIT}, "there is nobody to end or change"
+    assert set(acts(is_alive=False)) == {*closing, Act.START, Act.WAIT}, "no learner to end or change"
     assert set(acts(Goal.STOP)) == {Act.END, Act.STOPPED}
     assert set(acts(is_alive=True, is_broken=True)) == {Act.END}
     assert Counter(acts(Goal.HALT, is_alive=False)).keys() == {Act.COMPLETE, Act.HALTED}

@@ -42,13 +42,13 @@ def test_kill_after_full_memory_is_reported_as_such() -> None:
 def test_lost_connection_of_a_single_learner_blames_no_other() -> None:
     names = ["ConnectionRefusedError", "ConnectionError", "OSError", "Exception"]
 
-    def told(*, is_alone: bool) -> Failure:
+    def connection_failure(*, is_alone: bool) -> Failure:
         message = "[Errno 111] Connection refused"
         return diagnosis.from_exception(names, message, where=None, traceback="", is_alone=is_alone)
 
-    assert told(is_alone=False).code == "peer_lost"
-    assert told(is_alone=True).code == "connection"
-    assert is_retried(told(is_alone=True)), "the other side may be back"
+    assert connection_failure(is_alone=False).code == "peer_lost"
+    assert connection_failure(is_alone=True).code == "connection"
+    assert is_retried(connection_failure(is_alone=True)), "the other side may be back"
 
 
 MESSAGES: Final = r"""
@@ -266,7 +266,7 @@ RETRIED: Final = "connection data_worker disk_broken gpu_busy gpu_lost worker_lo
 
 
 def of_line(line: str) -> tuple[str, Failure]:
-    """The code that is expected, and what is found."""
+    """Return the expected code and the failure found."""
     code, names, message = (part.strip() for part in line.split("|"))
     has_gpus, is_alone = code.startswith("gpu"), True
     return code, diagnosis.from_exception(

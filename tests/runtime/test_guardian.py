@@ -502,7 +502,7 @@ def test_process_with_a_reused_pid_is_not_signalled() -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a session of its own, which no job has anything to do with."""
+    """Start a process in a session of its own that belongs to no job."""
     one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], env={}, start_new_session=True)
     yield one
     one.kill()

@@ -1,4 +1,4 @@
-"""Who of a gang hangs, whom the others wait for, and who is left alone."""
+"""Detection of hanging learners: those that hang, those that wait for them, and those that are still starting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 30.0
 
 
 def pulse(still_s: float = 0.0, *, step_s: float | None = None, collectives: int = 5, **more: object) -> Pulse:
-    """A learner that has not moved for so long, and made no step for so long."""
+    """Return a learner that has not moved for `still_s` seconds, and made no step for `step_s` seconds."""
     made_s = NOW - max(still_s, step_s if step_s is not None else still_s)
     fields = {"heard_s": NOW, **more}
     return Pulse(step_s=made_s, moved_s=NOW - still_s, step=7, collectives=collectives, **fields)  # type: ignore[arg-type]  # the fields of Pulse

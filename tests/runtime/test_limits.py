@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.runtime.guardian.learner_process import Learner
-from jupyter_dlaas.runtime.guardian.resource_limits import (
+from jupyter_dlaas.runtime.hosts.resource_limits import (
     Limits,
     cgroup_parent,
+    explained,
     limits_in_words,
     memory_used,
     size_in_words,
@@ -36,7 +36,7 @@ time.sleep(600)
 
 @pytest.fixture
 def program() -> Iterator[subprocess.Popen[str]]:
-    """A process that uses 60 MiB, and two forks of it that share them."""
+    """Start a process that uses 60 MiB, and two forks of it that share them."""
     one = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert one.stdout is not None
     assert one.stdout.readline() == "ready\n"
@@ -48,7 +48,7 @@ def program() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def cgroups(tmp_path: Path) -> tuple[Path, Path]:
-    """A hierarchy as systemd makes it for a user: app.slice delegates, the scope that we are in does not."""
+    """Create the hierarchy that systemd creates for a user: app.slice delegates, the scope of this process does not."""
     root = tmp_path / "cgroup"
     scope = root / "user.slice" / "app.slice" / "ours.scope"
     scope.mkdir(parents=True)
@@ -60,10 +60,6 @@ def cgroups(tmp_path: Path) -> tuple[Path, Path]:
     own_file = tmp_path / "self"
     own_file.write_text("1:name=systemd:/x\n0::/user.slice/app.slice/ours.scope\n")
     return root, own_file
-
-
-def learner(pid: int) -> Learner:
-    return Learner(3, 1, 0, own(pid), pidfd=0)
 
 
 def none_there(tmp_path: Path) -> tuple[Path, Path]:
@@ -81,11 +77,10 @@ def test_nearest_delegated_cgroup_takes_the_learners(cgroups: tuple[Path, Path])
 
 
 def test_cgroup_gets_limits_and_process_and_reports_kills(cgroups: tuple[Path, Path]) -> None:
-    one = learner(os.getpid())
     spec = JobSpec(memory_bytes_per_learner=100 * MIB, cpus_per_learner=1.5)
     limits = Limits("a-1", spec, cgroups=cgroups)
 
-    limits.begin(one, ("n/cpu-0",))
+    limits.begin(3, own(os.getpid()), ("n/cpu-0",))
 
     group = cgroups[0] / "user.slice" / "app.slice" / "dlaas-a-1-3"
     assert (group / "memory.max").read_text() == str(100 * MIB)
@@ -94,16 +89,16 @@ def test_cgroup_gets_limits_and_process_and_reports_kills(cgroups: tuple[Path, P
     assert limits.due() is None, "the kernel watches"
 
     (group / "memory.events").write_text("oom 1\noom_kill 2\n")
-    limits.end(one)
+    failure = limits.end(3)
     for file in group.iterdir():  # the kernel's own files are no obstacle to rmdir
         file.unlink()
     limits.close()
 
     assert not group.exists()
-    assert one.failure is not None
-    assert (one.failure.code, one.failure.cause) == ("memory_limit", Cause.RESOURCES)
-    assert one.failure.what == "ran out of memory; its limit is 100 MiB (--memory 100M)"
-    assert "--memory 200M" in one.failure.advice
+    assert failure is not None
+    assert (failure.code, failure.cause) == ("memory_limit", Cause.RESOURCES)
+    assert failure.what == "ran out of memory; its limit is 100 MiB (--memory 100M)"
+    assert "--memory 200M" in failure.advice
 
 
 def test_shared_pages_of_forks_count_once(program: subprocess.Popen[str]) -> None:
@@ -114,38 +109,36 @@ def test_shared_pages_of_forks_count_once(program: subprocess.Popen[str]) -> Non
 
 
 def test_learner_above_its_limit_fails_with_the_reason(program: subprocess.Popen[str], tmp_path: Path) -> None:
-    one = learner(program.pid)
     limits = Limits("a-1", JobSpec(memory_bytes_per_learner=50 * MIB), cgroups=none_there(tmp_path))
-    limits.begin(one, ())
+    limits.begin(3, own(program.pid), ())
 
-    limits.look([one], 1.0)
+    limits.look(1.0)
 
     assert program.wait(30) == -9
-    assert one.failure is not None
-    assert one.failure.what.endswith(" of memory; its limit is 50 MiB (--memory 50M)")
+    failure = limits.end(3)
+    assert failure is not None
+    assert failure.what.endswith(" of memory; its limit is 50 MiB (--memory 50M)")
 
 
 def test_learner_below_its_limit_is_looked_at_seldom(program: subprocess.Popen[str], tmp_path: Path) -> None:
-    one = learner(program.pid)
     limits = Limits("a-1", JobSpec(memory_bytes_per_learner=1 << 40), cgroups=none_there(tmp_path))
-    limits.begin(one, ())
+    limits.begin(3, own(program.pid), ())
 
-    limits.look([one], 1.0)
+    limits.look(1.0)
 
-    assert one.failure is None
     due_s = limits.due()
     assert due_s is not None
     assert due_s >= 2.0
+    assert limits.end(3) is None
 
 
 def test_adopted_learners_are_watched_too(program: subprocess.Popen[str], tmp_path: Path) -> None:
-    one = learner(program.pid)
-    one.is_adopted = True
     limits = Limits("a-1", JobSpec(memory_bytes_per_learner=50 * MIB), cgroups=none_there(tmp_path))
 
-    limits.look([one], 1.0)
+    limits.adopt(3, own(program.pid))
+    limits.look(1.0)
 
-    assert one.failure is not None
+    assert limits.end(3) is not None
 
 
 def test_cpus_are_cores_where_there_are_no_cgroups(
@@ -154,23 +147,23 @@ def test_cpus_are_cores_where_there_are_no_cgroups(
     allowed = sorted(os.sched_getaffinity(0))
     limits = Limits("a-1", JobSpec(cpus_per_learner=0.5), cgroups=none_there(tmp_path))
 
-    limits.begin(learner(program.pid), (f"n/cpu-{len(allowed) + 1}",))
+    limits.begin(3, own(program.pid), (f"n/cpu-{len(allowed) + 1}",))
 
     assert os.sched_getaffinity(program.pid) == {allowed[1 % len(allowed)]}
     assert limits.due() is None
 
 
-def test_memory_error_names_the_limit(tmp_path: Path) -> None:
+def test_memory_error_names_the_limit() -> None:
     failure = Failure(
         cause=Cause.RESOURCES, code="host_memory", what="MemoryError", advice="It is full.", traceback="x"
     )
     killed = Failure(cause=Cause.RESOURCES, code="host_memory", what="killed by the system", advice="It is full.")
-    limited = Limits("a-1", JobSpec(memory_bytes_per_learner=3 << 30), cgroups=none_there(tmp_path))
 
-    assert limited.explained(failure).what == "MemoryError [limit: --memory 3G]"
-    assert "--memory 6G" in limited.explained(failure).advice
-    assert limited.explained(killed) == killed, "the memory of the machine was full"
-    assert Limits("a-1", JobSpec()).explained(failure) == failure
+    limited = explained(failure, 3 << 30)
+    assert limited.what == "MemoryError [limit: --memory 3G]"
+    assert "--memory 6G" in limited.advice
+    assert explained(killed, 3 << 30) == killed, "the memory of the machine was full"
+    assert explained(failure, 0) == failure
 
 
 def test_allocation_far_above_the_limit_fails_in_its_line() -> None:

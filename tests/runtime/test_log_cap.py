@@ -1,4 +1,4 @@
-"""Long logs: head and tail are kept, offsets stay, and readers are told what is missing."""
+"""Long logs: head and tail are kept, offsets stay, and readers learn what is missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(folder: Path, offset: int, limit: int = 1 << 20, mask: Mask = NO_MASK) 
 
 
 def whole(folder: Path, limit: int = 700) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """The lines that a reader gets from the beginning on, and the gaps that it sees."""
+    """Return the lines that a reader gets from the beginning on, and the gaps that it sees."""
     data, gaps, at = b"", [], 0
     while (chunk := read(folder, at, limit)).data:
         if chunk.start > at:
@@ -99,7 +99,7 @@ def test_short_log_stays_whole(folder: Path) -> None:
 
 def test_next_guardian_continues_dropping_the_log(folder: Path) -> None:
     write(folder, 0, 3000, capped(folder))
-    write(folder, 3000, 6000)  # nobody looked
+    write(folder, 3000, 6000)  # no reader has read the first part
 
     capped(folder).finish()
 

@@ -147,12 +147,10 @@ def test_learners_get_the_secrets_and_their_names() -> None:
     found = learner_environment(
         {"CODE": "4711", SECRETS: "CODE"},
         job="a-1",
-        job_dir="/job",
         generation=1,
         members=(MemberWanted(member=0, node="n"),),
         rank=0,
         store=None,
-        package_dir="/package",
     )
 
     assert (found["CODE"], found[SECRETS]) == ("4711", "CODE")

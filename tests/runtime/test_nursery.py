@@ -46,7 +46,7 @@ json.dump({
 
 @pytest.fixture
 def inheritable() -> Iterator[socket.socket]:
-    """A socket that children inherit, as C libraries open them."""
+    """Open a socket that children inherit, as C libraries do."""
     with socket.socket() as one:
         one.set_inheritable(True)
         yield one
@@ -73,19 +73,19 @@ def nursery(job: Job, *, after: Identity | None = None) -> Identity:
 
 
 def killed(one: Identity) -> None:
-    """It has ended: on a busy machine that takes a while after the signal."""
+    """Kill a process and wait for its end, which takes a while on a busy machine."""
     send(one, signal.SIGKILL)
     until(lambda: not is_alive(one), "it has ended")
 
 
 def is_fork(job: Job, member: int, of: int = 0) -> bool:
-    """Whether a learner was not started by a command of its own."""
+    """Return whether a learner was forked, not started by a command of its own."""
     command = Path(f"/proc/{job.learner(member).pid}/cmdline").read_bytes().split(b"\0")
     return command[command.index(os.fsencode(job.dir)) + 1] == str(of).encode()
 
 
 def started(job: Job) -> Job:
-    """It trains, and its nursery waits."""
+    """Start the job and wait until it trains and its job zygote is ready."""
     job.run(1)
     trains(job, 0)
     nursery(job)
@@ -294,7 +294,7 @@ def test_joiners_see_packages_changed_meanwhile(job: Build, tmp_path: Path) -> N
 
 @pytest.fixture
 def importing(job: Build, tmp_path: Path) -> Callable[[str], Job]:
-    """Starts a job that imports a numpy, which torch imports too, of this source."""
+    """Start a job that imports a numpy with this source, which torch imports, too."""
 
     def start(numpy: str) -> Job:
         (tmp_path / "own").mkdir()

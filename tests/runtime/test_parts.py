@@ -237,7 +237,10 @@ def test_sockets_work_below_paths_of_any_length(tmp_path: Path) -> None:
         assert send_datagram(folder / "wake", b"!")
         assert receiver.recv(10) == b"!"
     assert not send_datagram(folder / "wake", b"!")
-    with bind(socket.SOCK_STREAM, folder / "door", listen=1), connect(socket.SOCK_STREAM, folder / "door", timeout_s=1):
+    with (
+        bind(socket.SOCK_STREAM, folder / "endpoint", listen=1),
+        connect(socket.SOCK_STREAM, folder / "endpoint", timeout_s=1),
+    ):
         pass
 
 
@@ -268,26 +271,24 @@ def test_learner_environment_has_its_rank_and_no_outer_job() -> None:
     found = launch.learner_environment(
         base,
         job="a-1",
-        job_dir="/j",
         generation=3,
         members=members,
         rank=1,
         store=("127.0.0.1", 99),
-        package_dir="/ours",
     )
+    found = launch.host_environment(found, job_dir="/j", member=5)
 
     expected = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "99"}
     assert {key: found[key] for key in expected} == expected
     assert (found["DLAAS_MEMBER"], found["DLAAS_GENERATION"], found["MINE"]) == ("5", "3", "1")
-    assert (found["PYTHONPATH"], found["OMP_NUM_THREADS"]) == ("/ours:/mine", "2")
+    assert (found["PYTHONPATH"], found["OMP_NUM_THREADS"]) == (f"{launch.package_folder()}:/mine", "2")
+    assert found["DLAAS_JOB_DIR"] == "/j"
     assert found["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 
 
 def test_local_rank_is_a_visible_device() -> None:
     members = tuple(MemberWanted(member=m, node="a", environment={"CUDA_VISIBLE_DEVICES": f"GPU-{m}"}) for m in (0, 1))
-    found = launch.learner_environment(
-        {}, job="", job_dir="", generation=0, members=members, rank=1, store=None, package_dir=""
-    )
+    found = launch.learner_environment({}, job="", generation=0, members=members, rank=1, store=None)
 
     assert (found["CUDA_VISIBLE_DEVICES"], found["LOCAL_RANK"], found["RANK"]) == ("GPU-1", "0", "1")
 
@@ -326,7 +327,7 @@ def test_a_program_that_cannot_be_executed_is_not_retried(tmp_path: Path, make: 
     with pytest.raises(launch.ProgramUnusable) as caught:
         launch.spawn(order, executable=program)
 
-    failure = diagnosis.not_started(caught.value, is_permanent=True)
+    failure = diagnosis.not_started(caught.value.strerror or "", caught.value.filename)
     assert program in failure.what
     assert "jupyter dlaas retry" in failure.advice
     assert not is_retried(failure)
@@ -345,7 +346,7 @@ def test_a_process_that_the_system_refuses_is_retried(
         launch.spawn(order)
 
     assert not isinstance(caught.value, launch.ProgramUnusable)
-    assert is_retried(diagnosis.not_started(caught.value, is_permanent=False))
+    assert is_retried(diagnosis.not_started(caught.value.strerror or ""))
 
 
 def test_unopenable_log_is_not_a_user_error(tmp_path: Path) -> None:

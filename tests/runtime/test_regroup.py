@@ -77,7 +77,7 @@ class Learner:
 
 
 class Gang:
-    """All learners of a job, and the guardian's state. A step is made by all of a group at once, or by nobody."""
+    """All learners of a job, and the guardian's state. A step is made by all of a group at once, or by none."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -95,18 +95,18 @@ class Gang:
             self.state = advance(self.state, self.peers(), self.target)
         for member in strays(self.state, self.peers(), self.target):
             self.learners[member].is_alive, self.learners[member].is_missed = False, True
-        for member, told in orders(self.state).items():
+        for member, member_orders in orders(self.state).items():
             one = self.learners[member]
             change = self.state.change
             if change is not None and change.is_committed:
                 one.is_asked = member not in change.members
                 one.is_let_go = False
-            for order in told:
+            for order in member_orders:
                 if order not in one.heard:
                     one.heard.add(order)
                     one.inbox.append(order)
         for member in released(self.state, self.peers()):
-            assert self.state.members, "somebody has the state"
+            assert self.state.members, "a learner has the state"
             self.learners[member].is_let_go = True
 
     def deliver(self, one: Learner, *, hurry: bool) -> None:
@@ -129,7 +129,7 @@ class Gang:
             is_built = all(g.built >= switch.membership_epoch for g in group)
             if is_built and all(g.is_alive and not g.has_left and g.switch == switch and self.is_due(g) for g in group):
                 furthest = max(g.step for g in group)
-                assert furthest >= 0, "somebody has the state"
+                assert furthest >= 0, "a learner has the state"
                 if all(one.step <= furthest for one in there):  # who was further died, and what it made with it
                     self.made = [made for made in self.made if made[0] <= furthest]
                 for g in group:
@@ -215,8 +215,8 @@ def play(seed: int, *, has_deaths: bool) -> Gang:
 
 
 @given(seed=st.integers(0, 2**32))
-@example(seed=312635)  # a guardian that took over assigned an epoch anew whose first message was still on its way
-@example(seed=4584)  # a guardian found nobody but joiners, and took them for a group that trains
+@example(seed=312635)  # a guardian that took over assigned an epoch again whose first message was still in flight
+@example(seed=4584)  # a guardian found only joiners, and took them for a group that trains
 @example(seed=5101)  # a lost group was heard of before the death that lost it; the one who had the state was let go
 @pytest.mark.parametrize("has_deaths", [False, True])
 def test_gang_reaches_its_target_and_makes_each_step_once(seed: int, has_deaths: bool) -> None:
@@ -239,7 +239,7 @@ def test_gang_reaches_its_target_and_makes_each_step_once(seed: int, has_deaths:
 
 @pytest.mark.parametrize("is_stranded", [False, True])
 def test_leaver_exits_unless_its_group_is_lost_before(*, is_stranded: bool) -> None:
-    """It runs one step behind the others; the first of them is killed, the second goes on alone."""
+    """It runs one step behind the others; the first of them is killed, the second continues alone."""
     peers = {
         0: Peer(is_alive=False),
         1: Peer(membership_epoch=2),
@@ -271,21 +271,21 @@ def test_leaver_dead_before_the_boundary_is_not_awaited() -> None:
     peers = {member: replace(peer, built=1) for member, peer in peers.items()}
     going = advance(going, peers, (0, 1))
     peers = {member: replace(peer, promise=(1, 7), is_limited=True) for member, peer in peers.items()}
-    told = advance(going, peers, (0, 1))
-    assert told.change is not None
-    assert told.change.at is not None
+    switching = advance(going, peers, (0, 1))
+    assert switching.change is not None
+    assert switching.change.at is not None
 
     peers = {member: replace(peer, is_stranded=member < 2, is_alive=member < 2) for member, peer in peers.items()}
-    again = advance(told, peers, (0, 1))
+    again = advance(switching, peers, (0, 1))
 
     assert again.change is not None
     assert again.change.members == (0, 1)
     assert again.change.at is None, "the step before the boundary cannot be made any more"
-    assert again.membership_epoch > told.membership_epoch
+    assert again.membership_epoch > switching.membership_epoch
     assert advance(again, peers, (0, 1)) == again
 
 
-def told_to_leave(at: int) -> tuple[Membership, dict[int, Peer]]:
+def ordered_to_leave(at: int) -> tuple[Membership, dict[int, Peer]]:
     """1 and 2 are to leave at this boundary, and all know it."""
     change = Change(membership_epoch=1, members=(0,), is_built=True, is_committed=True, at=at)
     peers = {m: Peer(membership_epoch=0, built=1, is_limited=True, is_asked=m > 0) for m in range(3)}
@@ -294,10 +294,10 @@ def told_to_leave(at: int) -> tuple[Membership, dict[int, Peer]]:
 
 def test_leaver_reports_a_death_before_the_boundary() -> None:
     """0 waits for 1, which goes no further: 2 died in a step that 0 and 1 cannot end."""
-    told, peers = told_to_leave(7)
+    switching, peers = ordered_to_leave(7)
     peers |= {1: replace(peers[1], is_stranded=True), 2: Peer(is_alive=False)}
 
-    again = advance(told, peers, (0,))
+    again = advance(switching, peers, (0,))
 
     assert again.change is not None
     assert (again.change.members, again.change.at, again.membership_epoch) == ((0,), None, 2)
@@ -305,9 +305,22 @@ def test_leaver_reports_a_death_before_the_boundary() -> None:
     assert strays(again, peers, (0,)) == (), "it has the state until the others are together"
 
 
+def test_leaver_is_released_only_after_the_others_have_switched() -> None:
+    """2 died, so 0 continues without 1, which is to leave but may be the only learner that has the state."""
+    ordered, peers = ordered_to_leave(7)
+    peers |= {1: replace(peers[1], is_stranded=True), 2: Peer(is_alive=False)}
+    under_way = advance(ordered, peers, (0,))
+    assert under_way.members == (0,)
+
+    assert released(under_way, peers) == ()
+
+    peers[0] = replace(peers[0], membership_epoch=under_way.membership_epoch)
+    assert released(advance(under_way, peers, (0,)), peers) == (1,)
+
+
 @pytest.mark.parametrize("at", [None, 7])
 def test_group_that_one_member_missed_is_rebuilt(at: int | None) -> None:
-    """Nobody died: a connection was lost while they met, or their store was."""
+    """No learner died: a connection was lost during the rendezvous, or their store was."""
     change = Change(membership_epoch=3, members=(0, 1), is_built=True, is_committed=True, at=at)
     peers = {0: Peer(membership_epoch=2, built=3), 1: Peer(membership_epoch=2, built=3, missed=3)}
 
@@ -371,4 +384,4 @@ def test_leavers_continue_if_all_stayers_die_after_the_commit() -> None:
     assert again.change is not None
     assert (again.change.members, again.change.at, again.membership_epoch) == ((0, 2), None, 2)
     gone = advance(state, peers | {0: Peer(is_alive=False)}, (1, 2))
-    assert (gone.members, gone.change) == ((), None), "nobody has what was trained: it starts from a checkpoint"
+    assert (gone.members, gone.change) == ((), None), "no learner has what was trained: it starts from a checkpoint"

@@ -1,4 +1,4 @@
-"""Who is slow is told when it has been so for a while, and only where all have told of themselves."""
+"""Stragglers are reported after a while, and only if all learners have reported their step times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def heard(
 
 
 def over(times_s: dict[int, float], until_s: float, step_s: float = 0.5) -> Slow | None:
-    """Told each second, from 0 on."""
+    """Return what is found if times are reported each second, from 0 on."""
     one = Stragglers()
     found = None
     for second in range(int(until_s) + 1):
@@ -83,7 +83,7 @@ def test_only_a_clear_slowest_learner_is_named(times_s: dict[int, float]) -> Non
 def profiles(
     one: Stragglers, waits_s: dict[int, float], seconds: range, step_s: float = 0.5
 ) -> list[tuple[int, Profile]]:
-    """What is told of the gang's talking, and in which second."""
+    """Return the reported communication costs of the gang, each with its second."""
     found = []
     for second in seconds:
         for member, wait_s in waits_s.items():

@@ -40,7 +40,7 @@ def record(pool: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Path]:
-    """A pool's directory; the engine that is left in it ends with the test."""
+    """Return a pool's directory. The engine that is left in it ends with the test."""
     yield tmp_path
     with suppress(ProcessLookupError, ChildProcessError, KeyError):
         os.kill(record(tmp_path)["pid"], signal.SIGKILL)

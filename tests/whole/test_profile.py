@@ -49,7 +49,7 @@ def test_only_jobs_insensitive_to_locality_restart_on_distant_seats(site: Build)
     reason = until(
         lambda: "on one node" in here.job(large.id).view.reason and here.job(large.id).view.reason, "it waits"
     )
-    assert "Waits for seats on one node; takes them further apart after 2 min." in reason
+    assert "Waits for devices on one node; accepts devices further apart after 2 min." in reason
     even.resume()
     until(lambda: even.status == "PROCESSING", "it does not wait")
 

@@ -33,6 +33,7 @@ from jupyter_dlaas.wire.protocol import (
     Size,
     Speed,
     State,
+    WaitingReason,
     Where,
 )
 
@@ -124,6 +125,33 @@ DEPLOYING: Final = replace(
     size=Size(min=1, max=8, wish=4, held=4),
     learners=(*learners(3, 1), *learners(4, 1, "Starting")[3:]),
     generation=1,
+)
+
+WAITING: Final = replace(
+    DEPLOYING,
+    row=6,
+    status_line="0 of 2 learners ready",
+    reason="Learner 0: The image ml/train:7 is being pulled. Learner 1: No node fits pod ml/resnet-48-m1: "
+    "Insufficient nvidia.com/gpu. Wait for other pods to end, or request fewer GPUs.",
+    learners=tuple(replace(one, pod=f"resnet-48-m{one.member}") for one in learners(2, 1, "Starting")),
+    size=Size(min=1, max=8, wish=2, held=2),
+    waiting_for=(
+        WaitingReason(
+            member=0,
+            code="image_pull",
+            object="pod ml/resnet-48-m0",
+            what="The image ml/train:7 is being pulled.",
+            since_s=T0 + 400,
+        ),
+        WaitingReason(
+            member=1,
+            code="unschedulable",
+            object="pod ml/resnet-48-m1",
+            what="No node fits pod ml/resnet-48-m1: Insufficient nvidia.com/gpu.",
+            advice="Wait for other pods to end, or request fewer GPUs.",
+            since_s=T0 + 402,
+        ),
+    ),
 )
 
 PROCESSING: Final = replace(
@@ -285,6 +313,7 @@ CANCELLED: Final = replace(
 JOBS: Final[Mapping[str, JobView]] = {
     "queued": QUEUED,
     "deploying": DEPLOYING,
+    "waiting": WAITING,
     "processing": PROCESSING,
     "scaling": SCALING,
     "halting": HALTING,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.codec import Invalid, UnknownKind
 from jupyter_dlaas.wire.learner_messages import (
     GUARDIAN_MESSAGES,
     LEARNER_MESSAGES,
@@ -36,7 +36,6 @@ from jupyter_dlaas.wire.learner_messages import (
     StopAt,
     SwitchGroup,
     Throughput,
-    UnknownKind,
     guardian_message,
     learner_message,
     learner_messages,

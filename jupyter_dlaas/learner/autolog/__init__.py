@@ -34,12 +34,12 @@ def install() -> None:
 
 
 def _hook(part: str, module: Any) -> None:
-    from jupyter_dlaas.learner.autolog.fit_calls import tell
+    from jupyter_dlaas.learner.autolog.fit_calls import print_once
 
     try:
         importlib.import_module(f"jupyter_dlaas.learner.autolog.{part}").hook(module)
     except Exception as error:  # noqa: BLE001 - an unknown version may lack anything; the program must not suffer
         version = getattr(module, "__version__", "")
-        tell(
+        print_once(
             f"no automatic metrics from {module.__name__} {version}: {type(error).__name__}: {error}; log with run.log"
         )

@@ -27,7 +27,7 @@ from jupyter_dlaas.learner.training_run.state import RunState
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.protocol import Elastic
 
-__all__ = ["Call", "KeptCall", "keeping", "stepwise", "tell", "watching"]
+__all__ = ["Call", "KeptCall", "keeping", "print_once", "stepwise", "watching"]
 
 _WORTH: Final = 200
 """A call's end is stored if the call took this many times as long as storing it, or the checkpoint interval.
@@ -53,14 +53,14 @@ Point = tuple[Mapping[str, Any], int, int | None]
 """Values, step, and epoch if known."""
 
 
-def tell(what: str) -> None:
+def print_once(what: str) -> None:
     """Print a line in the job's log, once per text."""
-    if what not in _told:
-        _told.add(what)
+    if what not in _printed:
+        _printed.add(what)
         print(f"[{what}]", file=sys.stderr, flush=True)
 
 
-_told: Final[set[str]] = set()
+_printed: Final[set[str]] = set()
 
 
 class Call:
@@ -229,7 +229,7 @@ class KeptCall(Call):
         run = self._run
         if run.resume is None:
             run.epoch = self._epochs_before + epoch
-            training_loop.count(run, tells=False)
+            training_loop.count(run, reports=False)
             now = time.monotonic()
             if now >= self.show_s:
                 self.show_s = now + _SHOW_S
@@ -274,7 +274,7 @@ class KeptCall(Call):
         try:
             return checkpoint_files.take_end(self.job_dir, self.number, {"end": end(), "streams": rng_state.snapshot()})
         except Exception as error:  # noqa: BLE001 - any framework may fail in any way; the training is complete
-            tell(f"the result of this training could not be stored ({type(error).__name__}: {error})")
+            print_once(f"the result of this training could not be stored ({type(error).__name__}: {error})")
             return None
 
     def _content(self, folder: Path) -> dict[str, Any]:

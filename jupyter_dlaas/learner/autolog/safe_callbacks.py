@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from jupyter_dlaas.learner.autolog.fit_calls import tell
+from jupyter_dlaas.learner.autolog.fit_calls import print_once
 from jupyter_dlaas.learner.checkpoint.checkpoint_files import CheckpointError
 
 __all__ = ["attempt", "guarded", "made_of"]
@@ -27,7 +27,9 @@ def guarded(method: F) -> F:
             raise
         except Exception as error:  # noqa: BLE001 - an unknown version may pass us anything
             self._is_broken = True
-            tell(f"automatic metrics stopped: {method.__qualname__}: {type(error).__name__}: {error}; log with run.log")
+            print_once(
+                f"automatic metrics stopped: {method.__qualname__}: {type(error).__name__}: {error}; log with run.log"
+            )
             return None
 
     return wrapper  # type: ignore[return-value]  # the same signature
@@ -43,7 +45,7 @@ def attempt(prepare: Callable[[], Any]) -> Any:
     except CheckpointError:  # otherwise the call would train from step 0
         raise
     except Exception as error:  # noqa: BLE001 - see above
-        tell(f"no automatic metrics from this call: {type(error).__name__}: {error}")
+        print_once(f"no automatic metrics from this call: {type(error).__name__}: {error}")
         return None
 
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from jupyter_dlaas.learner.autolog.fit_calls import Call, stepwise, tell, watching
+from jupyter_dlaas.learner.autolog.fit_calls import Call, print_once, stepwise, watching
 from jupyter_dlaas.learner.environment import import_hooks
 
 __all__ = ["hook"]
@@ -35,7 +35,7 @@ def _quiet(act: Callable[[], None]) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - an unknown version may lack anything
-        tell(f"no automatic metrics from scikit-learn: {type(error).__name__}: {error}; log with run.log")
+        print_once(f"no automatic metrics from scikit-learn: {type(error).__name__}: {error}; log with run.log")
 
 
 # -- partial_fit ------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Verdict(StrEnum):
     GO = "go"
     STOP = "stop"
     SWITCH = "switch"
-    """Enter another group, then ask again."""
+    """Enter another group, then check again."""
 
 
 class Boundaries:

@@ -22,12 +22,12 @@ from typing import Any, Final
 from jupyter_dlaas.jobdir.atomic_files import connect
 from jupyter_dlaas.learner.control.heartbeat import BEAT_S, Beats
 from jupyter_dlaas.runtime.system.orphan_ttl import last_s, ttl_s
+from jupyter_dlaas.wire.codec import UnknownKind
 from jupyter_dlaas.wire.learner_messages import (
     GuardianMessage,
     LearnerMessage,
     LearnerState,
     ReportedNote,
-    UnknownKind,
     guardian_message,
     to_line,
 )

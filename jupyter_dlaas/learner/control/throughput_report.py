@@ -16,7 +16,8 @@ __all__ = ["Pacing"]
 
 WATCHED_S: Final = 10.0
 """The longest window in seconds if the scheduler decides by it."""
-TOLD_S: Final = 60.0
+REPORTED_S: Final = 60.0
+"""The longest window in seconds otherwise."""
 STRETCH_S: Final = 0.05
 """The minimum interval in seconds between polls of a loop that count; the times of shorter ones are mostly noise."""
 
@@ -28,7 +29,7 @@ class Pacing:
         self._context = context
         spec = context.spec
         is_watched = spec.elastic is Elastic.AUTO
-        self._windows = Windows(WATCHED_S if is_watched else TOLD_S, is_quick=is_watched)
+        self._windows = Windows(WATCHED_S if is_watched else REPORTED_S, is_quick=is_watched)
         self._is_on = spec.elastic is not Elastic.OFF and spec.learners_max > 1
         self._of: tuple[int, int] | None = None
         self._last_s: float | None = None

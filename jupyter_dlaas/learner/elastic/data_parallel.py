@@ -79,7 +79,7 @@ class Gang:
         """True if gradients are summed in shared memory, too."""
         if may_change and device.type == "cuda":
             nccl_group.without_watchdog()
-        self._lonely: Any = process_group.lonely_group(device) if may_change else None
+        self._single_group: Any = process_group.single_learner_group(device) if may_change else None
         """A group of one, in which DDP wraps models and which they use while this learner trains alone."""
         if not may_change:
             if not dist.is_initialized():
@@ -105,7 +105,7 @@ class Gang:
         if self.work is not None:
             self.work.reset()
         for ddp in self._wrappers:
-            self._put(ddp, self._lonely if group is None else group)
+            self._put(ddp, self._single_group if group is None else group)
         self.watch_passes()
         if old[0] is not None:
             process_group.drop(old)
@@ -170,7 +170,7 @@ class Gang:
             # Avoids a second copy of all gradients, and copying them back in each step.
             options = {"gradient_as_bucket_view": True} | options
             _check(model, options)
-            options["process_group"] = self._lonely
+            options["process_group"] = self._single_group
         ddp = DistributedDataParallel(model, **options)
         if self.may_change:
             _settle(ddp)

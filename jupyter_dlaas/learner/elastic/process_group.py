@@ -32,8 +32,8 @@ __all__ = [
     "drop",
     "finish",
     "is_apart",
-    "lonely_group",
     "room_of",
+    "single_learner_group",
     "talks",
 ]
 
@@ -133,7 +133,7 @@ def drop(group: list[Any]) -> None:
     threading.Thread(target=clear, name="dlaas-drop", daemon=True).start()
 
 
-def lonely_group(device: torch.device = CPU) -> Any:
+def single_learner_group(device: torch.device = CPU) -> Any:
     """Return a group of one."""
     return _group(_c10d.HashStore(), 0, 1, device)
 

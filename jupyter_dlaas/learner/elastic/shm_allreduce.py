@@ -217,13 +217,13 @@ def meet(store: Any, rank: int, size: int) -> Room | None:
         listening.listen(size)
         here = [boot_id(), str(Path("/proc/self/ns/net").readlink())]
         store.set(f"room-{rank}", json.dumps([*here, listening.getsockname().hex()]))
-        told = [json.loads(store.get(f"room-{other}")) for other in range(size)]
-        if any(one[:2] != here for one in told):
+        addresses = [json.loads(store.get(f"room-{other}")) for other in range(size)]
+        if any(one[:2] != here for one in addresses):
             return None
         room: Room | None = None
         # The learners cannot connect, for example in separate containers: use gloo then.
         with suppress(OSError):
-            names = [bytes.fromhex(one[2]) for one in told]
+            names = [bytes.fromhex(one[2]) for one in addresses]
             peers = [
                 None if one is None else until_ready.enter_context(one) for one in _connect(listening, names, rank)
             ]

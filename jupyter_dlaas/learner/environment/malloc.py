@@ -39,7 +39,7 @@ def keep_freed() -> None:
 def limit_data(limit_bytes: int) -> None:
     """Make an allocation far above the job's memory limit (0: none) fail with an error that has a line.
 
-    The memory that processes use is limited from outside (`runtime/guardian/resource_limits.py`), which reacts a moment
+    The memory that processes use is limited from outside (`runtime/hosts/resource_limits.py`), which reacts a moment
     later and cannot name the line. This limit counts all memory allocated from now on, used or not, so it permits twice
     the job's limit.
     """

@@ -64,11 +64,11 @@ def failure_of(
     error: BaseException, cells: CellMap, own_folder: Path, *, is_alone: bool = False, has_gpus: bool = True
 ) -> Failure:
     """Return the failure for an exception that ended user code. A group is described by its first exception."""
-    told = in_cells(error, cells)
+    trace = in_cells(error, cells)
     first, others = _first_of_group(error)
     where = _where(first, cells, own_folder) or _where(error, cells, own_folder)
     names, message = class_names(first), _message(first)
-    failure = from_exception(names, message, where=where, traceback=told, is_alone=is_alone, has_gpus=has_gpus)
+    failure = from_exception(names, message, where=where, traceback=trace, is_alone=is_alone, has_gpus=has_gpus)
     if type(first) is KeyboardInterrupt and _is_raised(first):  # not from a signal: retrying cannot help
         failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice=_RAISED)
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
@@ -133,13 +133,13 @@ def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | No
         users = [one for one in frames if one[0] == cells.script or one[0].startswith(str(own_folder))]
         if users or frames:
             where = cells.where(*(users or frames)[-1])
-    for path, line, function in _FRAME.findall(_told_by_worker(error)):
+    for path, line, function in _FRAME.findall(_worker_traceback(error)):
         if path == cells.script or path.startswith(str(own_folder)):
             where = cells.where(path, int(line), function)
     return where
 
 
-def _told_by_worker(error: BaseException) -> str:
+def _worker_traceback(error: BaseException) -> str:
     """Return the traceback text of a worker process in which the error arose (DataLoader or pool); otherwise ""."""
     cause = error.__cause__
     if cause is not None and _is_remote(cause):

@@ -32,7 +32,7 @@ learners.
 
 
 class Parts:
-    """This learner's shards of a batch in exact mode. Only `run.train_step(fn, batch)` accepts it."""
+    """Shards of a batch that one learner computes in exact mode. Only `run.train_step(fn, batch)` accepts it."""
 
     def __init__(self, shards: int, own: Sequence[tuple[int, Any, int]]) -> None:
         self.shards = shards

@@ -351,31 +351,31 @@ def _take(text: str, match: re.Match[str], name: str, clause: str, line: _Line, 
     words = words_of(bare)
     phase = _phase_of(bare, words)
     value, end = _value(text, match)
-    told = [word for word in words if word not in FILLERS]
-    if separator and "=" in separator[0] and _PARAMETER.search(bare) and is_metric(told[:-1]):
-        line.pending = [*told[:-1], f"{told[-1]}{match[0]}".replace(".", "_")]
+    name_words = [word for word in words if word not in FILLERS]
+    if separator and "=" in separator[0] and _PARAMETER.search(bare) and is_metric(name_words[:-1]):
+        line.pending = [*name_words[:-1], f"{name_words[-1]}{match[0]}".replace(".", "_")]
         return match.end()
-    if not is_metric(told) and separator:
-        told, phase = _of_clause(clause, told, phase)
-    if not told or len(told) > _NAME_WORDS_MOST or any(word in NEVER for word in told):
+    if not is_metric(name_words) and separator:
+        name_words, phase = _of_clause(clause, name_words, phase)
+    if not name_words or len(name_words) > _NAME_WORDS_MOST or any(word in NEVER for word in name_words):
         if phase and not line.values.get(phase):
             line.phase = phase
         return end
     is_float = not match[0].lstrip("+-").isdigit()
-    is_known = is_metric(told)
+    is_known = is_metric(name_words)
     is_named = bool(separator) or is_said
     has_unit = _UNIT.match(text, match.end()) is not None
     if has_unit or not (
         (is_known and (is_named or is_float or line.has_counter or end > match.end()))
-        or (line.has_counter and is_named and is_float and "(" not in bare and not ASIDE.intersection(told))
-        or (line.has_counter and is_float and [phase] == [PHASES.get(word) for word in told])
+        or (line.has_counter and is_named and is_float and "(" not in bare and not ASIDE.intersection(name_words))
+        or (line.has_counter and is_float and [phase] == [PHASES.get(word) for word in name_words])
     ):
         return end
     if phase:
         line.phase = phase
-    elif line.phase and is_known and not {"lr", "rate"} & set(told) and not set(told) & set(PHASES):
-        told = [line.phase, *told]
-    line.values.setdefault(name_of(told), value)
+    elif line.phase and is_known and not {"lr", "rate"} & set(name_words) and not set(name_words) & set(PHASES):
+        name_words = [line.phase, *name_words]
+    line.values.setdefault(name_of(name_words), value)
     samples = _BEHIND.match(text, end)
     if samples and not line.has_counter and end == match.end():  # "loss: 2.30 [ 6400/60000]"
         line.put(step=int(samples[1]), steps=int(samples[2]))
@@ -411,21 +411,21 @@ def _phase_of(bare: str, words: list[str]) -> str:
     return ""
 
 
-def _of_clause(clause: str, told: list[str], phase: str) -> tuple[list[str], str]:
+def _of_clause(clause: str, name_words: list[str], phase: str) -> tuple[list[str], str]:
     """Return the name from the beginning of a clause: "Accuracy of the network on the 10000 test images: 55"."""
     words = words_of(clause)
     if not 2 <= len(words) <= 16 or {"class", "label", "category"} & set(words):
-        return told, phase
+        return name_words, phase
     head: list[str] = []
     for word in words:
         if word in _PREPOSITIONS:
             break
         head.append(word)
     else:
-        return told, phase
+        return name_words, phase
     head = [word for word in head if word not in FILLERS]
     if not is_metric(head) or len(head) > 3 or any(word in NEVER for word in head):
-        return told, phase
+        return name_words, phase
     later = next((PHASES[word] for word in words if word in PHASES), "")
     return ([later, *head] if later and not set(head) & set(PHASES) else head), later or phase
 

@@ -37,7 +37,7 @@ class Loop:
         self._clock = clock
         self._steps = self._backwards = self._others = self._reads = 0
         self._leader = self._other = 0
-        self._told_s = self._read_s = self._looked_s = float("-inf")
+        self._reported_s = self._read_s = self._looked_s = float("-inf")
         self._held: list[tuple[str, Any, int]] | None = []
         self._since_s: float | None = None
         self._began_s: float | None = None
@@ -90,8 +90,8 @@ class Loop:
 
     def _tell(self, *, is_last: bool = False) -> None:
         now = self._clock()
-        if self._step() and (is_last or now - self._told_s >= _TELL_S):
-            self._told_s = now
+        if self._step() and (is_last or now - self._reported_s >= _TELL_S):
+            self._reported_s = now
             record_progress(source=Source.LOOP, step=self._step())
             self._began_s = now if self._began_s is None else self._began_s
             one = recorder()

@@ -181,7 +181,7 @@ class Recorder:
         self._best: dict[tuple[str, ...], int] = {}
         """Metric -> rank of the highest source that has reported it."""
         self._names: set[str] = set()
-        self._told_by = Source.LOOP.rank
+        self._source_rank = Source.LOOP.rank
         self._has_end = False
         """True if the last progress included the end of training."""
         self._loops: Spot | None = None
@@ -230,8 +230,8 @@ class Recorder:
         return True
 
     def _take(self, found: dict[str, float], source: Source, step: int | None, epoch: int | None) -> None:
-        is_told_better = self._step is not None and self._told_by < source.rank
-        at = self._run.step if self._run.is_looping else self._step if step is None or is_told_better else step
+        is_outranked = self._step is not None and self._source_rank < source.rank
+        at = self._run.step if self._run.is_looping else self._step if step is None or is_outranked else step
         counts = at is None
         if at is None:
             at = 1 + max((self._last[name][0] for name in found if name in self._last), default=-1)
@@ -280,11 +280,11 @@ class Recorder:
         fraction: float | None,
     ) -> None:
         with self._lock:
-            if source.rank > self._told_by or any(rank < source.rank for rank in self.leaders):
+            if source.rank > self._source_rank or any(rank < source.rank for rank in self.leaders):
                 return
             if source is Source.LOOP and self.was_led:
                 return  # the loop belongs to a framework, which reports its own progress
-            self._told_by = source.rank
+            self._source_rank = source.rank
             if epoch is not None:
                 self._epoch = epoch
             if step is not None:
@@ -315,8 +315,8 @@ class Recorder:
     def release(self, source: Source) -> None:
         """Let other sources report progress, after all bars were closed."""
         with self._lock:
-            if self._told_by == source.rank:
-                self._told_by, self._step, self._has_end = Source.LOOP.rank, None, False
+            if self._source_rank == source.rank:
+                self._source_rank, self._step, self._has_end = Source.LOOP.rank, None, False
 
     def end(self) -> dict[str, Any]:
         """Write the points held back last, so that metrics end where the training did."""

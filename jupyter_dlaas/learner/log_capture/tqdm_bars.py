@@ -51,7 +51,7 @@ class _Reader:
 
     def __init__(self, place: Place) -> None:
         self._bars = Bars(place)
-        self._told_s = 0.0
+        self._reported_s = 0.0
 
     def opened(self, bar: Any) -> Bar | None:
         if recorder() is None:
@@ -78,9 +78,9 @@ class _Reader:
 
     def tell(self, *, is_due: bool = False) -> None:
         now = time.monotonic()
-        if not is_due and now - self._told_s < _REPORT_S:
+        if not is_due and now - self._reported_s < _REPORT_S:
             return
-        self._told_s = now
+        self._reported_s = now
         spot = self._bars.spot()
         if spot is not None:
             record_progress(

@@ -128,9 +128,9 @@ def _clean(failure: Failure) -> Failure:
         source = tuple(_sendable(line, _LINE_MAX) for line in where.source)
         name = where.function and _sendable(where.function, _LINE_MAX)
         where = replace(where, label=_sendable(where.label, _LINE_MAX), function=name, source=source)
-    told = failure.traceback and _sendable(failure.traceback, _TEXT_MAX)
+    trace = failure.traceback and _sendable(failure.traceback, _TEXT_MAX)
     what, advice = _sendable(failure.what, _WHAT_MAX), _sendable(failure.advice, _TEXT_MAX)
-    return replace(failure, what=what, advice=advice, where=where, traceback=told)
+    return replace(failure, what=what, advice=advice, where=where, traceback=trace)
 
 
 def _sendable(text: str, limit: int) -> str:

@@ -31,7 +31,7 @@ class Meter:
         self.steps_per_epoch = 0
         self.pacing: Pacing | None = None
         """The throughput report to the guardian."""
-        self._told_s = 0.0
+        self._written_s = 0.0
         self._every_s = _EVERY_S
         self._marks: list[tuple[float, int, int]] = []
         self._samples = 0
@@ -72,7 +72,7 @@ class Meter:
             steps = self.epochs * self.steps_per_epoch if self.epochs and self.steps_per_epoch else None
             self.pacing.step(samples, None if steps is None else max(steps - step, 0))
         self._samples += samples
-        if time.monotonic() - self._told_s >= self._every_s:
+        if time.monotonic() - self._written_s >= self._every_s:
             self.tell(epoch, step)
 
     def tell(self, epoch: int, step: int, *, force: bool = False) -> None:
@@ -82,9 +82,9 @@ class Meter:
 
     def _tell(self, epoch: int, step: int, *, force: bool = False) -> None:
         now = time.monotonic()
-        if self._path is None or (not force and now - self._told_s < self._every_s):
+        if self._path is None or (not force and now - self._written_s < self._every_s):
             return
-        self._told_s = now
+        self._written_s = now
         self._marks = [mark for mark in self._marks if now - mark[0] <= _WINDOW_S][-60:]
         self._marks.append((now, step, self._samples))
         first = self._marks[0]

@@ -1,4 +1,4 @@
-"""When a run writes checkpoints. A snapshot is taken between two steps and written while training continues."""
+"""Checkpoint policy of a run. A snapshot is taken between two steps and written while training continues."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ __all__ = [
 
 _LISTED: Final = 8
 _NO_ITERATOR: Final = (
-    "would begin anew after a halt, a preemption or a move: nothing can keep the place of a running iterator. Take the "
-    "batches from run.batches(…), or call iter() in the loop, once per epoch."
+    "would start again from its first item after a halt, a preemption or a move: the position of a running iterator "
+    "cannot be saved. Take the batches from run.batches(…), or call iter() in the loop, once per epoch."
 )
 
 _EMPTIED: Final = (
@@ -186,8 +186,9 @@ def _put_back_or_before(run: RunState, context: Context) -> None:
         put_back(run, reverts=True)
         report(
             NOT_LOADED,
-            f"What the loop had changed beside the prepared objects cannot be put back ({why}): it begins anew there. "
-            "Give models, optimisers and schedules to run.prepare, and other values to run.state.",
+            f"Objects that the loop changed and that were not prepared could not be restored ({why}): they start "
+            "from their initial values. Give models, optimisers and schedules to run.prepare, and other values to "
+            "run.state.",
         )
     if tried:
         run.metrics.close()

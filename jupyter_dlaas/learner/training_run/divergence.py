@@ -49,12 +49,12 @@ def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[s
     ahead = [number for number, at in enumerate(steps) if at == last]
     if left:
         where, when = at[left[0]], f"in epoch {epoch}, step {steps[left[0]]} of the job"
-        return f"{_who(left)} left the loop over run.batches{where} {when}; the others went on."
+        return f"{_who(left)} left the loop over run.batches{where} {when}; the others continued."
     if ended:
         return f"{_who(ended)} ended epoch {epoch} before the others, who are at step {step} of the job."
     if min(steps) != last:
         return (
-            f"{_who(ahead)} went on to step {last} of the job without a backward pass in step {min(steps)} "
+            f"{_who(ahead)} continued to step {last} of the job without a backward pass in step {min(steps)} "
             f"(epoch {epoch}): a `continue` or an `if` that not all learners take."
         )
     return (

@@ -92,8 +92,9 @@ def look_at_parts(context: Context) -> None:
         size = context.world_size
         _report(
             context,
-            "Several learners of this training each hold a part of the model, and cannot go on from what another "
-            f"number of them kept: it stays at {size}. For another size submit it anew with --gpus N.",
+            "Each learner of this training holds a part of the model, so that a checkpoint only fits the number of "
+            f"learners that wrote it. The job stays at {size}; to train with another number, submit it again with "
+            "--gpus N.",
             size,
         )
 

@@ -124,11 +124,11 @@ def reach(run: RunState) -> None:
     run.restored = None
 
 
-def count(run: RunState, samples: int = 0, *, tells: bool = True) -> None:
+def count(run: RunState, samples: int = 0, *, reports: bool = True) -> None:
     """Begin a step: values logged from now on belong to it."""
     run.step += 1
     run.trained.add(run.epoch, run.step - 1)
-    if tells:
+    if reports:
         run.meter.step(run.epoch, run.step, samples)
 
 

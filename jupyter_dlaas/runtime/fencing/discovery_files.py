@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind, write_whole
-from jupyter_dlaas.runtime.fencing.lock import PROBE, SOCKET, Lock
-from jupyter_dlaas.runtime.system.json_lines import Lines
+from jupyter_dlaas.runtime.fencing.callers import Callers
+from jupyter_dlaas.runtime.fencing.lock import SOCKET, Lock
 from jupyter_dlaas.runtime.system.process import Identity
 
 __all__ = ["STATUS", "WAKE", "Presence"]
@@ -30,11 +30,10 @@ class Presence:
         self._job_dir, self._lock = job_dir, lock
         self._inodes: dict[str, int] = {}
         self.wake = self._bind(WAKE)
-        self.listener = self._bind(SOCKET)
+        self.callers = Callers(self._bind(SOCKET))
         self._status = b""
         self._is_written = True
         self._look_s = now + LOOK_S
-        self._callers: list[Lines] = []
 
     def _bind(self, name: str) -> socket.socket:
         path = self._job_dir / name
@@ -72,41 +71,25 @@ class Presence:
             lost, self.wake = self.wake, self._bind(WAKE)
             lost.close()
         if self._is_lost(SOCKET):
-            lost, self.listener = self.listener, self._bind(SOCKET)
+            lost, self.callers.listener = self.callers.listener, self._bind(SOCKET)
             lost.close()
 
-    def accept(self) -> None:
-        """Accept pending connections."""
-        with suppress(BlockingIOError):
-            while True:
-                sock, _ = self.listener.accept()
-                self._callers.append(Lines(sock))
-
-    def caller_fds(self) -> list[int]:
-        """Return the descriptors of connections that have not sent a message yet."""
-        return [line.fd for line in self._callers]
-
-    def introductions(self) -> list[tuple[Lines, list[bytes]]]:
-        """Return connections that have sent lines, with these lines. Close connections that ended without any."""
-        found = []
-        for line in list(self._callers):
-            received = line.read()
-            if received or not line.is_open:
-                self._callers.remove(line)
-            if received and received[0].strip() != PROBE:
-                found.append((line, received))
-            elif received or not line.is_open:
-                line.close()
-        return found
-
     def write_status(
-        self, me: Identity, learners: Mapping[int, Identity], store: Identity | None, **under_way: list[int]
+        self,
+        me: Identity,
+        learners: Mapping[int, Identity],
+        store: Identity | None,
+        port: int | None = None,
+        **under_way: list[int],
     ) -> None:
-        """Write the processes of the job. `starting` and `joining` list members that may appear at any moment."""
+        """Write the processes of the job, and the port of the rendezvous store.
+
+        `starting` and `joining` list members that may appear at any moment.
+        """
         body: dict[str, object] = {"pid": me.pid, "start": me.start, "boot": me.boot}
         body["learners"] = {str(member): {"pid": who.pid, "start": who.start} for member, who in learners.items()}
         if store is not None:
-            body["store"] = {"pid": store.pid, "start": store.start}
+            body["store"] = {"pid": store.pid, "start": store.start, "port": port}
         self._status = json.dumps(body | under_way).encode()
         self._write()
 
@@ -118,7 +101,7 @@ class Presence:
 
     def close(self) -> None:
         """Close the sockets and remove their files: an engine that finds no socket starts the next guardian."""
-        for sock, name in ((self.wake, WAKE), (self.listener, SOCKET)):
+        for shut, name in ((self.wake.close, WAKE), (self.callers.close, SOCKET)):
             with suppress(OSError):
                 (self._job_dir / name).unlink(missing_ok=True)
-            sock.close()
+            shut()

@@ -90,7 +90,7 @@ RULES: Final = (
     Rule(act=Act.COMPLETE, is_complete=True),
     Rule(act=Act.HALTED, goal=Goal.HALT),
     Rule(act=Act.START, is_newer=True),
-    # A halt was withdrawn too late. The job is closed all the same, so that a caller that wants it to run asks anew.
+    # A halt was withdrawn too late. The job is closed all the same: a caller that wants it to run requests that again.
     Rule(act=Act.HALTED, is_leaving=True),
     Rule(act=Act.WAIT),
 )

@@ -50,20 +50,15 @@ def was_let_go(result: Result | None, member: int, wanted: Wanted | None) -> boo
 
 def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, int | None, Failure | None]:
     """Return exit code, signal, and the failure unless the learner was asked to end."""
-    code: int | None = None
-    signal: int | None = None
-    if learner.status is not None:
-        ended = os.waitstatus_to_exitcode(learner.status)
-        code, signal = (ended, None) if ended >= 0 else (None, -ended)
-    elif result is not None:
+    code, signal = learner.code, learner.signal
+    if code is None and signal is None and result is not None:
         code = result.code
     if learner.is_asked:
         return code, signal, None
     if learner.failure is not None:
         return code, signal, learner.failure
     if result is None:
-        is_full = diagnosis.oom_kills() > learner.oom_kills
-        return code, signal, diagnosis.from_exit(code, signal, out_of_memory=is_full)
+        return code, signal, diagnosis.from_exit(code, signal, out_of_memory=learner.is_out_of_memory)
     if result.outcome == "left":
         return code, signal, result.failure or _UNGUARDED
     if result.outcome == "ok":

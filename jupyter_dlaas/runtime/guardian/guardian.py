@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,25 +22,37 @@ from typing import Final
 from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.atomic_files import read_json
-from jupyter_dlaas.jobdir.journal_replay import JournalState, members_in
+from jupyter_dlaas.jobdir.journal_replay import members_in
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.discovery_files import STATUS, Presence
 from jupyter_dlaas.runtime.fencing.lock import Lock
 from jupyter_dlaas.runtime.guardian.decide import Act, Seen, decide
-from jupyter_dlaas.runtime.guardian.exit_status import read_result, reap, was_let_go
+from jupyter_dlaas.runtime.guardian.exit_status import read_result, was_let_go
 from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
-from jupyter_dlaas.runtime.guardian.learner_process import Learner, find_living
+from jupyter_dlaas.runtime.guardian.learner_orders import LearnerOrders
+from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.log_follower import Following
 from jupyter_dlaas.runtime.guardian.membership_shell import MembershipCoordinator
 from jupyter_dlaas.runtime.guardian.rendezvous import Rendezvous
-from jupyter_dlaas.runtime.guardian.resource_limits import Limits
-from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, GracefulShutdown, sweep
-from jupyter_dlaas.runtime.spawn import launch
-from jupyter_dlaas.runtime.spawn.program_analysis import expects_run
+from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, GracefulShutdown
+from jupyter_dlaas.runtime.hosts.job_processes import reap_orphans
+from jupyter_dlaas.runtime.hosts.learner_host import (
+    Connected,
+    Disconnected,
+    Ended,
+    Heard,
+    HostEvent,
+    LearnerHost,
+    LearnerOrder,
+    NotStarted,
+    Started,
+)
+from jupyter_dlaas.runtime.hosts.local_host import LocalHost
+from jupyter_dlaas.runtime.hosts.resource_limits import Limits, explained
+from jupyter_dlaas.runtime.link.transport import wait
 from jupyter_dlaas.runtime.spawn.spawner import Origin, Spawner
-from jupyter_dlaas.runtime.system.json_lines import Lines
-from jupyter_dlaas.runtime.system.process import Identity, boot_id, environment_of, has_ended, own
+from jupyter_dlaas.runtime.system.process import Identity, boot_id, own
 from jupyter_dlaas.wire import learner_messages as wire
 from jupyter_dlaas.wire.codec import Invalid, decode
 from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted, is_retried
@@ -51,6 +63,8 @@ __all__ = ["Guardian"]
 
 LAST_WORDS_S: Final = 0.3
 """Seconds between a gang's failure and SIGTERM, in which its other learners may still report their own failures."""
+FINISH_S: Final = 30.0
+"""Seconds within which all processes of a job must end. One that is stuck in the kernel ends later."""
 HELLO_S: Final = 10.0
 """Seconds in which adopted learners may connect. Only a membership change or a shutdown waits for them meanwhile."""
 
@@ -65,20 +79,15 @@ class Guardian:
         self._spec = decode(JobSpec, body["spec"], unknown="ignore")
         self._base: Mapping[str, str] = json.loads((job_dir / "environment.json").read_bytes())
         source = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
-        self._is_torch = launch.torch_is_used(self._spec.framework, source)
-        # Code that never calls run() trains as soon as it is ready. Other code reports when its training loop begins.
-        self._expects_run = expects_run(source)
-        self._may_change = launch.may_change(self._spec, source)
-        kinds = {"may_change": self._may_change, "is_torch": self._is_torch}
-        self._spawner = Spawner(self._job, job_dir, self._base, origin, **kinds)
-        self._limits = Limits(self._job, self._spec)
-        self._journal = JournalWriter(job_dir, mask_of(self._base), self._limits.explained)
+        self._orders = LearnerOrders(self._job, self._spec, self._base, source)
+        kinds = {"may_change": self._orders.may_change, "is_torch": self._orders.is_torch}
+        self._spawner = Spawner(job_dir, self._base, origin, **kinds)
+        memory = self._spec.memory_bytes_per_learner
+        self._journal = JournalWriter(job_dir, mask_of(self._base), lambda failure: explained(failure, memory))
         self._earlier = self._journal.earlier
         self._me = own(os.getpid())
         self._wanted: Wanted | None = None
         self._learners: dict[int, Learner] = {}
-        self._sessions: set[Identity] = set()
-        """Process sessions that learners started and that were not seen empty after the learners ended."""
         self._generation = self._earlier.generation
         is_settled = self._earlier.lost >= self._generation
         self._failed: list[tuple[int, Failure]] = [] if is_settled else list(self._earlier.failed)
@@ -87,13 +96,13 @@ class Guardian:
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir, mask_of(self._base))
         self._store = Rendezvous(self._spawner)
-        self._membership = self._new_membership()
-        self._shutdown = GracefulShutdown()
-        self._hangs = Hangs(self._journal, limit_s(self._base), set_s=self._spec.hang_after_s)
-        self._hellos_by = 0.0
-        self._statuses: dict[int, int] = {}
-        self._is_closed = False
         self._presence = Presence(job_dir, lock, time.monotonic())
+        self._host: LearnerHost = self._new_host()
+        self._membership = self._new_membership()
+        self._shutdown = GracefulShutdown(self._host)
+        self._hangs = Hangs(self._host, self._journal, limit_s(self._base), set_s=self._spec.hang_after_s)
+        self._hellos_by = 0.0
+        self._is_closed = False
         self._chld_r, self._chld_w = socket.socketpair()
         for end in (self._chld_r, self._chld_w):
             end.setblocking(False)
@@ -115,35 +124,36 @@ class Guardian:
         while not self._is_closed:
             self._turn()
 
+    def _new_host(self) -> LearnerHost:
+        """Return the place where the job's learners run."""
+
+        def spawn(order: LearnerOrder) -> int:
+            return self._spawner.learner(order.member, order.module, order.arguments, order.environment)
+
+        return LocalHost(
+            self.job_dir,
+            spawn,
+            callers=self._presence.callers,
+            limits=Limits(self._job, self._spec),
+            oom_kills=diagnosis.oom_kills,
+            on_zygote=self._spawner.adopt_zygote,
+        )
+
     def _turn(self) -> None:
         now = time.monotonic()
-        poll = select.poll()
-        sockets: dict[int, Callable[[], None]] = {
-            self._presence.wake.fileno(): self._woken,
-            self._presence.listener.fileno(): self._presence.accept,
-            self._chld_r.fileno(): self._drain_children,
-        }
-        for one in self._learners.values():
-            if one.pidfd is not None:
-                poll.register(one.pidfd, select.POLLIN)
-            if one.line is not None:
-                poll.register(one.line.fd, select.POLLIN | (select.POLLOUT if one.line.has_more else 0))
-        for fd in (*sockets, *self._presence.caller_fds()):
-            poll.register(fd, select.POLLIN)
+        interests = {self._presence.wake.fileno(): select.POLLIN, self._chld_r.fileno(): select.POLLIN}
+        interests |= self._host.interests()
         logs = self._logs.fd(now)
         if logs is not None:
-            poll.register(logs, select.POLLIN)
-        due_s = self._due(now)
-        ready = {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, min(due_s - now, 3600.0)) * 1000 + 0.5)}
-        for fd, act in sockets.items():
-            if fd in ready:
-                act()
-        self._listen(ready)
+            interests[logs] = select.POLLIN
+        ready = wait(interests, min(self._due(now) - now, 3600.0))
+        if self._presence.wake.fileno() in ready:
+            self._woken()
+        self._drain_children()
+        self._observe(ready)
         self._logs.look(ready)
-        self._statuses |= reap()
-        self._see_ends()
+        reap_orphans({process.identity.pid for process in self._host.processes().values()})
         self._hangs.look([one for one in self._alive() if not one.is_asked], time.monotonic())
-        self._limits.look(self._alive(), time.monotonic())
         self._journal.journal.flush()
         self._look_after()
         if not self._is_closed:
@@ -162,15 +172,14 @@ class Guardian:
         self._journal.journal.renew()
         self._woken()
 
-    def _due(self, now: float) -> float | None:
-        dues = (self._shutdown.due(), self._logs.due(now), self._hangs.due(now), self._limits.due())
-        times = [at for at in dues if at is not None]
-        times.append(self._presence.due(now))
+    def _due(self, now: float) -> float:
+        dues = (self._shutdown.due(), self._logs.due(now), self._hangs.due(now), self._host.due(now))
+        times = [self._presence.due(now), *(at for at in dues if at is not None)]
         if now < self._hellos_by:
             times.append(self._hellos_by)
         if not self._journal.journal.flush():
             times.append(now + 1.0)
-        return min(times, default=None)
+        return min(times)
 
     def _drain_children(self) -> None:
         with suppress(BlockingIOError):
@@ -210,9 +219,9 @@ class Guardian:
         for one in self._alive():
             is_main = one.rank == 0 if self._membership.first is None else one.member == self._membership.first
             # A learner that has not called run() yet does not handle the request.
-            if is_main and one.uses_run and one.line is not None and order not in one.orders_sent:
+            if is_main and one.uses_run and one.is_connected and order not in one.orders_sent:
                 one.orders_sent.add(order)
-                one.line.send(wire.to_line(wire.CheckpointRequest(number=wanted.checkpoints)))
+                self._host.send(one.member, wire.to_line(wire.CheckpointRequest(number=wanted.checkpoints)))
 
     def _alive(self) -> list[Learner]:
         return [one for one in self._learners.values() if one.is_alive]
@@ -274,14 +283,13 @@ class Guardian:
     # -- membership changes --------------------------------------------------------------------------------------------
 
     def _new_membership(self) -> MembershipCoordinator:
-        return MembershipCoordinator(self._learners, self._journal, self._join, self._store.where)
+        return MembershipCoordinator(self._learners, self._host, self._journal, self._join, self._store.where)
 
     def _join(self, wanted: Wanted, member: int) -> None:
         """Start a learner that joins the gang while it trains."""
         rank = next(rank for rank, one in enumerate(wanted.members) if one.member == member)
         self._write_status(joining=[member])
         self._start_one(wanted.members, rank, None, joins=True)
-        self._write_status()
 
     def _change(self) -> bool:
         """Advance the change of the gang to the wanted generation. Return True once it is complete."""
@@ -306,33 +314,25 @@ class Guardian:
         status = read_json(self.job_dir / STATUS) or {}
         # The earlier guardian was killed while it started these learners, so each may still appear.
         waiting, joining = members_in(status.get("starting")), members_in(status.get("joining"))
-        deadline = time.monotonic() + (1.0 if waiting or joining else 0.0)
+        known = {
+            member: Identity(fact.pid, fact.start, fact.boot or boot_id())
+            for member, fact in earlier.up.items()
+            if fact.pid is not None and fact.start is not None
+        }
         # The journal may be lost: the job is new only if no learner has a directory.
         is_new = not self._journal.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
-        living = {} if is_new else find_living(str(self.job_dir), earlier.up, earlier.ever)
-        while (waiting | joining) - set(living) - earlier.ever and time.monotonic() < deadline:
-            time.sleep(0.01)
-            living = find_living(str(self.job_dir), earlier.up, earlier.ever)
+        if not is_new:
+            self._host.adopt(known, earlier.ever, waiting | joining)
+        living = set(self._host.processes())
         self._journal.guardian_up(self._me, bool(living or earlier.up))
-        ends = status.get("store")
-        if isinstance(ends, dict) and isinstance(ends.get("pid"), int) and isinstance(ends.get("start"), int):
-            self._store.process = Identity(ends["pid"], ends["start"], str(status.get("boot")))
+        self._store.adopt(status)
         self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
         if any(member in earlier.order or earlier.has_begun(member) for member in living):
             self._generation = earlier.together  # later generations were only starting to join
-            if self._may_change and all(is_retried(failure) for _, failure in self._failed):
+            if self._orders.may_change and all(is_retried(failure) for _, failure in self._failed):
                 self._unsure, self._failed = self._failed, []  # connected survivors may continue
-        for member, (process, fd) in living.items():
-            self._take(member, process, fd, earlier)
-        for member, fact in earlier.up.items():
-            if member not in living and fact.pid is not None and fact.start is not None:
-                process = Identity(fact.pid, fact.start, fact.boot or "")
-                gone = Learner(member, fact.generation or 0, fact.rank or 0, process, is_ready=member in earlier.ready)
-                self._learners[member] = gone
-                gone.is_asked = was_let_go(read_result(self.job_dir, member), member, self._wanted)
-                self._sweep(gone)
-                self._see_down(gone)
-        for member in sorted(waiting - set(living) - earlier.ever):
+        self._observe(())
+        for member in sorted(waiting - living - earlier.ever):
             self._see_unknown(member)
         for member in earlier.members - set(earlier.up):  # only their rank is needed
             rank = earlier.ranks.get(member, 0)
@@ -359,74 +359,60 @@ class Guardian:
         wanted = self._wanted
         if wanted is None or wanted.generation != self._generation or not self._alive() or self._failed:
             return
-        environment = environment_of(self._alive()[0].process.pid)
-        port = environment.get("MASTER_PORT", "0")
-        where = (environment.get("MASTER_ADDR", ""), int(port)) if self._store.process is not None else None
+        where = self._store.announced(self._alive()[0].environment)
         for rank, one in enumerate(wanted.members):
             if one.member not in self._learners and one.member not in self._earlier.ever:
                 self._start_one(wanted.members, rank, where)
-        self._write_status()
 
-    def _take(self, member: int, process: Identity, fd: int, earlier: JournalState) -> None:
-        fact = earlier.up.get(member)
+    def _take_over(self, found: Started) -> Learner:
+        """Return the learner that an earlier guardian has started."""
+        member, who, environment = found.process.member, found.process.identity, found.environment
+        earlier, fact = self._earlier, self._earlier.up.get(member)
+        joins = environment.get("DLAAS_JOINS") == "1"
         if fact is None:
-            environment = environment_of(process.pid)
             generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
-            if environment.get("DLAAS_JOINS") != "1":
+            if not joins:
                 self._generation = max(self._generation, generation)
         elif member in earlier.order:
             generation, rank = earlier.together, earlier.order.index(member)
         else:
             generation, rank = fact.generation or 0, fact.rank or 0
-        one = Learner(member, generation, rank, process, fd, is_ready=member in earlier.ready, is_adopted=True)
-        one.oom_kills = diagnosis.oom_kills()
-        joins = environment_of(process.pid).get("DLAAS_JOINS") == "1"
+        one = Learner(member, generation, rank, who, is_alive=True, is_ready=member in earlier.ready, is_adopted=True)
+        one.environment = environment
         one.membership_epoch = -1 if joins else 0  # until the learner reports it
-        if fact is None:
-            self._journal.up(one)
-        self._learners[member] = one
-        self._sessions.add(process)
-        self._logs.begin(member)
+        return one
+
+    def _lost_meanwhile(self, member: int, who: Identity) -> Learner:
+        """Return a learner that ended while no guardian watched."""
+        fact = self._earlier.up.get(member)
+        generation, rank = (0, 0) if fact is None else (fact.generation or 0, fact.rank or 0)
+        gone = Learner(member, generation, rank, who, is_ready=member in self._earlier.ready)
+        gone.is_asked = was_let_go(read_result(self.job_dir, member), member, self._wanted)
+        return gone
 
     def _start(self) -> None:
         """Start the wanted generation: the rendezvous store first, then all learners."""
         wanted = self._wanted
         assert wanted is not None
         self._generation, self._failed, self._is_completed = wanted.generation, [], False
-        self._shutdown = GracefulShutdown()
+        self._shutdown = GracefulShutdown(self._host)
         self._store.end()
         self._learners = {}
         self._membership = self._new_membership()
-        where = self._store.start() if self._is_torch and len(wanted.members) > 1 else None
+        where = self._store.start() if self._orders.is_torch and len(wanted.members) > 1 else None
         self._write_status(starting=[m.member for m in wanted.members])
         for rank in range(len(wanted.members)):
             self._start_one(wanted.members, rank, where)
-        self._write_status()
 
     def _start_one(
         self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None, *, joins: bool = False
     ) -> None:
         wanted = members[rank]
         generation = self._wanted.generation if joins and self._wanted is not None else self._generation
-        try:
-            pid = self._spawner.learner(members, rank, generation=generation, store=where, joins=joins)
-        except OSError as error:
-            _log(f"learner {wanted.member} could not be started: {error}")
-            lost = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), status=127 << 8)
-            lost.failure = diagnosis.not_started(error, is_permanent=isinstance(error, launch.ProgramUnusable))
-            self._journal.up(lost)
-            self._learners[wanted.member] = lost
-            self._see_down(lost)
-            return
-        fd = os.pidfd_open(pid)  # a child keeps its pid until this process reaps it
-        process = own(pid)
-        one = Learner(wanted.member, generation, rank, process, fd, oom_kills=diagnosis.oom_kills())
+        one = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), is_alive=True)
         one.membership_epoch = -1 if joins else 0
-        self._limits.begin(one, wanted.devices)
         self._learners[wanted.member] = one
-        self._sessions.add(process)
-        self._journal.up(one)
-        self._logs.begin(wanted.member)
+        self._host.start(self._orders.order(members, rank, generation=generation, store=where, joins=joins))
 
     # -- shutdown ------------------------------------------------------------------------------------------------------
 
@@ -438,7 +424,9 @@ class Guardian:
 
     def _is_expecting(self) -> bool:
         """Return whether adopted learners are still expected to connect."""
-        return time.monotonic() < self._hellos_by and any(one.is_adopted and one.line is None for one in self._alive())
+        return time.monotonic() < self._hellos_by and any(
+            one.is_adopted and not one.is_connected for one in self._alive()
+        )
 
     def _end(self) -> None:
         """End the learners without a checkpoint: their work no longer counts."""
@@ -447,32 +435,61 @@ class Guardian:
 
     # -- messages and ends of learners ---------------------------------------------------------------------------------
 
-    def _listen(self, ready: set[int]) -> None:
-        for line, received in self._presence.introductions():  # their messages affect the next action
-            self._introduce(line, wire.learner_messages(received, _log))
-        for one in list(self._learners.values()):
-            if one.line is not None and one.line.fd in ready:
-                one.line.write()
-                self._take_in(one, wire.learner_messages(one.line.read(), _log))
-                if not one.line.is_open:
-                    one.line.close()
-                    one.line = None
+    def _observe(self, ready: Collection[int]) -> None:
+        """Record what happened to the learners."""
+        events = self._host.turn(ready, time.monotonic())
+        for event in events:
+            self._see(event)
+        if any(isinstance(event, Started | NotStarted | Ended) for event in events):
+            self._write_status()
 
-    def _introduce(self, line: Lines, messages: list[wire.LearnerMessage]) -> None:
-        """Assign a new connection to a learner by the peer pid that the kernel reports, not by what the peer claims."""
-        pid = line.peer_pid()
-        one = next((one for one in self._alive() if one.process.pid == pid), None)
-        if one is None and any(isinstance(message, wire.JobZygoteReady) for message in messages):
-            self._spawner.adopt(line.detach())
-            return
+    def _see(self, event: HostEvent) -> None:
+        match event:
+            case Started():
+                self._see_start(event)
+            case NotStarted():
+                self._see_no_start(event)
+            case Ended():
+                self._see_end(event)
+            case Connected(member) if member in self._learners:
+                self._learners[member].connect()
+            case Disconnected(member) if member in self._learners:
+                self._learners[member].is_connected = False
+            case Heard(member, line) if member in self._learners:
+                self._take_in(self._learners[member], wire.learner_messages([line], _log))
+            case _:
+                return
+
+    def _see_start(self, event: Started) -> None:
+        process = event.process
+        one = self._learners.get(process.member)
         if one is None:
-            line.send(wire.to_line(wire.Dismiss()))
-            line.close()
-            return
-        if one.line is not None:
-            one.line.close()
-        one.line, one.promise, one.proposed, one.is_stop_sent, one.orders_sent = line, None, 0, False, set()
-        self._take_in(one, messages)
+            one = self._learners[process.member] = self._take_over(event)
+        one.process = process.identity
+        if process.member not in self._earlier.up:
+            self._journal.up(one)
+        self._logs.begin(one.member)
+
+    def _see_no_start(self, event: NotStarted) -> None:
+        one = self._learners[event.member]
+        _log(f"learner {event.member} could not be started: {event.reason}")
+        one.is_alive, one.code = False, 127
+        one.failure = diagnosis.not_started(event.reason, event.program if event.is_permanent else None)
+        self._journal.up(one)
+        self._see_down(one)
+
+    def _see_end(self, event: Ended) -> None:
+        member = event.process.member
+        one = self._learners.get(member)
+        if one is None:
+            one = self._learners[member] = self._lost_meanwhile(member, event.process.identity)
+        one.is_alive = one.is_connected = False
+        one.code, one.signal, one.is_out_of_memory = event.code, event.signal, event.is_out_of_memory
+        one.failure = one.failure or event.failure
+        if self._wanted is not None and self._wanted.goal is not Goal.RUN and not self._alive():
+            self._finish_host(2.0)  # the last seat is free once this learner's end is recorded
+        self._see_down(one)
+        self._host.dismiss(member)
 
     def _take_in(self, one: Learner, messages: list[wire.LearnerMessage]) -> None:
         for message in messages:
@@ -503,48 +520,20 @@ class Guardian:
             began_s = max((one.began_s for one in gang if one.began_s is not None), default=None)
             self._journal.together(self._generation, first.trains_from, began_s, live=self._membership.is_elastic)
         elif (
-            not self._expects_run
+            not self._orders.expects_run
             and all(one.is_ready and not one.uses_run for one in gang)
             and self._journal.checkpoint_step() is None  # otherwise a framework's loop resumes from it and reports when
         ):
             self._journal.together(self._generation, None)
 
-    def _see_ends(self) -> None:
-        for one in list(self._learners.values()):
-            if one.pidfd is None:
-                continue
-            # The state "Z" in /proc appears too early: the main thread can be dead while other threads still run.
-            if not has_ended(one.pidfd):
-                continue
-            self._statuses |= reap()
-            one.status = self._statuses.pop(one.process.pid, None)
-            if one.line is not None:  # its last messages may arrive together with its end
-                self._take_in(one, wire.learner_messages(one.line.read(), _log))
-            one.close()
-            self._sweep(one)
-            self._limits.end(one)
-            self._see_down(one)
-            self._write_status()
-        mine = {one.process.pid for one in self._alive()}
-        self._statuses = {pid: s for pid, s in self._statuses.items() if pid in mine}
-
-    def _sweep(self, one: Learner) -> None:
-        """Kill processes that a learner left behind (data workers, own programs), so that its devices are free."""
-        is_clean, ended = sweep(str(self.job_dir), (one.process,), 2.0, member=one.member)
-        self._statuses |= ended
-        (self._sessions.discard if is_clean else self._sessions.add)(one.process)
-        if self._wanted is not None and self._wanted.goal is not Goal.RUN and not self._alive():
-            self._sweep_job(2.0)  # the last seat is free once this learner's end is recorded
-
-    def _sweep_job(self, within_s: float) -> bool:
-        """Kill all processes of the job, also those without a mark. Return whether none is left."""
+    def _finish_host(self, within_s: float) -> bool:
+        """End all processes of the job, also those without a mark. Return whether none is left."""
         self._store.end()
-        is_heir = self._journal.guardians > 0  # inherited processes have no guardian parent
-        return sweep(str(self.job_dir), self._sessions, within_s, roots=(os.getpid(),), by_log=is_heir)[0]
+        return self._host.finish(within_s)
 
     def _close(self, act: Act) -> None:
         """Kill all remaining processes, record the outcome and close the journal."""
-        if not self._sweep_job(30.0):
+        if not self._finish_host(FINISH_S):
             # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
             # later.
             _log("a process of the job does not end; giving up on it")
@@ -554,7 +543,6 @@ class Guardian:
             self._journal.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
         elif act is Act.HALTED:
             self._journal.halted()
-        self._limits.close()
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()
         self._journal.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))
@@ -569,7 +557,7 @@ class Guardian:
         one.is_done = result is not None and result.outcome == "ok"
         if failure is None or one.generation < self._generation:
             return
-        if self._may_change and self._is_expecting() and not self._membership.is_elastic:
+        if self._orders.may_change and self._is_expecting() and not self._membership.is_elastic:
             self._unsure.append((one.member, failure))
         else:
             self._count(one.member, failure)
@@ -585,10 +573,16 @@ class Guardian:
 
     # -- status file ---------------------------------------------------------------------------------------------------
 
-    def _write_status(self, **under_way: list[int]) -> None:
-        """Write the status file. `starting` and `joining` list members whose processes may appear at any moment."""
-        learners = {one.member: one.process for one in self._alive()}
-        self._presence.write_status(self._me, learners, self._store.process, **under_way)
+    def _write_status(self, starting: Collection[int] = (), joining: Collection[int] = ()) -> None:
+        """Write the status file, with the members (`starting`, `joining`) whose processes may appear at any moment."""
+        learners = {one.member: one.process for one in self._alive() if one.process.pid}
+        ordered = [one for one in self._alive() if not one.process.pid]
+        under_way = {
+            "starting": sorted({*starting, *(one.member for one in ordered if one.membership_epoch >= 0)}),
+            "joining": sorted({*joining, *(one.member for one in ordered if one.membership_epoch < 0)}),
+        }
+        under_way = {name: members for name, members in under_way.items() if members}
+        self._presence.write_status(self._me, learners, self._store.process, self._store.port, **under_way)
 
 
 def _log(text: str) -> None:

@@ -15,7 +15,8 @@ from typing import Final
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.stragglers import Stragglers
-from jupyter_dlaas.runtime.system.process import Activity, activity_of, send
+from jupyter_dlaas.runtime.hosts.learner_host import LearnerHost
+from jupyter_dlaas.runtime.system.process import Activity
 from jupyter_dlaas.wire.learner_messages import Heartbeat, LearnerMessage, StepTimes
 from jupyter_dlaas.wire.protocol import Cause, Failure, Where
 
@@ -224,7 +225,7 @@ def _is_watched(one: Learner) -> bool:
     A joining learner has no steps yet but must not block the others' change; nor must an adopted one that stays silent.
     """
     is_newcomer = one.membership_epoch < 0 and one.may_change
-    return one.trains_from is not None or is_newcomer or (one.is_adopted and one.line is None)
+    return one.trains_from is not None or is_newcomer or (one.is_adopted and not one.is_connected)
 
 
 def _at(one: Pulse) -> str:
@@ -251,9 +252,12 @@ _MUTUAL: Final = Failure(
 class Hangs:
     """Imperative shell around `judge`: checks the learners every half second while any of them is watched."""
 
-    def __init__(self, journal: JournalWriter, least_s: float, *, set_s: float | None = None) -> None:
+    def __init__(
+        self, host: LearnerHost, journal: JournalWriter, least_s: float, *, set_s: float | None = None
+    ) -> None:
         """Set the limit: `least_s` is the default in seconds, `set_s` the value that the job's owner chose."""
-        self._journal, self._least_s, self._is_set = journal, least_s if set_s is None else set_s, set_s is not None
+        self._host, self._journal = host, journal
+        self._least_s, self._is_set = least_s if set_s is None else set_s, set_s is not None
         self._pulses: dict[int, Pulse] = {}
         self._kill_at: dict[int, float] = {}
         self._look_s = 0.0
@@ -300,7 +304,7 @@ class Hangs:
         self._pulses = {member: self._pulse(one, now) for member, one in members.items()}
         for member, pulse in self._pulses.items():
             if pulse.is_silent(now):
-                pulse.look(activity_of(members[member].process), now)
+                pulse.look(self._host.activity(member), now)
             if pulse.membership_epoch != members[member].membership_epoch:
                 pulse.membership_epoch, pulse.collectives, pulse.moved_s = members[member].membership_epoch, 0, now
             if members[member].is_waiting:
@@ -315,7 +319,7 @@ class Hangs:
             if member not in members:
                 del self._kill_at[member]
             elif now >= at_s:
-                send(members[member].process, signal.SIGKILL)
+                self._host.signal(member, signal.SIGKILL)
         self._report_awaited(verdict)
         training = {one.member: one.trains_as for one in alive if one.trains_from is not None}
         self._report_slow(list(training), now)
@@ -336,7 +340,7 @@ class Hangs:
         if pulse.step is not None and not is_stopped:
             for other in self._pulses.values():
                 other.suspect_to = max(pulse.step, other.step or 0)
-        send(one.process, signal.SIGKILL if is_stopped else signal.SIGABRT)
+        self._host.signal(one.member, signal.SIGKILL if is_stopped else signal.SIGABRT)
         self._kill_at[one.member] = now + _DYING_S
 
     def _report_awaited(self, verdict: Verdict) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jupyter_dlaas.runtime.system.json_lines import Lines
-from jupyter_dlaas.runtime.system.process import Identity, boot_id, marked, open_process
-from jupyter_dlaas.wire.journal import LearnerUp
+from jupyter_dlaas.runtime.system.process import Identity
 from jupyter_dlaas.wire.learner_messages import (
     ChangeAgreement,
     FailureReport,
@@ -19,20 +16,24 @@ from jupyter_dlaas.wire.learner_messages import (
 )
 from jupyter_dlaas.wire.protocol import Failure
 
-__all__ = ["Learner", "find_living"]
+__all__ = ["Learner"]
 
 
 @dataclass(slots=True)
 class Learner:
-    """Learner process that is alive or has just ended."""
+    """Learner that was ordered, is alive, or has ended."""
 
     member: int
     generation: int
     rank: int
     process: Identity
-    pidfd: int | None = None
-    """Pidfd of the process; None once it is gone."""
-    line: Lines | None = None
+    """Its process; pid 0 until its host has started it."""
+    is_alive: bool = False
+    """True from the order to start it until its end."""
+    is_connected: bool = False
+    """True if its control channel is open."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment of an adopted learner, as far as known."""
     is_adopted: bool = False
     """True if an earlier guardian started it."""
     is_ready: bool = False
@@ -46,9 +47,9 @@ class Learner:
     is_limited: bool = False
     """True if it agreed to wait at its next step boundary."""
     proposed: int = 0
-    """Number of the last proposal that was sent over `line`."""
+    """Number of the last proposal that was sent over the control channel."""
     is_stop_sent: bool = False
-    """True if the boundary to stop at was sent over `line`."""
+    """True if the boundary to stop at was sent over the control channel."""
     promise: StopAgreement | None = None
     trains_as: int = -1
     """Generation that the learner reports. It keeps the old one through changes that did not affect it."""
@@ -67,21 +68,24 @@ class Learner:
     idle_s: float | None = None
     trained: tuple[GenerationSteps, ...] = ()
     orders_sent: set[object] = field(default_factory=set)
-    """Orders that were sent over `line`."""
+    """Orders that were sent over the control channel."""
     failure: Failure | None = None
     """Failure for which this guardian ended it, or that it reported because its disk was full."""
     is_done: bool = False
     """True if it reached the end of its program."""
-    status: int | None = None
-    """Status from `waitpid`; None for an adopted learner."""
-    oom_kills: int = 0
+    code: int | None = None
+    signal: int | None = None
+    """Exit code or signal of the ended process; both None if unknown, as for an adopted learner."""
+    is_out_of_memory: bool = False
+    """True if the system killed a process for lack of memory while it ran."""
 
     def __post_init__(self) -> None:
         self.trains_as = self.generation
 
-    @property
-    def is_alive(self) -> bool:
-        return self.pidfd is not None
+    def connect(self) -> None:
+        """Begin with a new control channel: all orders are sent again."""
+        self.is_connected, self.promise, self.proposed, self.is_stop_sent = True, None, 0, False
+        self.orders_sent = set()
 
     def listen(self, message: LearnerMessage) -> None:
         """Record what a learner reports. Its state is complete in each message, also for a new guardian."""
@@ -108,37 +112,6 @@ class Learner:
         if state.step is not None:
             self.trains_from, self.began_s = state.step, state.up_s
 
-    def close(self) -> None:
-        if self.line is not None:
-            self.line.close()
-            self.line = None
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
-
 
 def _newer(reported: int | None, known: int) -> int:
     return known if reported is None else reported
-
-
-def find_living(job_dir: str, up: Mapping[int, LearnerUp], ever: frozenset[int]) -> dict[int, tuple[Identity, int]]:
-    """Find the living learners of an earlier guardian: member -> identity and pidfd.
-
-    The journal names them. If the guardian died after starting a learner and before recording it, the job's mark in the
-    process environment finds it: among the processes with the mark of a member that the journal never named, the oldest
-    is the learner and the others are its children.
-    """
-    candidates = {
-        member: Identity(fact.pid, fact.start, fact.boot or boot_id())
-        for member, fact in up.items()
-        if fact.pid is not None and fact.start is not None
-    }
-    for process, number in marked(job_dir):
-        if number is not None and number not in ever:
-            candidates.setdefault(number, process)
-    living: dict[int, tuple[Identity, int]] = {}
-    for member, process in sorted(candidates.items()):
-        fd = open_process(process, job_dir)
-        if fd is not None:
-            living[member] = (process, fd)
-    return living

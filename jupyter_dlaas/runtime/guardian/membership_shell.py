@@ -10,7 +10,7 @@ from jupyter_dlaas.runtime.guardian import membership
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.guardian.membership import Build, Membership, Order, Peer, Propose
-from jupyter_dlaas.runtime.system.process import send
+from jupyter_dlaas.runtime.hosts.learner_host import LearnerHost
 from jupyter_dlaas.wire.journal import Goal, Wanted
 from jupyter_dlaas.wire.learner_messages import BuildGroup, ProposeChange, Release, SwitchGroup, to_line
 from jupyter_dlaas.wire.protocol import Failure
@@ -30,8 +30,11 @@ _EPOCHS_PER_GUARDIAN: Final = 1_000_000
 class MembershipCoordinator:
     """Membership changes of a gang while it trains, possible once all of its learners train."""
 
-    def __init__(self, learners: Mapping[int, Learner], journal: JournalWriter, join: Join, where: Where) -> None:
-        self._learners, self._journal, self._join, self._where = learners, journal, join, where
+    def __init__(
+        self, learners: Mapping[int, Learner], host: LearnerHost, journal: JournalWriter, join: Join, where: Where
+    ) -> None:
+        self._learners, self._host, self._journal = learners, host, journal
+        self._join, self._where = join, where
         self._state: Membership | None = None
         self._failure: Failure | None = None
         self._store: tuple[int, tuple[str, int]] = (-1, ("", 0))
@@ -80,7 +83,7 @@ class MembershipCoordinator:
         present = [one for one in alive if one.membership_epoch >= 0]
         if not present or any(not one.may_change or one.trains_from is None for one in present):
             return
-        if any(one.line is None for one in alive):
+        if any(not one.is_connected for one in alive):
             return  # an adopted learner connects within moments
         ranked = tuple(one.member for one in alive)
         above = self._journal.guardians * _EPOCHS_PER_GUARDIAN
@@ -135,9 +138,9 @@ class MembershipCoordinator:
         self._send_orders()
         for member in membership.released(self._state, self._peers()):
             one = self._learners[member]
-            if one.line is not None and "go" not in one.orders_sent:
+            if one.is_connected and "go" not in one.orders_sent:
                 one.orders_sent.add("go")
-                one.line.send(to_line(Release(membership_epoch=self._state.membership_epoch)))
+                self._host.send(one.member, to_line(Release(membership_epoch=self._state.membership_epoch)))
         return now
 
     def _idle_s(self) -> float | None:
@@ -166,9 +169,9 @@ class MembershipCoordinator:
         for member, orders in membership.orders(self._state).items():
             one = self._learners[member]
             for order in orders:
-                if one.line is not None and order not in one.orders_sent:
+                if one.is_connected and order not in one.orders_sent:
                     one.orders_sent.add(order)
-                    one.line.send(to_line(self._message(order)))
+                    self._host.send(one.member, to_line(self._message(order)))
             if self._state.change is not None and self._state.change.is_committed:
                 one.is_asked = member not in self._state.change.members
 
@@ -192,10 +195,9 @@ class MembershipCoordinator:
                 self._end(one)
         return [one for one in alive if one.membership_epoch >= 0]
 
-    @staticmethod
-    def _end(one: Learner) -> None:
+    def _end(self, one: Learner) -> None:
         one.is_asked = True
-        send(one.process, signal.SIGKILL)
+        self._host.signal(one.member, signal.SIGKILL)
 
     def _peers(self) -> dict[int, Peer]:
         return {one.member: _peer(one) for one in self._learners.values()}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from jupyter_dlaas.runtime.guardian.decide import agree
-from jupyter_dlaas.runtime.guardian.exit_status import reap
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
-from jupyter_dlaas.runtime.system.process import Identity, kill_round, send
+from jupyter_dlaas.runtime.hosts.learner_host import LearnerHost
 from jupyter_dlaas.wire.learner_messages import ProposeStop, StopAt, to_line
 
-__all__ = ["TERM_S", "GracefulShutdown", "sweep"]
+__all__ = ["TERM_S", "GracefulShutdown"]
 
 TERM_S: Final = 5.0
 """Seconds from SIGTERM to SIGKILL if nothing needs to be saved."""
@@ -22,7 +20,8 @@ TERM_S: Final = 5.0
 class GracefulShutdown:
     """Shutdown of one generation. Called repeatedly until no learner is left; each step is carried out once."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: LearnerHost) -> None:
+        self._host = host
         self._leave_at: list[tuple[float, int]] | None = None
         self._end_at: list[tuple[float, int]] | None = None
         self._proposal = 0
@@ -48,11 +47,11 @@ class GracefulShutdown:
             self._proposal += 1
         for one in alive:
             one.is_asked = True
-            if one.uses_run and one.line is not None and one.proposed != self._proposal:
+            if one.uses_run and one.is_connected and one.proposed != self._proposal:
                 one.proposed = self._proposal
-                one.line.send(to_line(ProposeStop(proposal=self._proposal)))
+                self._host.send(one.member, to_line(ProposeStop(proposal=self._proposal)))
         self._commit(alive)
-        _pass(self._leave_at, alive, now)
+        _pass(self._host, self._leave_at, alive, now)
 
     def _commit(self, alive: Sequence[Learner]) -> None:
         """Send the boundary to stop at, once all have agreed not to run past it."""
@@ -67,44 +66,22 @@ class GracefulShutdown:
             committed = [one.committed_boundary for one in promises.values() if one.committed_boundary is not None]
             self._stop_at = max(committed) if committed else agree(one.boundaries_passed for one in promises.values())
         for one in alive:
-            if one.line is not None and one.member in promises and not one.is_stop_sent:
+            if one.is_connected and one.member in promises and not one.is_stop_sent:
                 one.is_stop_sent = True
-                one.line.send(to_line(StopAt(proposal=self._proposal, boundary=self._stop_at)))
+                self._host.send(one.member, to_line(StopAt(proposal=self._proposal, boundary=self._stop_at)))
 
     def end(self, alive: Sequence[Learner], words_s: float, grace_s: float, now: float) -> None:
         """End the learners: their work no longer counts. For `words_s` seconds they may still report failures."""
         if self._end_at is None:
             self._end_at = [(now + words_s, signal.SIGTERM), (now + words_s + grace_s, signal.SIGKILL)]
-        _pass(self._end_at, alive, now)
+        _pass(self._host, self._end_at, alive, now)
 
 
-def sweep(
-    job_dir: str,
-    sessions: Iterable[Identity],
-    within_s: float,
-    *,
-    member: int | None = None,
-    roots: Iterable[int] = (),
-    by_log: bool = False,
-) -> tuple[bool, dict[int, int]]:
-    """Kill all processes that a learner, or the job, left behind.
-
-    Return whether none is left, and the statuses of the children that ended meanwhile.
-    """
-    deadline, ended = time.monotonic() + within_s, reap()
-    while kill_round(job_dir, member=member, sessions=tuple(sessions), roots=tuple(roots), by_log=by_log):
-        if time.monotonic() > deadline:
-            return False, ended
-        ended |= reap()
-        time.sleep(0.002)
-    return True, ended | reap()
-
-
-def _pass(steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) -> None:
+def _pass(host: LearnerHost, steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) -> None:
     while steps and steps[0][0] <= now:
         _, number = steps.pop(0)
         for one in alive:
             one.is_asked = True
-            send(one.process, number)
+            host.signal(one.member, number)
             if number == signal.SIGTERM:
-                send(one.process, signal.SIGCONT)  # a stopped process receives no SIGTERM
+                host.signal(one.member, signal.SIGCONT)  # a stopped process receives no SIGTERM

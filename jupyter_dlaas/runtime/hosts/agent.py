@@ -34,6 +34,7 @@ from jupyter_dlaas.runtime.hosts.agent_messages import (
     guardian_line,
     pack_line,
 )
+from jupyter_dlaas.runtime.hosts.job_processes import end_processes, reap_orphans
 from jupyter_dlaas.runtime.hosts.learner_files import LearnerFiles
 from jupyter_dlaas.runtime.hosts.local_host import LocalHost
 from jupyter_dlaas.runtime.hosts.plain_spawn import environment_here, plain_spawn
@@ -41,7 +42,7 @@ from jupyter_dlaas.runtime.link.connection import Endpoint
 from jupyter_dlaas.runtime.link.session import ContentRefused, Event, LineReceived, PeerRestarted, Session
 from jupyter_dlaas.runtime.link.storage import DirectoryStorage
 from jupyter_dlaas.runtime.link.transport import Address, Dialer, LinkDown, LinkUp, new_session_id, wait
-from jupyter_dlaas.runtime.system.process import Activity, become_subreaper, kill_round
+from jupyter_dlaas.runtime.system.process import Activity, become_subreaper
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.learner_messages import CheckpointWritten
 
@@ -57,6 +58,8 @@ QUIET_S: Final = 1.0
 ACTIVITY_S: Final = 0.5
 ORPHAN_S: Final = 15 * 60.0
 """Seconds without a link after which the learner loses its control channel, and therefore saves and exits."""
+_REPORTED: Final = ("DLAAS_GENERATION", "DLAAS_JOINS", "RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables of a learner that a new guardian must know."""
 _RELIES_ON_FILES: Final = frozenset({CheckpointWritten.KIND})
 """Kinds of messages that are forwarded after the files that were written before them."""
 
@@ -81,9 +84,7 @@ class Agent:
         orphan_s: float = ORPHAN_S,
     ) -> None:
         self._root, self._member, self._log, self._orphan_s = root, member, log, orphan_s
-        deadline = time.monotonic() + LEFTOVERS_S
-        while kill_round(str(root), member=member) and time.monotonic() < deadline:
-            time.sleep(0.002)  # left behind by an agent that was killed
+        end_processes(str(root), LEFTOVERS_S, member=member)  # left behind by an agent that was killed
         self._host = LocalHost(root, plain_spawn(root, base), name=me.session, oom_kills=cgroup_oom_kills)
         self._storage = DirectoryStorage(root)
         self._session = Session(self._storage)
@@ -105,7 +106,7 @@ class Agent:
 
     @property
     def is_over(self) -> bool:
-        """True if the agent may end: it was dismissed, or its learner ended and nobody asks for more."""
+        """True if the agent may end: it was dismissed, or its learner ended and the guardian wants no other."""
         if self._host.processes() or self._ended is not None:
             return False
         is_reported = self._session.unacknowledged_lines == 0 and self._files.is_settled
@@ -198,7 +199,8 @@ class Agent:
     def _start(self, order: StartOrder, now: float) -> None:
         if order.number <= self._state.started or self._host.processes():
             return  # repeated
-        self._state = LearnerState(host=self._state.host, started=order.number)
+        reported = {name: order.environment[name] for name in _REPORTED if name in order.environment}
+        self._state = LearnerState(host=self._state.host, started=order.number, environment=reported)
         self._heard_s, self._activity_at = now, now + QUIET_S
         # Peers reach this machine where the guardian does; its host name may not resolve.
         address = self._link.own_address
@@ -216,8 +218,8 @@ class Agent:
             case host.Started(process):
                 who = process.identity
                 self._report(replace(self._state, pid=who.pid, start=who.start, boot=who.boot))
-            case host.NotStarted(_, reason, is_permanent):
-                self._report(replace(self._state, not_started=reason, is_permanent=is_permanent))
+            case host.NotStarted(_, reason, is_permanent, program):
+                self._report(replace(self._state, not_started=reason, is_permanent=is_permanent, program=program))
             case host.Connected() | host.Disconnected():
                 self._session.send_line(pack_line(ControlChannel(is_open=isinstance(event, host.Connected))))
             case host.Heard(_, line):
@@ -320,18 +322,9 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         with suppress(BlockingIOError):
             wake_r.recv(4096)
         agent.turn(ready, time.monotonic())
-        _reap_orphans({process.identity.pid for process in agent.processes().values()})
+        reap_orphans({process.identity.pid for process in agent.processes().values()})
     agent.close()
     return 0
-
-
-def _reap_orphans(spared: Collection[int]) -> None:
-    """Reap ended processes that this process inherited. The learner is left to its host."""
-    with suppress(ChildProcessError):
-        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            if found.si_pid in spared:
-                return  # the host reaps it in its next turn, and the others follow
-            os.waitpid(found.si_pid, os.WNOHANG)
 
 
 def _log(text: str) -> None:

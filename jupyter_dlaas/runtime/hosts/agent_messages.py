@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
-from jupyter_dlaas.wire.codec import Invalid, decode, encode, rule
+from jupyter_dlaas.wire.codec import decode_by_kind, encode, rule
 
 __all__ = [
     "ActivityReport",
@@ -27,9 +27,6 @@ __all__ = [
     "guardian_line",
     "pack_line",
 ]
-
-T = TypeVar("T")
-
 
 # -- from the guardian -------------------------------------------------------------------------------------------------
 
@@ -86,6 +83,10 @@ class LearnerState:
     not_started: str | None = None
     """Reason why it could not be started."""
     is_permanent: bool = False
+    program: str | None = None
+    """Interpreter that could not be executed."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its order that a new guardian needs."""
     has_ended: bool = False
     code: int | None = None
     signal: int | None = None
@@ -133,23 +134,12 @@ def pack_line(record: GuardianLine | AgentLine) -> bytes:
 
 
 def guardian_line(text: bytes) -> GuardianLine:
-    """Return the guardian's record. Raise Invalid."""
-    found: GuardianLine = _parse(text, _GUARDIAN)
+    """Return the guardian's record. Raise UnknownKind or Invalid."""
+    found: GuardianLine = decode_by_kind(text, _GUARDIAN, tag="t", where="line")
     return found
 
 
 def agent_line(text: bytes) -> AgentLine:
-    """Return the agent's record. Raise Invalid."""
-    found: AgentLine = _parse(text, _AGENT)
+    """Return the agent's record. Raise UnknownKind or Invalid."""
+    found: AgentLine = decode_by_kind(text, _AGENT, tag="t", where="line")
     return found
-
-
-def _parse(text: bytes, kinds: Mapping[str, type[T]]) -> T:
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"line: is not valid JSON ({error!s:.100})") from None
-    kind = kinds.get(str(body.get("t"))) if isinstance(body, dict) else None
-    if kind is None:
-        raise Invalid(f"line: unknown kind: {text[:80]!r}")
-    return decode(kind, body, where=str(body["t"]), unknown="ignore")

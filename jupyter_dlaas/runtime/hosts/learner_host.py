@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from jupyter_dlaas.runtime.system.process import Activity, Identity
+from jupyter_dlaas.wire.protocol import Failure
 
 __all__ = [
     "Connected",
@@ -50,6 +51,8 @@ class LearnerOrder:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     """Paths in the job's directory that must be present before the start."""
+    devices: tuple[str, ...] = ()
+    """Devices that it may use."""
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -62,6 +65,8 @@ class Started:
     process: LearnerProcess
     is_adopted: bool = False
     """True if an earlier guardian started it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment with which an adopted learner was started, as far as known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,8 @@ class NotStarted:
     reason: str
     is_permanent: bool
     """True if another try would fail in the same way."""
+    program: str | None = None
+    """Interpreter that could not be executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,8 @@ class Ended:
     """True if the system killed a process for lack of memory meanwhile."""
     is_clean: bool = True
     """False if a process that it left behind does not end."""
+    failure: Failure | None = None
+    """Failure for which its host ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,18 @@ HostEvent = Started | NotStarted | Connected | Disconnected | Heard | FileAppear
 class LearnerHost(Protocol):
     """Place where learners run."""
 
+    @property
+    def is_shared(self) -> bool:
+        """True if learners share this process's machine: the job's directory, the clock and the loopback address."""
+
+    def adopt(self, known: Mapping[int, Identity], ever: Collection[int], expected: Collection[int]) -> None:
+        """Adopt the learners of an earlier guardian.
+
+        `known` are those that ran according to the journal, `ever` all that it names, and `expected` those that may
+        have been started without being recorded. `Started` follows for learners that run, and `Ended` for known ones
+        that do not.
+        """
+
     def start(self, order: LearnerOrder) -> None:
         """Start a learner. `Started` or `NotStarted` follows."""
 
@@ -152,6 +173,12 @@ class LearnerHost(Protocol):
 
     def send(self, member: int, line: bytes) -> None:
         """Send a message, one line of JSON with its line end, over the learner's control channel. Lost if closed."""
+
+    def give_up(self, member: int, reason: str) -> None:
+        """Count a learner as ended, or as not started, because its host is known to be gone for good."""
+
+    def dismiss(self, member: int) -> None:
+        """Release the host of a learner that has ended: no learner is started for this member any more."""
 
     def deliver(self, member: int, path: str) -> None:
         """Make the current content of a file in the job's directory present for a learner."""
@@ -170,6 +197,9 @@ class LearnerHost(Protocol):
 
     def turn(self, ready: Collection[int], now: float) -> list[HostEvent]:
         """Continue. Return what happened."""
+
+    def finish(self, within_s: float) -> bool:
+        """End all that is left of the job's learners. Return False if a process does not end in this time."""
 
     def close(self) -> None:
         """Release sockets and descriptors. Learners run on."""

@@ -13,7 +13,6 @@ from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.hosts.learner_host import LearnerOrder
 from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.launch import Order
-from jupyter_dlaas.runtime.system.process import JOB_MARK, MEMBER_MARK
 
 __all__ = ["environment_here", "plain_spawn"]
 
@@ -27,14 +26,7 @@ def plain_spawn(job_dir: Path, base: Mapping[str, str], executable: str | None =
         folder = learner_folder(job_dir, order.member)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "result.json").unlink(missing_ok=True)
-        environment = {**base, **order.environment}
-        path = environment.get("PYTHONPATH")
-        package = launch.package_folder()
-        environment |= {
-            "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
-            JOB_MARK: str(job_dir),
-            MEMBER_MARK: str(order.member),
-        }
+        environment = launch.host_environment({**base, **order.environment}, job_dir=str(job_dir), member=order.member)
         arguments = (str(job_dir), str(order.member), *order.arguments)
         return launch.spawn(
             Order(module=order.module, arguments=arguments, environment=environment, log=str(folder / LOG)),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 import socket
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from jupyter_dlaas.runtime.hosts.agent import agent_name
 from jupyter_dlaas.runtime.hosts.agent_messages import (
@@ -50,13 +53,15 @@ from jupyter_dlaas.runtime.link.session import (
     Session,
 )
 from jupyter_dlaas.runtime.link.storage import DirectoryStorage
-from jupyter_dlaas.runtime.link.transport import Acceptor, LinkDown, LinkUp
+from jupyter_dlaas.runtime.link.transport import Acceptor, LinkDown, LinkUp, wait
 from jupyter_dlaas.runtime.system.process import Activity, Identity
 from jupyter_dlaas.wire.codec import Invalid
 
 __all__ = ["RemoteHost"]
 
-_NAME = re.compile(r"m(0|[1-9][0-9]{0,8})")
+FINISH_S: Final = 5.0
+"""Seconds within which agents that can be reached receive their dismissal."""
+_NAME: Final = re.compile(r"m(0|[1-9][0-9]{0,8})")
 
 
 @dataclass(slots=True)
@@ -71,9 +76,10 @@ class _Agent:
     process: LearnerProcess | None = None
     """Learner that runs."""
     order: LearnerOrder | None = None
-    """Order to start that was not sent yet."""
+    """Order to start whose outcome the agent has not reported."""
     ordered: int = 0
-    """Number of the last order to start that was sent."""
+    """Number of this order, or of the last one."""
+    is_order_sent: bool = False
     is_linked: bool = False
     activity: Activity | None = None
     needed: set[str] = field(default_factory=set)
@@ -85,6 +91,8 @@ class RemoteHost:
 
     Learners of agents that were not expected are adopted: an earlier guardian has started them.
     """
+
+    is_shared = False
 
     def __init__(
         self, job_dir: Path, me: Endpoint, listeners: Iterable[socket.socket], log: Callable[[str], None]
@@ -117,28 +125,37 @@ class RemoteHost:
         except Invalid as error:
             self._events.append(NotStarted(order.member, str(error), is_permanent=True))
             return
-        agent.order, agent.needed = order, set(order.files)
+        agent.order, agent.is_order_sent, agent.needed = order, False, set(order.files)
         for path in order.files:
             agent.files.send(path)
         self._start_when_ready(order.member)
 
     def _start_when_ready(self, member: int) -> None:
         agent = self._agents[member]
-        if agent.order is None:
+        if agent.order is None or agent.is_order_sent:
             return
         failed = [reason for path, reason in agent.files.failed.items() if path in agent.needed]
         if failed:
-            agent.order = None
             agent.files.failed.clear()
-            self._events.append(NotStarted(member, failed[0], is_permanent=True))
+            self._cancel(member, agent, failed[0], is_permanent=True)
         elif agent.state is not None and not agent.needed & agent.files.pending:
             agent.ordered = max(agent.ordered, agent.state.started) + 1
+            agent.is_order_sent = True
             self._send(agent, _start_order(agent.order, agent.ordered))
-            agent.order = None
+
+    def _cancel(self, member: int, agent: _Agent, reason: str, *, is_permanent: bool = False) -> None:
+        """Withdraw an order that was not carried out."""
+        agent.order = None
+        self._events.append(NotStarted(member, reason, is_permanent))
 
     def signal(self, member: int, number: int) -> None:
-        if member in self._agents and self._agents[member].process is not None:
-            self._send(self._agents[member], SignalOrder(number=number))
+        agent = self._agents.get(member)
+        if agent is None:
+            return
+        if agent.process is not None or (agent.order is not None and agent.is_order_sent):
+            self._send(agent, SignalOrder(number=number))
+        elif agent.order is not None and number in (signal.SIGTERM, signal.SIGKILL):
+            self._cancel(member, agent, "it was no longer wanted")
 
     def sweep(self, member: int) -> None:
         if member in self._agents:
@@ -151,20 +168,41 @@ class RemoteHost:
     def deliver(self, member: int, path: str) -> None:
         self._agent(member).files.send(path)
 
+    def adopt(self, known: Mapping[int, Identity], ever: Collection[int], expected: Collection[int]) -> None:
+        """Count the known learners as running until their agents report; others are adopted when theirs do."""
+        for member, who in sorted(known.items()):
+            agent = self._agent(member)
+            agent.process = LearnerProcess(member, "", who)
+            self._events.append(Started(agent.process, is_adopted=True))
+
     def dismiss(self, member: int) -> None:
         """Let an agent end, and its learner with it."""
         if member in self._agents:
             self._send(self._agents[member], Dismissal())
 
-    def give_up(self, member: int) -> None:
-        """Count a learner as ended although its agent cannot be reached: its pod or machine is known to be gone."""
+    def give_up(self, member: int, reason: str) -> None:
         agent = self._agents.get(member)
-        if agent is not None:
-            self._lose(member, agent)
-            self._acceptor.forget(agent_name(member))
-            agent.files.close()
-            agent.storage.close()
-            del self._agents[member]
+        if agent is None:
+            return
+        if agent.order is not None:
+            self._cancel(member, agent, reason)
+        self._lose(member, agent)
+        self._acceptor.forget(agent_name(member))
+        agent.files.close()
+        agent.storage.close()
+        del self._agents[member]
+
+    def finish(self, within_s: float) -> bool:
+        """Dismiss all agents, and wait a moment until they have received it."""
+        for member in self._agents:
+            self.dismiss(member)
+        deadline = time.monotonic() + min(within_s, FINISH_S)
+        while (now := time.monotonic()) < deadline and any(
+            agent.is_linked and agent.session.unacknowledged_lines for agent in self._agents.values()
+        ):
+            due_s = self.due(now)
+            self.turn(wait(self.interests(), min(deadline, deadline if due_s is None else due_s) - now), now)
+        return not any(agent.process is not None for agent in self._agents.values())
 
     def _send(self, agent: _Agent, record: GuardianLine) -> None:
         agent.session.send_line(pack_line(record))
@@ -220,9 +258,8 @@ class RemoteHost:
                 self._events.append(FileAppeared(member, path))
             case ContentRefused(path, _, reason):
                 self._log(f"the agent of learner {member} does not take {path}: {reason}")
-                if path in agent.needed and agent.order is not None:
-                    agent.order = None
-                    self._events.append(NotStarted(member, f"{path}: {reason}", is_permanent=False))
+                if path in agent.needed and agent.order is not None and not agent.is_order_sent:
+                    self._cancel(member, agent, f"{path}: {reason}")
             case LineReceived(text):
                 try:
                     self._hear(member, agent, agent_line(text))
@@ -244,19 +281,25 @@ class RemoteHost:
 
     def _see_state(self, member: int, agent: _Agent, state: LearnerState) -> None:
         former, agent.state = agent.state, state
+        if former is None and agent.process is not None and not state.started:
+            self._lose(member, agent)  # known from the journal, but its agent is another one
+            agent.state = state
         if state == former or not state.started:
             return
+        is_ordered = state.started == agent.ordered
+        if agent.order is not None and (is_ordered or former is None):
+            agent.order = None  # carried out; or an earlier guardian's order was
         if state.not_started is not None:
-            self._events.append(NotStarted(member, state.not_started, state.is_permanent))
+            self._events.append(NotStarted(member, state.not_started, state.is_permanent, state.program))
             return
         if state.pid is None or state.start is None or state.boot is None:
             return
         process = LearnerProcess(member, state.host, Identity(state.pid, state.start, state.boot))
         agent.activity = None
         is_known = former is not None and former.started == state.started and former.pid == state.pid
-        if not is_known:
-            agent.process = process
-            self._events.append(Started(process, is_adopted=state.started != agent.ordered))
+        if not is_known and (agent.process is None or agent.process.identity != process.identity):
+            self._events.append(Started(process, is_adopted=not is_ordered, environment=state.environment))
+        agent.process = process
         if state.has_ended:
             agent.process = None
             self._events.append(Ended(process, state.code, state.signal, state.is_out_of_memory, state.is_clean))
@@ -264,8 +307,9 @@ class RemoteHost:
     def _lose(self, member: int, agent: _Agent) -> None:
         """Record the end of a learner whose agent is gone. Its exit status is unknown."""
         process, agent.process, agent.state = agent.process, None, None
-        agent.order, agent.ordered, agent.activity = None, 0, None
+        agent.ordered, agent.is_order_sent, agent.activity = 0, False, None
         if process is not None:
+            agent.order = None
             self._events.append(Ended(process))
 
 

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from jupyter_dlaas.wire.codec import Invalid, decode, encode, rule
+from jupyter_dlaas.wire.codec import Invalid, decode_by_kind, encode, rule
 
 __all__ = [
     "BODY_MAX",
@@ -216,14 +216,7 @@ def pack(record: Record, body: bytes = b"") -> bytes:
 def parse(header: bytes) -> Record:
     """Return the record of a header. Raise Refusal."""
     try:
-        fields = json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(f"a header is not valid JSON ({error!s:.100})") from None
-    kind = KINDS.get(str(fields.get("kind"))) if isinstance(fields, dict) else None
-    if kind is None:
-        raise Refusal(f"a frame is of no known kind: {header[:80]!r}")
-    try:
-        return decode(kind, fields, where=kind.KIND, unknown="ignore")
+        return decode_by_kind(header, KINDS, tag="kind", where="header")
     except Invalid as error:
         raise Refusal(f"a frame is malformed: {error!s:.200}") from None
 

@@ -1,6 +1,6 @@
 """Zygote of one job: a fork of its first learner, made after the imports and before any user code.
 
-A guardian that was started directly or by a lean zygote has no torch, so each joining learner would import it anew,
+A guardian that was started directly or by a lean zygote has no torch, so each joining learner would import it again,
 which takes seconds. Therefore the first learner imports what all of them need before it reads the user's program, and
 leaves a fork of itself behind. This job zygote computes nothing and waits; the processes that it forks become children
 of the guardian. It is only an optimisation: if there is none, or it does not answer, a direct start does the same. It
@@ -105,22 +105,22 @@ def _fork_away(child: Callable[[], None]) -> int | None:
 
     Return its pid; None if the fork failed. Raise OSError.
     """
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
 
     def between() -> None:
-        os.close(told)
+        os.close(reader)
         with suppress(OSError):
-            os.write(tell, str(launch.fork(child)).encode())
+            os.write(writer, str(launch.fork(child)).encode())
 
     try:
         pid = launch.fork(between)
     finally:
-        os.close(tell)
+        os.close(writer)
     try:
         os.waitpid(pid, 0)  # from now on, the grandchild is the guardian's child
-        text = os.read(told, 32)
+        text = os.read(reader, 32)
     finally:
-        os.close(told)
+        os.close(reader)
     return int(text) if text else None
 
 

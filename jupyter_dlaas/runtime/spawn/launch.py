@@ -34,6 +34,7 @@ __all__ = [
     "fork",
     "give",
     "guardian_environment",
+    "host_environment",
     "learner_environment",
     "may_change",
     "package_folder",
@@ -103,16 +104,14 @@ def learner_environment(
     base: Mapping[str, str],
     *,
     job: str,
-    job_dir: str,
     generation: int,
     members: Sequence[MemberWanted],
     rank: int,
     store: tuple[str, int] | None,
-    package_dir: str,
     may_change: bool = False,
     joins: bool = False,
 ) -> dict[str, str]:
-    """Return a learner's whole environment, as server/WIRE.md lists it.
+    """Return a learner's environment, as server/WIRE.md lists it, without what only its host can say.
 
     If each learner sees only its own GPUs, it is the only learner of its "node" for torchrun's scripts: their
     `set_device(LOCAL_RANK)` must name a visible device.
@@ -127,12 +126,8 @@ def learner_environment(
     if SECRETS in base:
         found[SECRETS] = base[SECRETS]
     found[HASH_SEED] = hash_seed_of(found)
-    path = found.get("PYTHONPATH")
     return found | {
-        "PYTHONPATH": f"{package_dir}{os.pathsep}{path}" if path else package_dir,
         "DLAAS_JOB": job,
-        JOB_MARK: job_dir,
-        MEMBER_MARK: str(me.member),
         "DLAAS_GENERATION": str(generation),
         "RANK": str(rank),
         "LOCAL_RANK": str(local[0]),
@@ -146,6 +141,17 @@ def learner_environment(
         "TORCHELASTIC_RUN_ID": f"{job}.{generation}",
         "DLAAS_MAY_CHANGE": str(int(may_change)),
         "DLAAS_JOINS": str(int(joins)),
+    }
+
+
+def host_environment(environment: Mapping[str, str], *, job_dir: str, member: int) -> dict[str, str]:
+    """Return a learner's environment with the paths of its host: the package and the job's directory."""
+    path, package = environment.get("PYTHONPATH"), package_folder()
+    return {
+        **environment,
+        "PYTHONPATH": f"{package}{os.pathsep}{path}" if path else package,
+        JOB_MARK: job_dir,
+        MEMBER_MARK: str(member),
     }
 
 

@@ -16,12 +16,12 @@ from jupyter_dlaas.runtime.spawn.job_zygote import JobZygote
 from jupyter_dlaas.runtime.spawn.launch import Order
 from jupyter_dlaas.runtime.spawn.preload import ROOM
 from jupyter_dlaas.runtime.system.process import JOB_MARK, thread_count
-from jupyter_dlaas.wire.journal import MemberWanted
 from jupyter_dlaas.wire.secret_masking import without_secrets
 
-__all__ = ["Origin", "Spawner", "TakeParked"]
+__all__ = ["LEARNER", "Origin", "Spawner", "TakeParked"]
 
 LEARNER: Final = "jupyter_dlaas.learner.process.main"
+"""Module of a learner's process."""
 STORE: Final = "jupyter_dlaas.runtime.guardian.rendezvous_store"
 _ROOM_BYTES: Final = 1024
 """Reserved bytes: environments of one job's learners differ in a few digits."""
@@ -45,7 +45,6 @@ class Spawner:
 
     def __init__(
         self,
-        job: str,
         job_dir: Path,
         environment: Mapping[str, str],
         origin: Origin,
@@ -53,45 +52,24 @@ class Spawner:
         may_change: bool,
         is_torch: bool,
     ) -> None:
-        self._job, self._job_dir, self._environment = job, job_dir, environment
+        self._job_dir, self._environment = job_dir, environment
         self._origin, self._may_change, self._is_torch = origin, may_change, is_torch
         self._job_zygote: JobZygote | None = None
 
-    def learner(
-        self,
-        members: Sequence[MemberWanted],
-        rank: int,
-        *,
-        generation: int,
-        store: tuple[str, int] | None,
-        joins: bool,
-    ) -> int:
-        """Start one of the members and return its pid. Raise OSError if the system refuses."""
-        member = members[rank].member
+    def learner(self, member: int, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Start a learner and return its pid. Raise OSError if the system refuses."""
         folder = layout.learner_folder(self._job_dir, member)
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "result.json").unlink(missing_ok=True)
-        environment = launch.learner_environment(
-            self._environment,
-            job=self._job,
-            job_dir=str(self._job_dir),
-            generation=generation,
-            members=members,
-            rank=rank,
-            store=store,
-            package_dir=launch.package_folder(),
-            may_change=self._may_change,
-            joins=joins,
-        )
         order = Order(
-            module=LEARNER,
-            arguments=(str(self._job_dir), str(member)),
-            environment=environment,
+            module=module,
+            arguments=(str(self._job_dir), str(member), *arguments),
+            environment=launch.host_environment(environment, job_dir=str(self._job_dir), member=member),
             log=str(folder / LOG),
         )
         pid = self._from_nursery(order)
         # Joining learners start from it. If the start fails, the next start after a loss tries again.
-        leaves_nursery = self._may_change or (self._is_torch and rank == 0)
+        leaves_nursery = self._may_change or (self._is_torch and environment.get("RANK") == "0")
         if pid is None and leaves_nursery and "torch" not in sys.modules:
             order = replace(
                 order,
@@ -115,7 +93,7 @@ class Spawner:
         pid = self._from_nursery(order, listening.fileno())
         return self._start(order, listening.fileno()) if pid is None else pid
 
-    def adopt(self, sock: socket.socket) -> None:
+    def adopt_zygote(self, sock: socket.socket) -> None:
         """Use the connection of a job zygote in place of any other one."""
         if self._job_zygote is not None:
             self._job_zygote.close()

@@ -158,7 +158,7 @@ def reap() -> list[int]:
 
 
 def exit_code_of(pid: int) -> int | None:
-    """Return the exit code of a guardian that this process started directly and that ended by itself. Told once."""
+    """Return the exit code of a guardian that this process started directly and that ended by itself, once."""
     reap()
     code = os.waitstatus_to_exitcode(_statuses.pop(pid, signal.SIGKILL))
     return code if code >= 0 else None

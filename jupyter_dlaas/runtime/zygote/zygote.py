@@ -63,7 +63,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
         part = path.with_suffix(".new")
-        self._door = bind(socket.SOCK_SEQPACKET, part, listen=64)
+        self._listener = bind(socket.SOCK_SEQPACKET, part, listen=64)
         self._park()
         part.rename(path)  # clients that can connect find a zygote that is ready
 
@@ -71,15 +71,15 @@ class Zygote:
         """Serve until the zygote ends."""
         last_s = time.monotonic()
         while time.monotonic() - last_s < IDLE_S and preload.has_memory():
-            ready, _, _ = select.select([self._door, self._wake_r], [], [], 60.0)
+            ready, _, _ = select.select([self._listener, self._wake_r], [], [], 60.0)
             if self._wake_r in ready:
                 with suppress(BlockingIOError):
                     while self._wake_r.recv(4096):
                         pass
                 self._reap()
-            if self._door in ready:
+            if self._listener in ready:
                 last_s = time.monotonic()
-                caller, _ = self._door.accept()
+                caller, _ = self._listener.accept()
                 with caller:
                     if not self._answer(caller):
                         break
@@ -197,9 +197,7 @@ def _rehearse() -> None:
         decode(type(record), encode(record))
     launch.torch_is_used(None, "import this")
     launch.guardian_environment({"A": "b"}, "", "")
-    launch.learner_environment(
-        {}, job="", job_dir="", generation=0, members=wanted.members, rank=0, store=None, package_dir=""
-    )
+    launch.learner_environment({}, job="", generation=0, members=wanted.members, rank=0, store=None)
     marked(str(spec.name))
     Watch().close()
     openblas()

@@ -178,7 +178,7 @@ export class Client {
     return this.json('POST', 'notebook', { ...body, key: randomKey() });
   }
 
-  /** Check what each training cell would take along, and what is missing. Nothing runs. */
+  /** Check what each training cell needs, and what is missing. Nothing runs. */
   checkNotebook(path: string, cells: readonly ICellSource[]): Promise<INotebookChecked> {
     return this.json('POST', 'notebook/check', { path, cells });
   }

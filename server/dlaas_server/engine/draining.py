@@ -11,7 +11,7 @@ from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.checkpoint_requests import may_request_checkpoint
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import Way, drain
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 
 __all__ = ["emptied", "request_checkpoint"]
 

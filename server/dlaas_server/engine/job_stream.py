@@ -16,7 +16,7 @@ from typing import Final
 from dlaas_server.core.presentation.clock_shift import shifted_progress
 from dlaas_server.engine.estimation.length_history import with_time_left
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.pools.base import METRICS, PROGRESS, Chunk, log_of
+from dlaas_server.pools.base import METRICS, PROGRESS, Chunk, PoolUnavailable, log_of
 from jupyter_dlaas.wire.codec import Invalid, Json, decode_float, encode, encode_float
 from jupyter_dlaas.wire.protocol import Cursor, NotFound
 
@@ -105,6 +105,9 @@ class Reader:
             return await self.lifecycle.pool.streams(self.job)
         except NotFound:
             return {}  # its directory does not exist yet: it waits
+        except PoolUnavailable:
+            self._first = True  # read them when the pool reports news
+            return {}
 
     def _progress(self) -> list[Message]:
         progress = self.lifecycle.progress.get(self.job)
@@ -175,7 +178,7 @@ class Reader:
     async def _chunk(self, stream: str, offset: int) -> Chunk:
         try:
             return await self.lifecycle.pool.read(self.job, stream, offset, CHUNK_BYTES)
-        except NotFound:
+        except (NotFound, PoolUnavailable):  # a pool that can be reached again reports what has grown
             return Chunk(offset, offset, offset, b"")
 
 

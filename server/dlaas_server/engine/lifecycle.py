@@ -6,7 +6,6 @@ Submits, requests, crashes, evictions and restarts of the engine take the same p
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import os
@@ -17,9 +16,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dlaas_server.core.elasticity.size_requests import due
 from dlaas_server.core.forecast.track_record import Forecast, track_record
-from dlaas_server.core.lifecycle import guardian_loss, journal_events, plan_outcomes, time_limit
-from dlaas_server.core.lifecycle.reconcile import NOTHING_KNOWN, Act, Known, reconcile
-from dlaas_server.core.lifecycle.transition import Story
+from dlaas_server.core.lifecycle import journal_events, plan_outcomes, time_limit
+from dlaas_server.core.lifecycle.reconcile import RETRY_MAX_S, reconcile
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool as Picture
@@ -28,10 +26,12 @@ from dlaas_server.core.planning.decisions import Wait, in_queue
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import Settings, nodes_in_force, policy_in_force
 from dlaas_server.core.planning.pruning import pruned
+from dlaas_server.core.planning.refused_seats import retry_s
 from dlaas_server.core.planning.suspect_devices import expiry_s
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.core.presentation.clock_shift import shifted_view
 from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view, pool_view
+from dlaas_server.core.presentation.waiting_text import unreachable
 from dlaas_server.core.scheduling.run_length import width_factor
 from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.engine import recovery
@@ -39,16 +39,15 @@ from dlaas_server.engine.draining import emptied, request_checkpoint
 from dlaas_server.engine.estimation.fractions import Fractions
 from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
-from dlaas_server.engine.hardware import trust_again
-from dlaas_server.engine.journals import read_journal
+from dlaas_server.engine.reconciliation.delivery import Delivery
+from dlaas_server.engine.reconciliation.guardians import apply_events
+from dlaas_server.engine.reconciliation.hardware import trust_again
+from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
-from dlaas_server.engine.transaction import Draft
-from dlaas_server.engine.wait_messages import waits_of_long_queue, waits_with_estimates
-from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, InterpreterMissing, Pool, PoolError
-from dlaas_server.pools.job_files import lay_out
+from dlaas_server.engine.wait_messages import waits_of_long_queue, waits_while_unavailable, waits_with_estimates
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, WAITING, Pool, PoolError
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
-from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import JobView, NotFound, PoolView, Progress, Unavailable
 
 __all__ = ["Lifecycle", "Listener"]
@@ -56,7 +55,6 @@ __all__ = ["Lifecycle", "Listener"]
 log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
-DELIVERY_RETRY_S: Final = 1.0
 INBOX_MAX: Final = 20_000
 FORECASTS_MAX: Final = 1000
 NOTICES_S: Final = 7 * 86400.0
@@ -131,21 +129,28 @@ class Lifecycle:
         self.keep_jobs: int | None = None
         """Maximum number of ended jobs that are kept; None: all."""
         self._active: dict[str, Job] = {}
-        self._known: dict[str, Known] = {}
-        self._prepared: set[str] = set()
-        self._abandoned: set[str] = set()  # jobs without any process that no guardian has closed
+        self._delivery = Delivery(
+            store,
+            pool,
+            clock,
+            job_of=lambda job: self.jobs[job],
+            blobs=lambda sha256: self.blobs(sha256),
+            post=lambda apply: self._inbox.append(_Item(apply, _ignored())),
+            carried_out=self._carried_out,
+        )
         self._measured: set[str] = set()  # jobs with the note on logging whose first metric has arrived
         self._measuring: dict[str, asyncio.Task[None]] = {}
         self._inbox: list[_Item] = []
         self._due: dict[str, None] = {}  # jobs whose journal may have new facts, in order
+        self._unread: dict[str, None] = {}  # jobs whose journal could not be read, to be read again
         self._wake = asyncio.Event()
-        self._acting: dict[str, asyncio.Task[None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._estimator = StartEstimator(self._wake.set)
         self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # time of the next plan if only new jobs arrive
         self._must_plan = False
+        self._is_unavailable = False  # whether the pool could not be reached when it last reported
         self._is_closing = False
 
     # -- public operations --------------------------------------------------------------------------------------------
@@ -212,7 +217,7 @@ class Lifecycle:
 
     async def acted(self) -> None:
         """Wait until no task runs beside the loop."""
-        while tasks := [*self._acting.values(), *self._reading.values(), *self._measuring.values()]:
+        while tasks := [*self._delivery.tasks.values(), *self._reading.values(), *self._measuring.values()]:
             await asyncio.wait(tasks)
         if self._estimator.task is not None:
             await asyncio.wait([self._estimator.task])
@@ -246,6 +251,7 @@ class Lifecycle:
             wait=self.waits.get(job.id),
             progress=with_time_left(progress) if progress else None,
             has_metrics=job.id in self._measured,
+            waiting_for=unreachable(job, self.pool.unavailable()) or self.pool.waiting(job.id),
         )
         return shifted_view(view, self.drift())
 
@@ -267,8 +273,13 @@ class Lifecycle:
             isolation=self.pool.isolation,
             policy=self.policy,
             track_record=track_record(self.forecasts),
-            notices=[text for at_s, text in self.notices if at_s > self.clock() - NOTICES_S],
+            notices=self._notices(),
         )
+
+    def _notices(self) -> list[str]:
+        why = self.pool.unavailable()
+        unavailable = [] if why is None else [f"The pool cannot be reached. {why} Nothing is started until it can be."]
+        return unavailable + [text for at_s, text in self.notices if at_s > self.clock() - NOTICES_S]
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -284,7 +295,8 @@ class Lifecycle:
     async def turn(self) -> None:
         """Run one turn: events and plan in one transaction, then the acts. Raises StoreError."""
         items, self._inbox = self._inbox, []
-        due, self._due = self._due, {}
+        due, self._due = self._due | self._unread, {}
+        self._unread = {}
         has_news, self._estimator.has_news = self._estimator.has_news, False
         slept_s = self.slept()
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
@@ -296,7 +308,8 @@ class Lifecycle:
                 except DlaasError as error:
                     _fail(item, error)
             for job in due:
-                await self._apply_events(draft, job)
+                if not await apply_events(draft, self.pool, self._delivery, job):
+                    self._unread[job] = None
             is_postponed = self._may_postpone(draft, due)
             planned = self._planned if is_postponed else self._decide(draft, has_news=has_news)
             if draft.batch:
@@ -339,32 +352,6 @@ class Lifecycle:
         is_submits_only = draft.changed.keys() == submitted and not draft.deleted
         return bool(submitted) and is_submits_only and draft.settings == self.settings
 
-    async def _apply_events(self, draft: Draft, job_id: str) -> None:
-        if job_id in draft.deleted or job_id not in draft.base:
-            return
-        known = self._known.get(job_id)
-        is_gone = known is not None and known.is_guarded is not None and await self._is_unguarded(job_id)
-        is_read = await read_journal(draft, self.pool, job_id)  # after the check: all facts of a dead guardian
-        if job_id in self._abandoned:
-            self._abandoned.discard(job_id)
-            if not draft.job(job_id).is_closed:
-                draft.put(guardian_loss.abandoned(draft.job(job_id), draft.now_s))
-        job = draft.job(job_id)
-        if job.is_closed:
-            self._known[job_id] = Known(job.revision)  # its next guardian is unknown
-        elif is_read and is_gone and known is not None:
-            self._known[job_id] = Known(is_guarded=False)
-            if known.is_guarded:
-                self._prepared.discard(job_id)  # a file that it needs may be damaged
-                loss = self.pool.loss_of(job_id)
-                draft.put(guardian_loss.guardian_gone(job, loss.text, draft.now_s, has_exited=loss.has_exited))
-
-    async def _is_unguarded(self, job_id: str) -> bool:
-        try:
-            return await self.pool.is_guarded(job_id) is False
-        except NotFound:
-            return False
-
     def _decide(self, draft: Draft, *, has_news: bool) -> _Planned:
         trust_again(draft)
         active = self._active | draft.changed
@@ -373,6 +360,9 @@ class Lifecycle:
         enforce_time_limits(draft, active, self.slept() - self._slept_s)
         for job in [j for j in active.values() if j.spec.schedule]:
             active[job.id] = draft.put(journal_events.scheduled(job, self._epoch(job.id)))
+        if (why := self.pool.unavailable()) is not None:  # what cannot be seen is left as it is
+            waits = waits_while_unavailable(active.values(), self.waits, why)
+            return _Planned(waits, next_limit_s(active, draft.now_s), 0)
         known = self.lengths.known(active.values(), self.progress, draft.now_s)
         nodes = nodes_in_force(self.pool.nodes(), draft.settings)
         policy = policy_in_force(self.configured, draft.settings)
@@ -395,7 +385,8 @@ class Lifecycle:
             draft.put(plan_outcomes.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
         for name, winner in checkpoint_requests(picture, decisions.waits, policy).items():
             request_checkpoint(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
-        limits = [next_limit_s(active, draft.now_s), expiry_s(draft.settings.suspects)]
+        settings = draft.settings
+        limits = [next_limit_s(active, draft.now_s), expiry_s(settings.suspects), retry_s(settings.refused)]
         wakes = [t for t in [decisions.wake_s, *limits] if t is not None and t > draft.now_s]
         if is_pruned:
             waits = waits_of_long_queue(
@@ -417,10 +408,9 @@ class Lifecycle:
         is_set, self.settings = draft.settings != self.settings, draft.settings
         self.forecasts = [*self.forecasts, *draft.batch.forecasts][-FORECASTS_MAX:]
         for job_id in draft.deleted:
-            for table in (self.jobs, self.rows, self.progress, self._active, self._known):
+            for table in (self.jobs, self.rows, self.progress, self._active, self._unread):
                 table.pop(job_id, None)
-            self._abandoned.discard(job_id)
-            self._prepared.discard(job_id)
+            self._delivery.forget(job_id)
             self._measured.discard(job_id)
             self._fractions.forget(job_id)
         for job in draft.changed.values():
@@ -428,7 +418,7 @@ class Lifecycle:
                 self._active[job.id] = job
             else:
                 self._active.pop(job.id, None)
-                self._known.pop(job.id, None)
+                self._delivery.known.pop(job.id, None)
         changed = {*draft.changed, *draft.deleted}
         if waits is not before:
             changed |= before.keys() ^ waits.keys()
@@ -446,70 +436,17 @@ class Lifecycle:
     def _act(self, wake_s: float | None) -> float | None:
         """Start the acts that lead from the observed to the desired state. One act per job at a time."""
         now_s = self.clock()
-        for act in reconcile(self._active.values(), self._known, now_s):
-            if act.job not in self._acting:
-                task = asyncio.create_task(self._carry_out(act), name=f"act {act.job}")
-                self._acting[act.job] = task
-                task.add_done_callback(functools.partial(self._carried_out, act.job))
+        known = self._delivery.known
+        for act in reconcile(self._active.values(), known, now_s):
+            self._delivery.start(act)
         delayed = [j.not_before_s for j in self._active.values() if j.not_before_s > now_s]
-        delayed += [known.retry_s for known in self._known.values() if known.retry_s > now_s]
+        delayed += [one.retry_s for one in known.values() if one.retry_s > now_s]
+        delayed += [now_s + RETRY_MAX_S] if self._unread else []
         return min([*delayed, *([wake_s] if wake_s is not None else [])], default=None)
 
-    async def _carry_out(self, act: Act) -> None:
-        try:
-            is_to_end = act.wanted.goal is Goal.STOP
-            if guardian_loss.may_be_over(self.jobs[act.job]) and await self.pool.end(act.job, kill=is_to_end):
-                self._known[act.job] = Known(is_guarded=False)
-                self._abandoned.add(act.job)
-                return
-            await self._prepare(act.job)
-            await self.pool.act(act.job, act.wanted)
-            if act.wanted.revision > self._known.get(act.job, NOTHING_KNOWN).sent_revision:  # else the job is closed
-                self._known[act.job] = Known(act.wanted.revision, is_guarded=True)
-        except Exception as error:  # top of a task: report it, and retry with a delay
-            is_ours = isinstance(error, DlaasError)
-            text = str(error) if is_ours else f"{type(error).__name__}: {error}"
-            log.error("%s: %s", act.job, text, exc_info=None if is_ours else error)
-            if await self._may_be_guarded(act.job):
-                self._postpone_delivery(act.job, text)
-                return
-            is_permanent = isinstance(error, InterpreterMissing)
-            self._inbox.append(_Item(lambda draft: self._not_started(draft, act.job, text, is_permanent), _ignored()))
-
-    async def _may_be_guarded(self, job_id: str) -> bool:
-        try:
-            return await self.pool.is_guarded(job_id) is not False
-        except NotFound:
-            return False
-
-    def _postpone_delivery(self, job_id: str, text: str) -> None:
-        """Deliver the document later: its guardian cannot be reached, which is no proof that it is gone."""
-        known = self._known.get(job_id, NOTHING_KNOWN)
-        self._known[job_id] = replace(known, retry_s=self.clock() + DELIVERY_RETRY_S)
-        if not known.retry_s:
-            story = Story("guardian", f"A request could not be delivered: {text}; it is tried again.")
-            self._inbox.append(_Item(lambda draft: draft.put((replace(draft.job(job_id)), (story,))), _ignored()))
-
-    def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
-        del self._acting[job]
+    def _carried_out(self, job: str) -> None:
         self._due[job] = None  # the guardian may have written a fact, or ended, before the check
         self._wake.set()
-
-    def _not_started(self, draft: Draft, job_id: str, text: str, is_permanent: bool) -> None:
-        job = draft.job(job_id)
-        self._prepared.discard(job_id)
-        if not job.is_closed:
-            draft.put(guardian_loss.not_started(job, text, draft.now_s, is_permanent=is_permanent))
-
-    async def _prepare(self, job_id: str) -> None:
-        """Write the job's files. The store is authoritative; the directory can be recreated."""
-        if job_id in self._prepared:
-            return
-        job, payload = self.jobs[job_id], await self.store.payload(job_id)
-        if job.facts_read:
-            await self.pool.streams(job_id)  # raises NotFound: its work is lost and must not restart unnoticed
-        await lay_out(self.pool, job, payload, self.blobs)
-        self._prepared.add(job_id)
 
     # -- callbacks of the pool ----------------------------------------------------------------------------------------
 
@@ -524,7 +461,9 @@ class Lifecycle:
             self._measuring[job] = asyncio.create_task(self._read_metrics(job), name=f"metrics {job}")
             self._measuring[job].add_done_callback(lambda _: self._measuring.pop(job))
         for listener in self.listeners:
-            if stream not in (JOURNAL, PROGRESS):
+            if stream == WAITING:
+                listener.job_changed(job)
+            elif stream not in (JOURNAL, PROGRESS):
                 listener.stream_changed(job, stream)
 
     def _has_logging_note(self, job_id: str) -> bool:
@@ -565,8 +504,12 @@ class Lifecycle:
 
     def _nodes_changed(self) -> None:
         self._must_plan = True
+        self._delivery.retry_now()
         self._wake.set()
+        was_unavailable, self._is_unavailable = self._is_unavailable, self.pool.unavailable() is not None
         for listener in self.listeners:
+            for job in self._active if was_unavailable is not self._is_unavailable else ():
+                listener.job_changed(job)
             listener.pool_changed()
 
 

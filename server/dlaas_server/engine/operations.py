@@ -23,9 +23,10 @@ from dlaas_server.core.model.states import Event
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue, policy_in_force
-from dlaas_server.core.planning.wait_reasons import check_feasible
 from dlaas_server.core.presentation import artifact_paths
 from dlaas_server.core.presentation.explain import why_it_waits
+from dlaas_server.core.presentation.waiting_text import waiting_sentences
+from dlaas_server.engine.admission import check_feasible_on
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.job_stream import (
     WANTS,
@@ -39,7 +40,7 @@ from dlaas_server.engine.job_stream import (
     thinned,
 )
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from dlaas_server.rest.routes import Change, Keyed, Warm
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, encode
@@ -133,7 +134,7 @@ class Requests:
             check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
             job = self._new_job(user, submit, draft.now_s)
             self._check_user(user, job, draft.changed)
-            check_feasible(job, self.lifecycle.pool.nodes())
+            check_feasible_on(self.lifecycle.pool, job)
             self.lifecycle.next_number += 1
             draft.insert(job, payload, submit.key, digest)
             return job.id, True
@@ -196,7 +197,7 @@ class Requests:
             self._check(submit)
             job = self._new_job(user, submit, lifecycle.clock())
             self._check_user(user, job, {})
-            check_feasible(job, lifecycle.pool.nodes())
+            check_feasible_on(self.lifecycle.pool, job)
         except DlaasError as error:
             return {"problems": [{"code": error.code, "text": str(error)}], "estimate": ""}
         active = {j.id: j for j in lifecycle.jobs.values() if not (j.state.is_final and j.is_closed)}
@@ -328,6 +329,7 @@ class Requests:
         view = lifecycle.view(job)
         first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
         out = [first] + ([view.reason] if view.reason else [])
+        out += waiting_sentences(view.waiting_for, lifecycle.clock() + lifecycle.drift())
         if view.failure is not None:
             where = [f"Where: {view.failure.where.text}."] if view.failure.where is not None else []
             out += [f"{view.failure.what}", *where, f"What to do: {view.failure.advice}"]

@@ -25,7 +25,7 @@ from dlaas_server.core.planning.pool_settings import (
 from dlaas_server.core.rebalancing.drain import Leave, Way, drain
 from dlaas_server.core.scheduling.scheduler import Share
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.rest.routes import DrainAsked, PoolChange, QueueChange
 from jupyter_dlaas.wire.codec import Invalid, encode
 from jupyter_dlaas.wire.protocol import NAME_PATTERN, DrainView, Forbidden, LeaveView, NotAllowed, PoolView

@@ -10,7 +10,7 @@ from dlaas_server.core.lifecycle.recovery import number_of, recovered
 from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.pools.base import Pool
 from dlaas_server.store import DamagedRow, Loaded, Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError

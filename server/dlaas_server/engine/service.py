@@ -30,7 +30,7 @@ from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.operations import Requests
 from dlaas_server.engine.pool_clock import PoolClock
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.websocket import StreamHandler
 from dlaas_server.pools.base import PoolError
 from dlaas_server.pools.local import LocalPool

@@ -7,7 +7,7 @@ from typing import Final
 from dlaas_server.core.lifecycle import time_limit, user_requests
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 
 __all__ = ["enforce_time_limits", "next_limit_s"]
 

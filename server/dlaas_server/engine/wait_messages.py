@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import plan_outcomes
@@ -14,9 +14,19 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.rebalancing.drain import said_of_nodes
 from dlaas_server.engine.estimation.length_history import offered, with_start
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
-from dlaas_server.engine.transaction import Draft
+from dlaas_server.engine.reconciliation.transaction import Draft
 
-__all__ = ["waits_of_long_queue", "waits_with_estimates"]
+__all__ = ["waits_of_long_queue", "waits_while_unavailable", "waits_with_estimates"]
+
+
+def waits_while_unavailable(jobs: Iterable[Job], before: Mapping[str, Wait], why: str) -> dict[str, Wait]:
+    """Return the waits while the pool cannot be reached and nothing is planned: all keep their places."""
+    waiting = [job for job in jobs if job.waits]
+    places = {name: wait.place for name, wait in before.items() if wait.is_queued}
+    last = max(places.values(), default=0) + 1
+    waiting.sort(key=lambda job: (places.get(job.id, last), job.number))
+    reason = f"The pool cannot be reached. {why} The job starts when it can be reached again."
+    return {job.id: Wait(job.id, reason, place, len(waiting)) for place, job in enumerate(waiting, start=1)}
 
 
 def waits_with_estimates(

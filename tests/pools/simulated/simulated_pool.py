@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlaas_server.core.lifecycle.recovery import StoredJob
@@ -18,18 +18,21 @@ from dlaas_server.pools.base import (
     JOURNAL,
     METRICS,
     PROGRESS,
+    WAITING,
     Changed,
     Chunk,
     InterpreterMissing,
     Loss,
     PoolError,
+    PoolUnavailable,
     log_of,
 )
 from dlaas_server.pools.journal_lines import facts_in
 from dlaas_server.pools.paths import readable, safe_parts, writable
 from jupyter_dlaas.wire.codec import Json, encode
-from jupyter_dlaas.wire.journal import Fact, LearnerDown, LearnerUp, Wanted, fact_to_line
+from jupyter_dlaas.wire.journal import Fact, Goal, LearnerDown, LearnerUp, SeatRefused, Wanted, fact_to_line
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound
+from jupyter_dlaas.wire.waiting import WaitingReason
 from tests.pools.simulated.scripted_job import Fault, Script, ScriptedJob
 from tests.pools.simulated.virtual_clock import Clock, VirtualClock
 
@@ -64,6 +67,9 @@ class _Job:
     streams: dict[str, bytearray] = field(default_factory=dict)
     times: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     journal_shown: int = 0
+    wanted: Wanted | None = None
+    """The newest document that was accepted."""
+    refused: tuple[SeatRefused, ...] = ()
 
 
 class SimulatedPool:
@@ -97,7 +103,11 @@ class SimulatedPool:
         self.starts_impossible: set[str] = set()
         """Jobs whose interpreter is missing."""
         self.unreachable: set[str] = set()
-        """Jobs whose guardian is not heard from: is_guarded() says None, act() and facts() raise PoolError."""
+        """Jobs that cannot be reached: is_guarded() is None, act() and facts() raise PoolUnavailable."""
+        self.seats_refused: dict[tuple[str, str], int] = {}
+        """(node, device) -> how many of the next documents are refused a seat there."""
+        self._cut: str | None = None
+        self._delayed: dict[str, WaitingReason] = {}
         self._nodes = tuple(nodes)
         self._clock = clock
         self._jobs: dict[str, _Job] = {}
@@ -112,6 +122,10 @@ class SimulatedPool:
         """Begin to tell about news."""
         self._changed, self._nodes_changed = changed, nodes_changed
 
+    def unavailable(self) -> str | None:
+        """Why the pool cannot be reached, as asked of this simulation."""
+        return self._cut
+
     async def close(self) -> None:
         """Stop telling. Jobs go on as the clock does."""
         self._changed = self._nodes_changed = None
@@ -123,6 +137,7 @@ class SimulatedPool:
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Make room for a job."""
         safe_parts(job)
+        self._reach()
         if job in self._jobs:
             return
         about = {"id": job, "spec": encode(spec), "owner": owner}
@@ -140,6 +155,7 @@ class SimulatedPool:
 
     async def put(self, job: str, path: str, data: bytes) -> None:
         """Keep one file in memory."""
+        self._reach()
         self._job(job).files["/".join(writable(path))] = bytes(data)
 
     async def put_file(self, job: str, path: str, source: str) -> None:
@@ -151,7 +167,7 @@ class SimulatedPool:
         one = self._job(job)
         self._heard(job)
         self.acts.append((job, wanted))
-        before = one.play.wanted
+        before = one.wanted
         if before is not None and wanted.revision < before.revision:
             return
         if one.play.guardian is None and job in self.starts_impossible:
@@ -159,7 +175,55 @@ class SimulatedPool:
         if one.play.guardian is None and self.starts_refused.get(job, 0) > 0:
             self.starts_refused[job] -= 1
             raise PoolError(f"no guardian could be started for job {job} (as asked of this simulation)")
-        one.play.give(wanted)
+        if self._refuses(job, one, wanted):
+            return
+        one.wanted = wanted
+        if job in self._delayed and wanted.goal is Goal.RUN:
+            self._news(job, WAITING)
+            return
+        if self._delayed.pop(job, None) is None or one.play.guardian is not None:
+            one.play.give(wanted)
+        else:
+            self._news(job, JOURNAL)  # nothing has started, so nothing has to end
+
+    def _refuses(self, job: str, one: _Job, wanted: Wanted) -> bool:
+        """Whether a seat of a new member cannot be had; then the whole document is not carried out."""
+        old = frozenset[int]() if one.wanted is None else frozenset(m.member for m in one.wanted.members)
+        known = {node.name: {device.id for device in node.devices} for node in self._nodes}
+        refused = []
+        for member in wanted.members if wanted.goal is Goal.RUN else ():
+            for device in member.devices or ("",) if member.member not in old else ():
+                seat = (member.node, device)
+                is_missing = member.node not in known or (device and device not in known[member.node])
+                if is_missing or self.seats_refused.get(seat, 0) > 0:
+                    self.seats_refused[seat] = max(self.seats_refused.get(seat, 0) - 1, 0)
+                    what = f"{member.node} has no room for learner {member.member} (as asked of this simulation)."
+                    refused.append(
+                        SeatRefused(
+                            generation=wanted.generation,
+                            member=member.member,
+                            code="unschedulable",
+                            what=what,
+                            advice="Ask the simulation for fewer refusals.",
+                        )
+                    )
+                    break
+        one.refused = tuple(refused)
+        if refused:
+            self._news(job, JOURNAL)
+        return bool(refused)
+
+    def waiting(self, job: str) -> Sequence[WaitingReason]:
+        """The reasons that were asked for."""
+        one = self._jobs.get(job)
+        reason = self._delayed.get(job)
+        if one is None or one.wanted is None or reason is None or one.play.guardian is not None:
+            return ()
+        return (reason, *(replace(reason, member=member.member) for member in one.wanted.members))
+
+    def refused(self, job: str) -> Sequence[SeatRefused]:
+        """The seats of the newest document that were refused."""
+        return self._jobs[job].refused if job in self._jobs else ()
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
         """Nothing is cold here."""
@@ -168,7 +232,9 @@ class SimulatedPool:
     async def is_guarded(self, job: str) -> bool | None:
         """Whether the scripted guardian lives."""
         one = self._job(job)
-        return None if job in self.unreachable else one.play.guardian is not None
+        if job in self.unreachable or self._cut is not None:
+            return None
+        return True if one.play.guardian is not None else None if job in self._delayed and one.wanted else False
 
     def loss_of(self, job: str) -> Loss:
         """Guardians just die here."""
@@ -179,7 +245,7 @@ class SimulatedPool:
         one = self._jobs.get(job)
         if one is None:
             return True
-        if job in self.unreachable:
+        if job in self.unreachable or self._cut is not None:
             return False
         if kill:
             one.play.kill_all()
@@ -200,6 +266,7 @@ class SimulatedPool:
 
     async def streams(self, job: str) -> Mapping[str, int]:
         """The streams of the job with their sizes."""
+        self._reach()
         one = self._job(job)
         sizes = {name: len(data) for name, data in sorted(one.streams.items())}
         if one.journal_shown:
@@ -208,6 +275,7 @@ class SimulatedPool:
 
     async def read(self, job: str, stream: str, offset: int, limit: int) -> Chunk:
         """Bytes of a stream."""
+        self._reach()
         data = self._stream(job, stream)
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         end = min(len(data), start + max(0, limit))
@@ -245,6 +313,7 @@ class SimulatedPool:
 
     async def remove(self, job: str) -> None:
         """Forget the job."""
+        self._reach()
         one = self._jobs.pop(job, None)
         if one is not None:
             one.play.kill_all()
@@ -262,6 +331,32 @@ class SimulatedPool:
         self._nodes = tuple(nodes)
         if self._nodes_changed is not None:
             self._nodes_changed()
+
+    def cut(self, why: str = "The simulated pool cannot be reached (as asked of it).") -> None:
+        """From now on the pool is not reached; its jobs go on."""
+        self._cut = why
+
+    def restore(self) -> None:
+        """The pool is reached again, and tells all that happened."""
+        self._cut = None
+        for job, one in self._jobs.items():
+            for stream in one.streams:
+                self._news(job, stream)
+        if self._nodes_changed is not None:
+            self._nodes_changed()
+
+    def delay_start(self, job: str, code: str = "image_pull", what: str = "The image sim:1 is being pulled.") -> None:
+        """No process of the job starts until `release_start`."""
+        self._delayed[job] = WaitingReason(
+            code=code, object=f"simulated pod {job}", what=what, advice="Wait.", since_s=self._clock.now_s()
+        )
+
+    def release_start(self, job: str) -> None:
+        """What was to start starts now."""
+        one = self._jobs.get(job)
+        if self._delayed.pop(job, None) is not None and one is not None and one.wanted is not None:
+            one.play.give(one.wanted)
+            self._news(job, WAITING)
 
     def kill_guardian(self, job: str) -> None:
         """The guardian dies; learners go on."""
@@ -294,9 +389,14 @@ class SimulatedPool:
             raise NotFound(f"the pool has no job {job!r}")
         return self._jobs[job]
 
+    def _reach(self) -> None:
+        if self._cut is not None:
+            raise PoolUnavailable(self._cut)
+
     def _heard(self, job: str) -> None:
+        self._reach()
         if job in self.unreachable:
-            raise PoolError(f"job {job} cannot be reached now (as asked of this simulation)")
+            raise PoolUnavailable(f"job {job} cannot be reached now (as asked of this simulation)")
 
     def _stream(self, job: str, stream: str) -> bytes:
         one = self._job(job)
@@ -347,7 +447,7 @@ class SimulatedPool:
             self._news(job, JOURNAL)
 
     def _news(self, job: str, stream: str) -> None:
-        if self._changed is not None and not self.trouble.is_silent:
+        if self._changed is not None and not self.trouble.is_silent and self._cut is None:
             self._changed(job, stream)
 
     def _watch_devices(self, job: str, fact: Fact) -> None:

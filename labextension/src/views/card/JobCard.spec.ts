@@ -176,7 +176,7 @@ describe('a card without a word from the server', () => {
 
     expect(card.dataset.status).toBe('processing');
     expect(card.querySelector('.jp-dlaas-banner')?.textContent).toContain(
-      'Last heard 12 s ago. The job goes on without this page. Trying again in 4 s.'
+      'Last update 12 s ago. The job goes on without this page. Trying again in 4 s.'
     );
     expect(called.act).not.toHaveBeenCalled();
     fireEvent.click(screen.getByRole('button', { name: 'Try now' }));
@@ -212,6 +212,16 @@ describe('folded parts', () => {
     open('Learners');
 
     expect(within(screen.getByRole('table', { name: 'Learners' })).getAllByRole('row')).toHaveLength(5);
+  });
+
+  it('say what a learner waits for, and name its pod', () => {
+    show(stateOf(golden.job('waiting')));
+    open('Learners');
+    const row = within(screen.getByRole('table', { name: 'Learners' })).getAllByRole('row')[1];
+
+    expect(row.textContent).toContain('gpu-a · resnet-48-m0');
+    expect(row.textContent).toContain('The image ml/train:7 is being pulled.');
+    expect(screen.getByText(/Learner 1: No node fits pod/)).toBeDefined();
   });
 
   it('hold the log, with a filter and a level', () => {

@@ -12,9 +12,14 @@ function learnersGist({ trans }: ILanguage, view: IJobView): string {
     counts.set(state, (counts.get(state) ?? 0) + 1);
   }
   if (counts.size === 1 && counts.has('training')) {
-    return trans.__('%1 of %2 training', view.learners.length, view.size.wish);
+    return trans.__('%1 of %2 training', view.learners.length, Math.max(view.learners.length, view.size.wish));
   }
   return [...counts].map(([state, n]) => trans._p('learners', '%1 %2', n, state)).join(' · ');
+}
+
+/** What a learner that does not run yet waits for. */
+function waitingReason(view: IJobView, member: number): string | undefined {
+  return (view.waiting_for ?? []).find(reason => reason.member === member)?.what;
 }
 
 /** The table of a job's learners, folded. */
@@ -44,10 +49,10 @@ export function Learners({ view }: { view: IJobView }): React.JSX.Element | null
             {view.learners.map(learner => (
               <tr key={learner.member}>
                 <th scope="row">{learner.member}</th>
-                <td>{learner.node}</td>
+                <td>{learner.pod ? `${learner.node} · ${learner.pod}` : learner.node}</td>
                 <td>{learner.devices.join(', ') || '–'}</td>
                 <td className="jp-dlaas-num jp-dlaas-wide">{learner.rank}</td>
-                <td>{learner.state}</td>
+                <td>{waitingReason(view, learner.member) ?? learner.state}</td>
               </tr>
             ))}
           </tbody>

@@ -30,7 +30,7 @@ function ConnectionBanner(props: {
   const delayS = connection.retryS === null ? 0 : connection.retryS - props.nowS;
   return (
     <Banner icon="plug" tone="idle" actions={retry}>
-      <b>{trans.__('Last heard %1.', format.ago(props.nowS - connection.heardS))}</b>
+      <b>{trans.__('Last update %1.', format.ago(props.nowS - connection.heardS))}</b>
       {isFinal(view.state) ? '' : ` ${trans.__('The job goes on without this page.')}`}
       {delayS > 0
         ? ` ${trans.__('Trying again in %1 s.', Math.max(1, Math.round(delayS)))}`
@@ -93,7 +93,9 @@ export function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.El
       </Banner>
     );
   }
-  if (view.reason && view.state !== 'QUEUED' && view.state !== 'FAILED' && view.transition !== 'scaling') {
+  const isWaiting = (view.waiting_for ?? []).length > 0;
+  const isShownElsewhere = view.transition === 'scaling' && !isWaiting;
+  if (view.reason && view.state !== 'QUEUED' && view.state !== 'FAILED' && !isShownElsewhere) {
     return (
       <Banner icon={view.tone === 'warn' ? 'warn' : 'info'} tone={view.tone === 'warn' ? 'warn' : 'idle'}>
         {view.reason}

@@ -21,7 +21,7 @@ export function Phases({ view }: { view: IJobView }): React.JSX.Element {
   const all = phases(language);
   const current = all.findIndex(phase => phase.state === view.state);
   const ready = view.learners.filter(l => l.state === 'Training' || l.state === 'Joining').length;
-  const wanted = Math.max(1, view.size.wish);
+  const wanted = view.learners.length || Math.max(1, view.size.wish); // the gang; the request may have changed since
   const percent = view.state === 'DEPLOYING' ? Math.round((100 * ready) / wanted) : 50;
   const queuedS = view.queued_s ?? null;
   const detail = (index: number): string => {

@@ -87,7 +87,7 @@ function Remaining(props: { state: IJobState; stale: boolean }): React.JSX.Eleme
   }
   const remaining = format.remaining(progress.left_s_low, progress.left_s_high);
   if (props.stale) {
-    return <span>{trans.__('%1 left when last heard', remaining)}</span>;
+    return <span>{trans.__('%1 left at the last update', remaining)}</span>;
   }
   if (view.state === 'QUEUED' || view.state === 'DEPLOYING') {
     return <span>{trans.__('%1 left once it trains', remaining)}</span>; // the start is not known

@@ -7,27 +7,22 @@ import { Sentence } from '../controls/Sentence';
 
 const CELLS_LISTED = 6;
 
-/** Say which earlier statements a training cell takes along. */
-function takenAlong({ trans }: ILanguage, cell: ICheckedCell): string {
+/** Say which earlier statements a training cell needs. */
+function included({ trans }: ILanguage, cell: ICheckedCell): string {
   if (cell.kept === 0) {
     return cell.left_out > 0
       ? trans._n(
-          'takes nothing along; %1 is not needed',
-          'takes nothing along; %1 are not needed',
+          'needs no earlier statement; %1 is left out',
+          'needs no earlier statement; %1 are left out',
           cell.left_out
         )
-      : trans.__('takes nothing along');
+      : trans.__('needs no earlier statement');
   }
   const numbers = cell.kept_cells.slice(0, CELLS_LISTED).map(n => `[${n}]`);
   const cells = [...numbers, ...(cell.kept_cells.length > CELLS_LISTED ? ['…'] : [])].join(', ');
-  const kept = trans._n(
-    'takes along %1 statement of %2',
-    'takes along %1 statements of %2',
-    cell.kept,
-    cells
-  );
+  const kept = trans._n('needs %1 statement of %2', 'needs %1 statements of %2', cell.kept, cells);
   return cell.left_out > 0
-    ? trans._n('%2; %1 is not needed', '%2; %1 are not needed', cell.left_out, kept)
+    ? trans._n('%2; %1 is left out', '%2; %1 are left out', cell.left_out, kept)
     : kept;
 }
 
@@ -46,8 +41,12 @@ function Problem(props: { message: ICellMessage; isError: boolean }): React.JSX.
   );
 }
 
-/** The result of `check` for one cell: what it trains, what it takes along, errors and warnings. */
-export function CellChecks(props: { id: string; checked: INotebookChecked }): React.JSX.Element {
+/** The result of `check` for one cell: what it trains, what it needs, errors and warnings. */
+export function CellChecks(props: {
+  id: string;
+  firstLine: string;
+  checked: INotebookChecked;
+}): React.JSX.Element {
   const language = useLanguage();
   const { trans } = language;
   const { id, checked } = props;
@@ -60,8 +59,8 @@ export function CellChecks(props: { id: string; checked: INotebookChecked }): Re
       {training && (
         <p className="jp-dlaas-checked">
           <b>{trans.__('Trains:')}</b>{' '}
-          <Sentence text={trans.__('%1; %2.', training.why, takenAlong(language, training))} />
-          {training.type && (
+          <Sentence text={trans.__('%1; %2.', training.why, included(language, training))} />
+          {training.type && training.type !== props.firstLine && (
             <>
               {' '}
               <Sentence text={trans.__('As a job of its own: `%1`', training.type)} />

@@ -9,18 +9,18 @@ import { Segments } from '../controls/Segments';
 function spotText({ trans, format }: ILanguage, pool: IPoolView | null): string {
   if (!pool) {
     return trans.__(
-      'Takes only idle devices. When others need them, it writes a checkpoint and goes on later.'
+      'Takes only idle devices. When others need them, it writes a checkpoint and continues later.'
     );
   }
   const notice = format.duration(pool.spot_notice_s);
   return pool.order === 'fair'
     ? trans.__(
-        "Takes only idle devices, and counts %1 in its queue's share. When others need them, it writes a checkpoint within %2 and goes on later.",
+        "Takes only idle devices, and counts %1 in its queue's share. When others need them, it writes a checkpoint within %2 and continues later.",
         format.percent(pool.spot_price),
         notice
       )
     : trans.__(
-        'Takes only idle devices. When others need them, it writes a checkpoint within %1 and goes on later.',
+        'Takes only idle devices. When others need them, it writes a checkpoint within %1 and continues later.',
         notice
       );
 }

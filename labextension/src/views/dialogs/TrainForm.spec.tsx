@@ -60,7 +60,7 @@ describe('what check says in the dialog', () => {
     const [first, , third] = show(CHECKED);
 
     expect(third.textContent).toContain(
-      'Trains: calls fit; takes along 1 statement of [1]; 2 are not needed.'
+      'Trains: calls fit; needs 1 statement of [1]; 2 are left out.'
     );
     expect(within(third).getByRole('alert').textContent).toBe('cell [3], line 1, reads y. Define y above.');
     expect(first.textContent).toContain('all write a.pt.');
@@ -106,7 +106,7 @@ describe('the box for a spot job', () => {
     expect(said().spot).toBe(true);
     expect(document.getElementById(box.getAttribute('aria-describedby') ?? '')?.textContent).toBe(
       "Takes only idle devices, and counts 30% in its queue's share. " +
-        'When others need them, it writes a checkpoint within 1 min 30 s and goes on later.'
+        'When others need them, it writes a checkpoint within 1 min 30 s and continues later.'
     );
   });
 

@@ -26,19 +26,20 @@ function CellList({ cells, form, checked, onChange }: ITrainFormProps): React.JS
       <ul className="jp-dlaas-cells">
         {cells.map((cell, i) => {
           const isSent = form.sent.includes(cell.id);
+          const firstLine = cell.source.trim().split('\n')[0];
           return (
             <li key={cell.id} data-off={isSent ? undefined : ''}>
               <input
                 type="checkbox"
-                aria-label={trans.__('Ship cell %1', i + 1)}
+                aria-label={trans.__('Include cell %1', i + 1)}
                 checked={isSent}
                 onChange={event => toggle(cell.id, event.target.checked)}
               />
               <code>{i + 1}</code>
               <div>
-                <code>{cell.source.trim().split('\n')[0] || trans.__('empty')}</code>
+                <code>{firstLine || trans.__('empty')}</code>
               </div>
-              {checked && isSent && <CellChecks id={cell.id} checked={checked} />}
+              {checked && isSent && <CellChecks id={cell.id} firstLine={firstLine} checked={checked} />}
             </li>
           );
         })}

@@ -26,7 +26,9 @@ function rowText({ trans, format }: ILanguage, state: IJobState, nowS: number): 
     return parts.join(' · ');
   }
   const ended = view.ended_s === null ? '' : format.day(view.ended_s, nowS);
-  const stateText = [view.state_label, ended].filter(Boolean).join(' ');
+  // `Completed today 14:48`, but `Failed · your code · today 14:48`
+  const separator = view.state_label.includes(' · ') ? ' · ' : ' ';
+  const stateText = [view.state_label, ended].filter(Boolean).join(separator);
   return [stateText, view.status_line].filter(Boolean).join(' · ');
 }
 

@@ -183,7 +183,7 @@ describe('the status bar', () => {
     const many = Array.from({ length: 250 }, () => ({ ...waiting, waiting: 2500 }));
     expect(say(many)).toBe('250+ queued');
     expect(say([running], ['gru-41'])).toBe('gru-41 failed · 1 running');
-    expect(say([running], [], true)).toBe('Training: last heard 12 s ago');
+    expect(say([running], [], true)).toBe('Training: last update 12 s ago');
   });
 
   it('is hidden when there is nothing to say', () => {

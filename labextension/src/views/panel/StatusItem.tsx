@@ -45,7 +45,7 @@ export function statusText(language: ILanguage, props: Omit<IStatusProps, 'onOpe
     return null;
   }
   if (props.stale) {
-    const heard = trans.__('Training: last heard %1', format.ago(props.nowS - props.heardS));
+    const heard = trans.__('Training: last update %1', format.ago(props.nowS - props.heardS));
     return { icon: 'plug', parts: [heard], isFailure: false };
   }
   const parts: string[] = [];

@@ -17,6 +17,7 @@ __all__ = [
     "abandoned",
     "directory_lost",
     "guardian_gone",
+    "has_no_seats",
     "lines_lost",
     "may_be_over",
     "not_started",
@@ -76,19 +77,29 @@ def not_started(job: Job, text: str, now_s: float, *, is_permanent: bool = False
     return replace(job, guardian_starts=1), events  # so that the engine closes it without trying another guardian
 
 
-def may_be_over(job: Job) -> bool:
+def may_be_over(job: Job, *, is_unguarded: bool = False) -> bool:
     """Return whether to look for remaining processes of a leaving job, after guardians died without closing it.
 
     A job that is only being halted is given another guardian first, since its learners may live and must checkpoint.
+    A job whose seats were refused may never have had one (`is_unguarded`: it has none now), and needs none to leave.
     """
+    if is_unguarded and has_no_seats(job):
+        return not job.is_closed
     if job.state.is_final or job.goal is Goal.STOP:
         return not job.is_closed and job.guardian_starts >= 1
     return not job.is_closed and job.guardian_starts >= 2 and job.goal is Goal.HALT
 
 
+def has_no_seats(job: Job) -> bool:
+    """Return whether the job leaves because its seats were refused: it needs no guardian, so none failed to start."""
+    return job.refusal is not None and job.goal is not Goal.RUN and not job.members
+
+
 def abandoned(job: Job, now_s: float) -> Transition:
     """Close a job without remaining processes, in place of its guardian."""
     after, events = closed(job, now_s)
+    if has_no_seats(job):
+        return after, events
     return after, (
         Story("closed", "The job's guardian is gone and none of its processes is left, so the pool closed the job."),
         *events,

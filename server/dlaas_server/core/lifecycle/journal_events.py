@@ -12,6 +12,7 @@ from typing import Any, Final
 from dlaas_server.core.elasticity import size_requests
 from dlaas_server.core.lifecycle import time_limit
 from dlaas_server.core.lifecycle.retry_policy import delay_s, final_advice, may_retry
+from dlaas_server.core.lifecycle.seat_refusal import seats_refused
 from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_seats, with_story
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job, Member, MemberState, PendingResize, Profile, Slow
@@ -37,6 +38,7 @@ from jupyter_dlaas.wire.journal import (
     LoopBegun,
     NoteReported,
     ResultsStoring,
+    SeatRefused,
     SizeRequested,
     StepsCommitted,
     StragglerFound,
@@ -124,7 +126,12 @@ def _member_state(job: Job, fact: LearnerUp | LearnerReady, state: MemberState) 
 
 
 def _learner_up(job: Job, fact: LearnerUp) -> Transition:
-    return _member_state(job, fact, MemberState.UP), ()
+    job = _member_state(job, fact, MemberState.UP)
+    if fact.node is None and fact.pod is None:
+        return job, ()
+    host, pod = fact.node or "", fact.pod or ""
+    members = tuple(replace(m, host=host, pod=pod) if m.member == fact.member else m for m in job.members)
+    return replace(job, members=members), ()
 
 
 def _learner_ready(job: Job, fact: LearnerReady) -> Transition:
@@ -182,8 +189,8 @@ def _changed(job: Job, change: PendingResize, fact: GenerationStarted, missed: i
     """Finish the pending change of size; give it up if none of the joining learners came."""
     at_step, job = fact.step or 0, replace(job, resize=None)
     missing = f"{count(missed, 'joining learner')} did not start" if missed else ""
-    if missed and {m.member for m in job.gang} == set(change.members):
-        return job, f"{missing}; the job continues at its previous size."
+    if {m.member for m in job.gang} == set(change.members):
+        return job, f"{f'{missing}; the' if missed else 'The'} job continues at its previous size."
     done = Resize(
         at_s=fact.at_s, step=at_step, before=change.before, after=len(job.gang), by=change.by, idle_s=fact.idle_s
     )
@@ -338,6 +345,10 @@ def broke(job: Job, failure: Failure, now_s: float) -> Transition:
     return with_story(job, "failed", f"Failed ({failure.cause}): {failure.what}")
 
 
+def _seat_refused(job: Job, fact: SeatRefused) -> Transition:
+    return seats_refused(job, (fact,), fact.at_s)
+
+
 def _storing(job: Job, fact: ResultsStoring) -> Transition:
     if not can(job.state, Event.STORING):
         return job, ()
@@ -387,7 +398,10 @@ def closed(job: Job, at_s: float) -> Transition:
         text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
         return with_story(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
     lost = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
-    job = replace(job, queued_s=at_s, in_queue_s=at_s)
+    if job.refusal is None:
+        job = replace(job, queued_s=at_s, in_queue_s=at_s)
+    else:
+        job = replace(job, in_queue_s=job.seated_s)  # it never ran there: its wait continues, at its old place
     return with_story(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{lost}")
 
 
@@ -414,6 +428,7 @@ _HANDLERS: Final[dict[type[Fact], Callable[[Job, Any], Transition]]] = {
     IndependenceFound: _alone,
     NoteReported: _report,
     GenerationLost: _lost,
+    SeatRefused: _seat_refused,
     ResultsStoring: _storing,
     LearnerAwaited: _awaited,
     CommunicationProfiled: _profile,

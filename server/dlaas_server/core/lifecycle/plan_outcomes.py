@@ -35,7 +35,7 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Transition:
     job = replace(job, seated_s=now_s, waited_s=job.waited_s + max(0.0, now_s - since_s))
     job = interruptions.held_again(job, now_s)
     accuracy = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
-    job = replace(job, preempted=None, is_wait_recorded=False, said=None)
+    job = replace(job, preempted=None, refusal=None, is_wait_recorded=False, said=None)
     return with_story(
         with_seats(job, seats), "placed", f"Placed {count(len(seats), 'learner')} on {nodes_text(seats)}.{accuracy}"
     )

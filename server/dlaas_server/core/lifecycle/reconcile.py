@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.core.model.job import Job
 from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
 
-__all__ = ["NOTHING_KNOWN", "Act", "Known", "reconcile"]
+__all__ = ["NOTHING_KNOWN", "RETRY_MAX_S", "RETRY_S", "Act", "Known", "reconcile"]
+
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 4.0
+"""Longest delay between two deliveries: a pool that can be reached again gets what was requested within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,14 @@ class Known:
     sent_revision: int = -1
     is_guarded: bool | None = None
     retry_s: float = 0.0
-    """Time of the next delivery after one that failed."""
+    """Time of the next delivery after one that failed because the pool or the guardian could not be reached."""
+    attempts: int = 0
+    """Number of such deliveries in a row."""
+
+    def postponed(self, now_s: float) -> Known:
+        """Return the knowledge after such a delivery. The delay grows to RETRY_MAX_S; there is no last attempt."""
+        delay_s = min(RETRY_S * 2.0 ** min(self.attempts, 16), RETRY_MAX_S)
+        return replace(self, retry_s=now_s + delay_s, attempts=self.attempts + 1)
 
 
 NOTHING_KNOWN: Final = Known()

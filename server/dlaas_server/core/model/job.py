@@ -40,6 +40,10 @@ class Member:
     rank: int
     seat: Seat
     state: MemberState = MemberState.WANTED
+    host: str = ""
+    """Machine on which its process runs, if reported: a pool that pins nothing learns it then."""
+    pod: str = ""
+    """Pod in which its process runs, if any."""
 
 
 class Intent(StrEnum):
@@ -180,6 +184,8 @@ class Job:
     """Time at which the pool last began to migrate it, drains excluded."""
     preempted: str | None = None
     """Winner and reason of its preemption, until it starts again."""
+    refusal: str | None = None
+    """Sentence that says which of its seats the pool could not provide, until it starts again."""
     limit_since_s: float | None = None
     """Time since which its time limit counts; None while it does not train."""
     limit_used_s: float = 0.0

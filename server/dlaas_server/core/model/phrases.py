@@ -7,7 +7,7 @@ from typing import Final
 
 from dlaas_server.core.model.job import Job
 
-__all__ = ["actor", "agent", "attribution", "clause", "count", "duration", "ordinal", "unit_of"]
+__all__ = ["actor", "agent", "attribution", "clause", "count", "duration", "ordinal", "sentence", "unit_of"]
 
 _ORIGINATORS: Final = {
     "auto": "the autoscaler",
@@ -53,6 +53,11 @@ def ordinal(n: int) -> str:
 def clause(sentence: str) -> str:
     """Return a sentence as a clause: lower-case first letter, no full stop."""
     return (sentence[:1].lower() + sentence[1:]).rstrip(".")
+
+
+def sentence(text: str) -> str:
+    """Return the text with a full stop, unless it ends a sentence already."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def duration(seconds: float) -> str:

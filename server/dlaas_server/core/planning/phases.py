@@ -100,7 +100,8 @@ def resize(state: PlanState) -> None:
         if job.elastic is not Elastic.OFF and job.id not in leaving and is_settled(job):
             _resize_to_wish(job, state)
     state.changes += [
-        Resized(name, kept, "pool", f"Makes room: {winner} waits.") for name, (kept, winner) in state.shrinks.items()
+        Resized(name, kept, "pool", f"Makes room for the waiting job {winner}.")
+        for name, (kept, winner) in state.shrinks.items()
     ]
 
 

@@ -10,6 +10,7 @@ from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Pool
+from dlaas_server.core.planning.refused_seats import RefusedSeat, left_out
 from dlaas_server.core.planning.suspect_devices import Suspect, out_of_service
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from jupyter_dlaas.wire.protocol import NotAllowed, NotFound, PoolOrder, PoolPlacement, Refused
@@ -59,6 +60,8 @@ class Settings:
     cordons: Mapping[str, Cordon] = field(default_factory=dict)
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     """Failed devices and nodes, by "node/device"."""
+    refused: Mapping[str, RefusedSeat] = field(default_factory=dict)
+    """Devices and nodes that could not take a learner, by "node/device"."""
 
     def with_policy(
         self,
@@ -97,12 +100,13 @@ class Settings:
         return replace(self, cordons={**self.cordons, node: cordon})
 
     def without_cordon(self, node: str) -> Settings:
-        """Return the settings with this node uncordoned, and its failures cleared."""
+        """Return the settings with this node uncordoned, and its failures and refusals cleared."""
         cordons = {name: c for name, c in self.cordons.items() if name != node}
         suspects = {key: suspect for key, suspect in self.suspects.items() if suspect.node != node}
-        if (len(cordons), len(suspects)) == (len(self.cordons), len(self.suspects)):
+        refused = {key: seat for key, seat in self.refused.items() if seat.node != node}
+        if (len(cordons), len(suspects), len(refused)) == (len(self.cordons), len(self.suspects), len(self.refused)):
             return self
-        return replace(self, cordons=cordons, suspects=suspects)
+        return replace(self, cordons=cordons, suspects=suspects, refused=refused)
 
 
 def policy_in_force(configured: Policy, settings: Settings) -> Policy:
@@ -119,8 +123,8 @@ def policy_in_force(configured: Policy, settings: Settings) -> Policy:
 
 
 def nodes_in_force(nodes: Sequence[Node], settings: Settings) -> tuple[Node, ...]:
-    """Return the nodes with suspects out of service and cordons applied."""
-    nodes = out_of_service(nodes, settings.suspects)
+    """Return the nodes with suspects and refused seats out of service and cordons applied."""
+    nodes = left_out(out_of_service(nodes, settings.suspects), settings.refused)
     if not settings.cordons:
         return tuple(nodes)
     out: list[Node] = []

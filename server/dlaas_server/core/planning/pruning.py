@@ -74,7 +74,8 @@ class _QueuePositions:
     def __init__(self, pool: Pool, now_s: float, policy: Policy, order: Order | None) -> None:
         self._pool, self._now_s, self._policy = pool, now_s, policy
         order, timers = order or new_order(policy.order), Timers()
-        self._queue = WaitingQueue(free_of((), ()), order, StarvationGuard(policy, order, timers), timers)
+        self._order, self._guard = order, StarvationGuard(policy, order, timers)
+        self._queue = WaitingQueue(free_of((), ()), order, timers)
 
     def first(self, limit: int, lists: Sequence[list[Job]]) -> list[Job]:
         """Return the first `limit` jobs of these lists and the first `limit` late ones, which may hold the reservation.
@@ -91,7 +92,9 @@ class _QueuePositions:
             set_estimates(request, known.get(alike[0].id, NOTHING_KNOWN))
             for job in alike:
                 request.number, request.submitted_s, request.queued_s = job.number, job.submitted_s, job.submitted_s
-                keys[job.number], is_starving = self._queue.key_without_turn(request, self._now_s)
+                request.rank = self._order.rank(request, self._now_s)
+                request.lateness, is_starving = self._guard.lateness_without_turn(request, self._now_s)
+                keys[job.number] = self._queue.key_of(request)
                 if request.lateness >= Lateness.LATE:
                     late.append(job)
                 if is_starving:

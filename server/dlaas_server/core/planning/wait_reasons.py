@@ -106,7 +106,9 @@ def _holders(pool: Pool) -> str:
     if not largest:
         return ""
     said = " and ".join(f"{job} holds {held}" for held, job in largest)
-    return f" {said}{'' if len(holders) <= 2 else f'; {len(holders) - 2} more jobs are running'}."
+    more = len(holders) - len(largest)
+    others = f"; {count(more, 'more job')} {'is' if more == 1 else 'are'} running" if more > 0 else ""
+    return f" {said}{others}."
 
 
 def check_feasible(job: Job, nodes: Sequence[Node]) -> None:

@@ -20,6 +20,9 @@ def shifted_view(view: JobView, drift_s: float) -> JobView:
         ended_s=None if view.ended_s is None else view.ended_s + drift_s,
         resizes=tuple(replace(resize, at_s=resize.at_s + drift_s) for resize in view.resizes),
         progress=None if view.progress is None else shifted_progress(view.progress, drift_s),
+        waiting_for=tuple(
+            one if one.since_s is None else replace(one, since_s=one.since_s + drift_s) for one in view.waiting_for
+        ),
     )
 
 

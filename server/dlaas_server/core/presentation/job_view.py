@@ -13,6 +13,7 @@ from dlaas_server.core.model.phrases import agent, count, duration, ordinal
 from dlaas_server.core.model.states import Event, can
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.pool_settings import queues_of
+from dlaas_server.core.presentation.waiting_text import waiting_text
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import (
@@ -29,6 +30,7 @@ from jupyter_dlaas.wire.protocol import (
     QueueView,
     Size,
     State,
+    WaitingReason,
 )
 
 __all__ = ["HOW_TO_LOG", "job_view", "pool_view"]
@@ -65,12 +67,14 @@ def job_view(
     wait: Wait | None,
     progress: Progress | None,
     has_metrics: bool = False,
+    waiting_for: Sequence[WaitingReason] = (),
 ) -> JobView:
     """Return the view of one job.
 
     `wait`: its entry in the plan, if any. `progress`: newest report of its learners. `has_metrics`: a curve can be
-    drawn.
+    drawn. `waiting_for`: reasons why its processes do not run yet.
     """
+    waiting_for = () if job.is_closed else tuple(waiting_for)
     transition = _transition(job)
     state = _shown_state(job)
     return JobView(
@@ -83,7 +87,7 @@ def job_view(
         state_label=_label(job, state, transition),
         tone="warn" if _is_disturbed(job, state, transition) else _TONES[state],
         status_line=_status_line(job, transition, wait),
-        reason=_reason(job, wait),
+        reason=_reason(job, wait, waiting_for),
         transition=transition,
         place=wait.place if wait and wait.is_queued else None,
         waiting=wait.of if wait and wait.is_queued else None,
@@ -114,6 +118,7 @@ def job_view(
         restarts=job.restarts_total,
         speeds=speeds(job),
         speedup=speedup(job),
+        waiting_for=waiting_for,
     )
 
 
@@ -147,9 +152,9 @@ def _shown_state(job: Job) -> State:
 
 
 def _has_freed_devices(job: Job) -> bool:
-    """Return whether a preempted job has no learner left, while its guardian has yet to close the generation."""
-    is_preempted = job.goal is Goal.HALT and job.intent is Intent.RUN
-    return is_preempted and not job.members and not job.is_closed and not job.state.is_final
+    """Return whether a job that returns to the queue has no learner left, while its guardian has yet to close it."""
+    returns = job.goal is not Goal.RUN and job.intent is Intent.RUN
+    return returns and not job.members and not job.is_closed and not job.state.is_final
 
 
 def _is_degraded(job: Job) -> bool:
@@ -193,7 +198,7 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
         case State.STORING:
             return ", ".join(job.spec.outputs)
         case State.COMPLETED | State.FAILED:
-            return f"after {ran}" if ran else ""
+            return f"ran {ran}" if ran else ""  # without the time of waiting and deploying
         case State.CANCELLED:
             return " ".join(part for part in (_by(job, job.cancelled_by), f"after {ran}" if ran else "") if part)
         case State.HALTED:
@@ -210,15 +215,19 @@ def _by(job: Job, user: str | None) -> str:
     return "" if user is None else f"by {agent(job, user)}"
 
 
-def _reason(job: Job, wait: Wait | None) -> str:
+def _reason(job: Job, wait: Wait | None, waiting_for: Sequence[WaitingReason]) -> str:
     if _shown_state(job) is State.QUEUED:
         made_room = "" if job.preempted is None else f"Preempted: {job.preempted}. {work_lost(job)}"
-        return " ".join(part for part in ("" if wait is None else wait.reason, made_room) if part)
+        refused = "" if job.refusal is None else f"Its last start had no seat: {job.refusal}"
+        return " ".join(part for part in ("" if wait is None else wait.reason, made_room, refused) if part)
+    if job.state is State.DEPLOYING and job.failure is not None and wait is None:
+        origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
+        restarts = f"{_sentence(job.failure.what)} Restarting {origin}."
+        return f"{restarts} {waiting_text(waiting_for)}".rstrip()
+    if waiting_for:
+        return waiting_text(waiting_for)
     if wait is not None:
         return wait.reason
-    if job.state is State.DEPLOYING and job.failure is not None:
-        origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
-        return f"{_sentence(job.failure.what)} Restarting {origin}."
     if job.needs_decision and job.failure is not None:
         return f"{_sentence(job.failure.what)} {job.failure.advice}"
     if job.state is State.HALTED and job.checkpoint_step is None and job.live_generation:
@@ -291,9 +300,10 @@ def _learners(job: Job) -> tuple[LearnerView, ...]:
             member=m.member,
             generation=m.generation,
             rank=m.rank,
-            node=m.seat.node,
+            node=m.host or m.seat.node,
             devices=m.seat.devices,
             state="Stopping" if m.generation < job.generation else _LEARNER_WORDS[m.state],
+            pod=m.pod,
         )
         for m in sorted(job.members, key=lambda m: m.member)
     )

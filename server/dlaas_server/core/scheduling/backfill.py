@@ -212,7 +212,7 @@ class Backfill:
     def capacity_changed(self) -> None:
         """Reconsider every job after the capacity changed without a job of this scheduler starting or ending."""
         self._reservation = None
-        for alike in self._queue.classes():
+        for alike in self._queue.classes.values():
             alike.could_fit = None
         for entry in self._never_fitting:
             heappush(self._late, entry)

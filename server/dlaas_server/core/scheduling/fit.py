@@ -50,7 +50,7 @@ def relaxation_times(capacity: FreeCapacity, request: GangRequest) -> Sequence[f
 
 
 def locality_wait(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> str:
-    """Return " Waits for seats on one node; takes them further apart after 2 min."; else ""."""
+    """Return " Waits for devices on one node; accepts devices further apart after 2 min."; else ""."""
     if shape.placement != Layout.TOPOLOGY or capacity.room(shape, learners) < learners:
         return ""
     seats = place(capacity, shape, learners, waited_s)
@@ -62,4 +62,4 @@ def locality_wait(capacity: FreeCapacity, shape: Shape, learners: int, waited_s:
     next_s = next((at_s for at_s in times if at_s > waited_s), None)
     if level not in LEVEL_NAMES or next_s is None:
         return ""
-    return f" Waits for seats {LEVEL_NAMES[level]}; takes them further apart after {duration(next_s)}."
+    return f" Waits for devices {LEVEL_NAMES[level]}; accepts devices further apart after {duration(next_s)}."

@@ -97,13 +97,13 @@ class Preemption:
     ) -> None:
         self._capacity, self._policy, self._order = capacity, policy, order
         self._running, self._guard, self._timers, self._fair_share = running, guard, timers, fair_share
-        self._has_ranks = bool(order.gap)
-        """True if the order can preempt or move a running job because of its rank."""
+        self.watches_all = bool(order.gap)
+        """True if the order can preempt or move a running job because of its rank: then each one is watched."""
         self._is_by_turn = isinstance(order, Slices)
         self._victims = VictimIndex()
         self.priority: int | None = None
         """Last priority that was seen."""
-        self.is_possible = policy.preempts and (fair_share is not None or self._has_ranks)
+        self.is_possible = policy.preempts and (fair_share is not None or self.watches_all)
         """True if preemption is enabled and ranks or priorities differ.
 
         Otherwise no job is ever preempted, and the passage of time alone changes nothing.
@@ -123,7 +123,7 @@ class Preemption:
 
     def watch(self, request: GangRequest, now_s: float) -> None:
         """Start to watch a job that runs: its rank, and the end of its protection from preemption."""
-        if self._has_ranks:
+        if self.watches_all:
             request.rank, changes_s = self._rank(request, now_s)
             if changes_s is not None:
                 self._timers.add(changes_s, RANK, request)
@@ -145,9 +145,8 @@ class Preemption:
         self._victims.add(request)
 
     def drop(self, request: GangRequest) -> None:
-        """Remove a job that no longer runs."""
-        if request.is_victim:
-            self._victims.drop(request)
+        """Remove a possible victim that no longer runs."""
+        self._victims.drop(request)
 
     def _rank(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
         """Return the rank of a running job, and the time at which it changes.

@@ -14,7 +14,6 @@ pass the reservation of a job ahead. Otherwise running jobs may be preempted or 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
@@ -44,17 +43,19 @@ _Candidate = tuple[int, float, Key, EquivalenceClass]
 NO_USAGE: Final[Mapping[str, float]] = {}
 
 
-@dataclass(slots=True)
 class _Pass:
     """Decisions of one pass so far."""
 
-    now_s: float
-    starts: list[GangRequest] = field(default_factory=list)
-    preempted: list[Preempted] = field(default_factory=list)
-    displaced: int = 0
-    """Number of jobs that were preempted or migrated, those that had started in this very pass included."""
-    reservation: Reservation | None = None
-    """Reservation of the job ahead of those that are tried now; None if it has to be made, or made again."""
+    __slots__ = ("displaced", "now_s", "preempted", "reservation", "starts")
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.starts: list[GangRequest] = []
+        self.preempted: list[Preempted] = []
+        self.displaced = 0
+        """Number of jobs that were preempted or migrated, those that had started in this very pass included."""
+        self.reservation: Reservation | None = None
+        """Reservation of the job ahead of those that are tried now; None if it has to be made, or made again."""
 
 
 class Scheduler:
@@ -74,7 +75,7 @@ class Scheduler:
         self._fair_share = FairShare(policy.shares) if isinstance(order, Fair) else None
         self._timers = timers = Timers()
         self._guard = guard = StarvationGuard(policy, order, timers)
-        self._queue = WaitingQueue(capacity, order, guard, timers)
+        self._queue = WaitingQueue(capacity, order, timers)
         self._running = running = RunningSet(tracks_nodes=bool(order.gap))
         self._backfill = Backfill(capacity, policy, order, self._queue, running, guard)
         self._preemption = Preemption(capacity, policy, order, running, guard, timers, self._fair_share)
@@ -113,7 +114,12 @@ class Scheduler:
         if request.priority != self._preemption.priority:
             self._preemption.see_priority(request.priority, now_s)
         request.queued_s = now_s if queued_s is None else queued_s
-        key = self._queue.add(request, now_s)
+        if self._is_by_age:
+            self._guard.watch(request, now_s)
+        else:
+            request.rank = self.order.rank(request, now_s)
+            self._guard.update(request, now_s)
+        key = self._queue.insert(request)
         if request.lateness >= Lateness.LATE:
             self._backfill.add_late(key, request)
 
@@ -187,7 +193,8 @@ class Scheduler:
         self._running.add(request, now_s)
         if self._fair_share is not None:
             self._fair_share.add(request)
-        self._preemption.watch(request, now_s)
+        if self._preemption.watches_all or self._preemption.is_possible:
+            self._preemption.watch(request, now_s)
 
     def _run(self, request: GangRequest, seats: tuple[Seat, ...], now_s: float) -> None:
         """Record that the job runs on these seats, which are taken already."""
@@ -202,7 +209,8 @@ class Scheduler:
         """Remove the job from the running jobs. Its seats have been given back already."""
         if self._guard.served:
             self._guard.end(request)
-        self._preemption.drop(request)
+        if request.is_victim:
+            self._preemption.drop(request)
         if self._fair_share is not None:
             self._fair_share.remove(request)
         if not self._running.remove(request, now_s):
@@ -211,7 +219,10 @@ class Scheduler:
             self._backfill.retry_all()
 
     def _move(self, request: GangRequest, now_s: float) -> None:
-        key = self._queue.move(request, now_s)
+        """Move a waiting job to the place that its new rank or lateness gives it."""
+        self._queue.take_out(request)
+        self._guard.update(request, now_s)
+        key = self._queue.insert(request)
         if request.lateness >= Lateness.LATE:
             self._backfill.add_late(key, request)
 
@@ -245,11 +256,11 @@ class Scheduler:
     def decide(self, now_s: float) -> PassResult:
         """Run one scheduling pass: start jobs that fit, and preempt victims for others, in queue order."""
         queue, guard, backfill = self._queue, self._guard, self._backfill
-        if self._timers.is_due(now_s):
+        if self._timers.first_s <= now_s:
             self._run_timers(now_s)
         if not queue.count:
             return IDLE
-        if self._is_by_age:
+        if guard.next_starving_s <= now_s:
             guard.update_aged(now_s)
         if guard.starving:
             for request in guard.pass_turn(self.could_fit):
@@ -304,7 +315,7 @@ class Scheduler:
         devices = inf if is_strict or self._preemption.is_possible else self.capacity.devices
         candidates: list[_Candidate] = []
         first: tuple[Key, GangRequest] | None = None
-        for alike in queue.classes():
+        for alike in queue.classes.values():
             key = alike.key
             if key is None:
                 continue

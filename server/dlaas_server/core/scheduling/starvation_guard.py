@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.lateness import Lateness
@@ -38,6 +39,8 @@ class StarvationGuard:
         self._starving_after_s = Lateness.STARVING * policy.age_s
         self._ages: deque[tuple[float, int, GangRequest]] = deque()
         """(earliest time at which it starves, version, job), by time. Only used in orders by age."""
+        self.next_starving_s = inf
+        """Earliest time of these; infinity if there is none."""
         self.turn: GangRequest | None = None
         """Waiting job that has the turn; everything that it needs is kept for it."""
         self.starving: dict[int, GangRequest] = {}
@@ -94,10 +97,12 @@ class StarvationGuard:
         """
         request.lateness = Lateness.ON_TIME
         at_s, ages = request.queued_s + self._starving_after_s, self._ages
-        if ages and at_s < ages[-1][0]:
+        if not ages:
+            self.next_starving_s = at_s
+        elif at_s < ages[-1][0]:
             self.update(request, now_s)
-        else:
-            ages.append((at_s, request.version, request))
+            return
+        ages.append((at_s, request.version, request))
 
     def update_aged(self, now_s: float) -> None:
         """Update the jobs that starve by now, in orders by age."""
@@ -106,6 +111,7 @@ class StarvationGuard:
             _, version, request = ages.popleft()
             if request.version == version:
                 self.update(request, now_s)
+        self.next_starving_s = ages[0][0] if ages else inf
 
     def is_overdue(self, request: GangRequest, now_s: float) -> bool:
         """Return whether freed capacity is kept for this waiting job."""

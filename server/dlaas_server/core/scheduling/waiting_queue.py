@@ -6,7 +6,6 @@ cost of an event grows with the number of classes, not with the number of waitin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from dlaas_server.core.model.resources import Shape
@@ -16,7 +15,6 @@ from dlaas_server.core.scheduling.fit import relaxation_times
 from dlaas_server.core.scheduling.gang_request import GangRequest, Key
 from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import Order, Slices, is_by_age
-from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
 from dlaas_server.core.scheduling.timers import RETRY, Timers
 
 __all__ = ["FIRST", "LAST", "WaitingQueue"]
@@ -34,11 +32,12 @@ MAX_CLASSES: Final = 64
 class WaitingQueue:
     """Waiting jobs. Mutable, but without clock or randomness."""
 
-    def __init__(self, capacity: FreeCapacity, order: Order, guard: StarvationGuard, timers: Timers) -> None:
-        self._capacity, self._order, self._guard, self._timers = capacity, order, guard, timers
+    def __init__(self, capacity: FreeCapacity, order: Order, timers: Timers) -> None:
+        self._capacity, self._order, self._timers = capacity, order, timers
         self._is_by_age = is_by_age(order)
         self._is_by_turn = isinstance(order, Slices)
-        self._classes: dict[tuple[Shape, int, str], EquivalenceClass] = {}
+        self.classes: dict[tuple[Shape, int, str], EquivalenceClass] = {}
+        """Equivalence classes by `GangRequest.class_key`, empty ones included."""
         self.count = 0
         """Number of waiting jobs."""
         self.relaxes = False
@@ -46,32 +45,13 @@ class WaitingQueue:
         self.is_open = True
         """True if some class may be open, that is, its head is worth a try."""
 
-    def add(self, request: GangRequest, now_s: float) -> Key:
-        """Add a job that begins to wait, with rank and lateness. Return its key."""
+    def insert(self, request: GangRequest) -> Key:
+        """Insert a job at the place that its priority, lateness, rank and age give it. Return its key."""
         self.count += 1
-        if self._is_by_age:
-            self._guard.watch(request, now_s)
-        else:
-            request.rank = self._order.rank(request, now_s)
-            self._guard.update(request, now_s)
-        return self._insert(request)
-
-    def move(self, request: GangRequest, now_s: float) -> Key:
-        """Move a waiting job to the place that its new rank or lateness gives it. Return its key."""
-        alike = self.class_of(request)
-        request.version += 1
-        request.patience_s = -1.0
-        alike.is_blocked, self.is_open = False, True
-        if alike.head is request:
-            alike.refresh()
-        self._guard.update(request, now_s)
-        return self._insert(request)
-
-    def _insert(self, request: GangRequest) -> Key:
         class_key = request.class_key
-        alike = self._classes.get(class_key)
+        alike = self.classes.get(class_key)
         if alike is None:
-            alike = self._classes[class_key] = EquivalenceClass(request.shape, request.learners)
+            alike = self.classes[class_key] = EquivalenceClass(request.shape, request.learners)
         key = self.key_of(request)
         if alike.push(key, request):
             alike.is_blocked, self.is_open = False, True
@@ -79,6 +59,16 @@ class WaitingQueue:
             self.relaxes = True
             self._timers.add(relaxes_s, RETRY, request)
         return key
+
+    def take_out(self, request: GangRequest) -> None:
+        """Remove a job whose place changes, to be inserted again. Its class is reopened."""
+        self.count -= 1
+        alike = self.class_of(request)
+        request.version += 1
+        request.patience_s = -1.0
+        alike.is_blocked, self.is_open = False, True
+        if alike.head is request:
+            alike.refresh()
 
     def withdraw(self, request: GangRequest) -> None:
         """Remove a job that no longer waits for devices."""
@@ -93,13 +83,13 @@ class WaitingQueue:
         """Remove a job of this class that started. Its version has risen already."""
         self.count -= 1
         alike.refresh()
-        if alike.key is None and len(self._classes) > MAX_CLASSES:
-            del self._classes[request.class_key]
+        if alike.key is None and len(self.classes) > MAX_CLASSES:
+            del self.classes[request.class_key]
 
     def reopen(self) -> None:
         """Reopen every class, so that its head is tried again."""
         self.is_open = True
-        for alike in self._classes.values():
+        for alike in self.classes.values():
             alike.is_blocked = False
 
     def key_of(self, request: GangRequest) -> Key:
@@ -118,26 +108,13 @@ class WaitingQueue:
         since_s = request.queued_s if self._is_by_turn else request.submitted_s
         return (-request.priority, request.rank, 0, since_s, request.number)
 
-    def key_without_turn(self, request: GangRequest, now_s: float) -> tuple[Key, bool]:
-        """Return the key that this job would have in the queue while another has the turn, and whether it starves.
-
-        Changes only the rank and the lateness of `request`.
-        """
-        request.rank = self._order.rank(request, now_s)
-        request.lateness, is_starving = self._guard.lateness_without_turn(request, now_s)
-        return self.key_of(request), is_starving
-
-    def classes(self) -> Iterable[EquivalenceClass]:
-        """Return all equivalence classes, empty ones included."""
-        return self._classes.values()
-
     def class_of(self, request: GangRequest) -> EquivalenceClass:
         """Return the equivalence class of a waiting job."""
-        return self._classes[request.class_key]
+        return self.classes[request.class_key]
 
     def entries(self) -> list[tuple[Key, GangRequest]]:
         """Return the keys and jobs of all waiting jobs, unsorted."""
-        return [entry for alike in self._classes.values() for entry in alike.waiting()]
+        return [entry for alike in self.classes.values() for entry in alike.waiting()]
 
     def in_order(self) -> list[GangRequest]:
         """Return all waiting jobs in queue order."""
@@ -147,7 +124,7 @@ class WaitingQueue:
     def head(self) -> GangRequest | None:
         """First job in queue order."""
         first: EquivalenceClass | None = None
-        for alike in self._classes.values():
+        for alike in self.classes.values():
             if alike.key is not None and (first is None or first.key is None or alike.key < first.key):
                 first = alike
         return None if first is None else first.head

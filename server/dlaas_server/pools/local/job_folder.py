@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError, log_of
+from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, Chunk, PoolError, PoolUnavailable, log_of
 from dlaas_server.pools.journal_lines import damage, facts_in
 from dlaas_server.pools.local.logs import read_log
 from dlaas_server.pools.paths import readable, writable
@@ -156,10 +156,10 @@ class JobFolder:
                 shutil.rmtree(gone)
 
     def must_exist(self) -> None:
-        """Raise NotFound if the pool has no such job, PoolError if the pool's directory is unreachable."""
+        """Raise NotFound if the pool has no such job, PoolUnavailable if the pool's directory is unreachable."""
         if not self.root.is_dir():
             if not self.root.parent.is_dir():
-                raise PoolError(f"{self.root.parent} does not exist; is its disk mounted?")
+                raise PoolUnavailable(f"{self.root.parent} does not exist; is its disk mounted?")
             raise NotFound(f"the pool has no job {self.job!r}")
 
     # ---- submitted and wanted --------------------------------------------------------------------------------

@@ -20,17 +20,27 @@ from typing import Final, Protocol, TypeVar
 import jupyter_dlaas
 from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
-from dlaas_server.pools.base import JOURNAL, Changed, Chunk, InterpreterMissing, Loss, PoolError
+from dlaas_server.pools.base import (
+    JOURNAL,
+    Changed,
+    Chunk,
+    InterpreterMissing,
+    Loss,
+    PoolError,
+    PoolUnavailable,
+)
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.fact_times import on_clock
 from dlaas_server.pools.local.job_folder import JobFolder, in_words
 from dlaas_server.pools.local.job_watch import JobWatch
 from dlaas_server.pools.local.processes import end_processes, is_deserted
+from dlaas_server.pools.local.seats import missing_seats
+from dlaas_server.pools.local.slow_starts import SlowStarts, is_temporary
 from dlaas_server.pools.local.stored_job import payload_of, stored_job
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.jobdir.atomic_files import send_datagram
-from jupyter_dlaas.runtime.guardian.resource_limits import limits_in_words
+from jupyter_dlaas.runtime.hosts.resource_limits import limits_in_words
 from jupyter_dlaas.runtime.system.process import JOB_MARK, Identity, environment_of, send
 from jupyter_dlaas.runtime.zygote.start_guardian import (
     InterpreterUnusable,
@@ -42,10 +52,11 @@ from jupyter_dlaas.runtime.zygote.start_guardian import (
     warm,
 )
 from jupyter_dlaas.wire.codec import Json
-from jupyter_dlaas.wire.journal import Fact, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import Fact, MemberWanted, SeatRefused, Wanted
 from jupyter_dlaas.wire.masked_records import masked_fact
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask, mask_of
+from jupyter_dlaas.wire.waiting import WaitingReason
 
 __all__ = ["LocalPool", "Starter"]
 
@@ -123,6 +134,8 @@ class LocalPool:
         """Job -> size of its journal when its guardian was started; if it has not grown, it wrote nothing."""
         self._lent: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         """Job -> devices of the last document and of the previous one, whose learners may still be stopping."""
+        self._refused: dict[str, tuple[SeatRefused, ...]] = {}
+        self._slow = SlowStarts(lambda job, stream: self._changed(job, stream))
 
     # ---- open and close --------------------------------------------------------------------------------------
 
@@ -157,6 +170,7 @@ class LocalPool:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        self._slow.close()
         await asyncio.to_thread(self._starting.shutdown)
         if self._probe is not None:
             self._probe.close()
@@ -238,15 +252,18 @@ class LocalPool:
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create the job's directory; an existing one is unchanged."""
+        self._check_place()
         variables = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can load results of earlier jobs
         await asyncio.to_thread(self._folder(job).create, owner, spec, variables)
 
     async def put(self, job: str, path: str, data: bytes) -> None:
         """Store one file of the job atomically."""
+        self._check_place()
         await asyncio.to_thread(self._folder(job).put, path, data)
 
     async def put_file(self, job: str, path: str, source: str) -> None:
         """Store a copy of a file."""
+        self._check_place()
         await asyncio.to_thread(self._folder(job).put_file, path, source)
 
     async def remove(self, job: str) -> None:
@@ -257,8 +274,9 @@ class LocalPool:
             if self._watching().is_guarded(folder):
                 raise PoolError(f"job {job} cannot be removed: its guardian still runs")
             self._watching().forget(job)
-            for kept in (self._specs, self._lent, self._masks, self._silent):
+            for kept in (self._specs, self._lent, self._masks, self._silent, self._refused):
                 kept.pop(job, None)
+            self._slow.forget(job)
             await asyncio.to_thread(folder.remove)
         self._locks.pop(job, None)
 
@@ -275,17 +293,23 @@ class LocalPool:
             raise NotFound(f"the pool has no job {job!r}")
         return JobFolder(job, self._jobs_dir / job)
 
-    def _check_place(self) -> None:
-        """Raise PoolError if the pool's directory was replaced: its jobs may belong to another pool."""
+    def unavailable(self) -> str | None:
+        """Return what happened to the pool's directory, if the jobs cannot be found there."""
         try:
             is_ours = self._jobs_dir.stat().st_ino == self._jobs_inode
         except OSError:
-            is_ours = False
-        if not is_ours:
-            raise PoolError(
-                f"{self._jobs_dir} was moved or replaced while the engine was running; move it "
-                "back, or restart the engine"
-            )
+            return f"{self._jobs_dir} does not exist; is its disk mounted?"
+        if is_ours or self._watch is None:
+            return None
+        return (
+            f"{self._jobs_dir} was moved or replaced while the engine was running; move it back, or restart the engine."
+        )
+
+    def _check_place(self) -> None:
+        """Raise PoolUnavailable if the pool's directory was replaced: its jobs may belong to another pool."""
+        why = self.unavailable()
+        if why is not None:
+            raise PoolUnavailable(why)
 
     def _watching(self) -> JobWatch:
         if self._watch is None:
@@ -301,6 +325,7 @@ class LocalPool:
         """Write the document and wake the job's guardian; start one if none is alive."""
         folder, watch = self._folder(job), self._watching()
         async with self._lock(job):  # or two acts at once would start two guardians
+            self._check_place()
             folder.must_exist()
             if job not in self._specs:
                 self._specs[job] = folder.spec()
@@ -308,6 +333,10 @@ class LocalPool:
             stored = folder.wanted()
             if stored is not None and stored.revision > wanted.revision:
                 return
+            refused = self._refused[job] = missing_seats(wanted, stored, self._nodes)
+            if refused:
+                self._changed(job, JOURNAL)
+                return  # the document before this one stays in force: no learner of a gang starts without the others
             wanted = replace(wanted, members=tuple(self._seat(m, spec) for m in wanted.members))
             if stored != wanted:
                 folder.write_wanted(wanted)
@@ -386,12 +415,14 @@ class LocalPool:
                 return started
 
         self._silent[folder.job] = folder.journal_size()
+        self._slow.began(folder.job, interpreter)
         try:
             started = await asyncio.get_running_loop().run_in_executor(self._starting, start)
         except InterpreterUnusable as error:
             raise InterpreterMissing(str(error)) from error
         except (OSError, StartError) as error:
-            raise PoolError(f"no guardian could be started for job {folder.job}: {error}") from error
+            kind = PoolUnavailable if is_temporary(error) else PoolError
+            raise kind(f"no guardian could be started for job {folder.job}: {error}") from error
         log.debug("guardian of %s: process %d, by %s", folder.job, started.pid, started.how)
         guardian = Identity(started.pid, started.start, started.boot)
         warming = asyncio.create_task(self._warm_after(spec, environment), name=f"warm for {folder.job}")
@@ -415,12 +446,25 @@ class LocalPool:
             self._watch.unfollow(job)
             for kept in (self._lent, self._specs, self._locks, self._silent):
                 kept.pop(job, None)
+            self._slow.forget(job)
 
     async def is_guarded(self, job: str) -> bool | None:
-        """Return whether a guardian is alive."""
+        """Return whether a guardian is alive; None while the pool's directory cannot be reached."""
         folder = self._folder(job)
+        if self.unavailable() is not None:
+            return None
         folder.must_exist()
         return self._watching().is_guarded(folder)
+
+    def waiting(self, job: str) -> Sequence[WaitingReason]:
+        """Return that the guardian's Python still starts, if that takes longer than usual."""
+        if self._watch is None or self._watch.guardian_of(job) is None or job not in self._silent:
+            return ()
+        return () if self._folder(job).journal_size() > self._silent[job] else self._slow.reasons(job)
+
+    def refused(self, job: str) -> Sequence[SeatRefused]:
+        """Return the seats of the newest document that this machine does not have."""
+        return self._refused.get(job, ())
 
     def loss_of(self, job: str) -> Loss:
         """Return how the job's last guardian was lost; if it exited by itself, with the last line of its log."""
@@ -443,8 +487,8 @@ class LocalPool:
             if is_over:
                 folder.forget_wanted()
                 watch.forget(job)
-                self._specs.pop(job, None)
-                self._lent.pop(job, None)
+                for kept in (self._specs, self._lent, self._refused):
+                    kept.pop(job, None)
         return is_over
 
     # ---- data of jobs ----------------------------------------------------------------------------------------

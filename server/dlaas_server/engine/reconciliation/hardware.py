@@ -1,24 +1,34 @@
-"""Hardware failures within a turn of the loop: suspect devices, and jobs that restart elsewhere."""
+"""Hardware within a turn of the loop: suspect devices, refused seats, and jobs that restart elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dlaas_server.core.lifecycle.seat_refusal import concerning
 from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import nodes_in_force
+from dlaas_server.core.planning.refused_seats import proven, refused_again, retried
 from dlaas_server.core.planning.suspect_devices import cleared, moved_away, struck, trusted_again
-from dlaas_server.engine.transaction import Draft
-from jupyter_dlaas.wire.journal import CheckpointSaved, Fact, GenerationLost, JobCompleted, LearnerDown
+from dlaas_server.engine.reconciliation.transaction import Draft
+from jupyter_dlaas.wire.journal import (
+    CheckpointSaved,
+    Fact,
+    GenerationLost,
+    JobCompleted,
+    LearnerDown,
+    LearnerUp,
+    SeatRefused,
+)
 from jupyter_dlaas.wire.protocol import Cause
 
 __all__ = ["count_failure", "trust_again"]
 
 
 def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) -> None:
-    """Count a failure of the hardware of a job, or the proof that it works.
+    """Count a failure of the hardware of a job or a refused seat, or the proof that it works.
 
     A job that lost a learner to it restarts on other devices. `before`: the job before the fact was applied.
     """
@@ -32,6 +42,12 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
         found = cleared(draft.settings.suspects, before, fact)
         if found is not draft.settings.suspects:
             draft.set(replace(draft.settings, suspects=found), f"{before.id} trains where learners had failed before.")
+    elif isinstance(fact, SeatRefused) and concerning(before, (fact,)):
+        seats = refused_again(draft.settings.refused, before, (fact,), draft.now_s)
+        draft.set(replace(draft.settings, refused=seats), f"A seat of {before.id} was refused: {fact.what}")
+    elif isinstance(fact, LearnerUp):
+        seats = proven(draft.settings.refused, before, fact)
+        draft.set(replace(draft.settings, refused=seats), f"A learner of {before.id} started on a seat refused before.")
     elif isinstance(fact, GenerationLost) and draft.settings.suspects:
         job = draft.job(before.id)
         elsewhere = moved_away(job, draft.settings.suspects)
@@ -40,7 +56,9 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
 
 
 def trust_again(draft: Draft) -> None:
-    """Return devices to service that have not failed for a while."""
+    """Return devices to service that have not failed for a while, and seats whose refusal was a while ago."""
     trusted = trusted_again(draft.settings.suspects, draft.now_s)
     if trusted is not draft.settings.suspects:
         draft.set(replace(draft.settings, suspects=trusted), "A device that had failed is back in service.")
+    seats = retried(draft.settings.refused, draft.now_s)
+    draft.set(replace(draft.settings, refused=seats), "A seat that had been refused is tried again.")

@@ -1,4 +1,4 @@
-"""The doors before the real engine: real jobs, and everything killed in the middle."""
+"""Clients of a real engine: real jobs, and each process killed in the middle."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import LogLines
 from jupyter_dlaas.client.http import Client, _Connection
 from jupyter_dlaas.wire.protocol import JobSpec
-from tests.doors.conftest import FakePool, Server, is_gone, start_server, stop_server, until
-from tests.doors.test_server import PLAIN, ask, example
+from tests.clients.conftest import FakePool, Server, is_gone, start_server, stop_server, until
+from tests.clients.test_server import PLAIN, ask, example
 
 LINES = 150
 SLOW = f"""
@@ -38,7 +38,7 @@ history = list(range(3))
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The directory of a pool without an engine yet."""
+    """Return the directory of a pool without an engine yet."""
     for name in ("JPY_PARENT_PID", "JUPYTER_DLAAS_POOL", "JUPYTER_DLAAS_POOL_DIR"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "pool"
@@ -123,7 +123,7 @@ def test_job_outlives_server_and_engine_on_both_endpoints(real: Path, tmp_path: 
 
 
 def real_server(where: Path, folder: Path) -> Server:
-    """A Jupyter server before the real engine."""
+    """Start a Jupyter server in front of the real engine."""
     return start_server(where / "server", FakePool(folder), has_fake=False)
 
 
@@ -193,7 +193,7 @@ def statuses(operation: str) -> set[int]:
 @pytest.mark.parametrize("route", [r for r in PLAIN if r.endpoint is Endpoint.BOTH], ids=lambda route: route.operation)
 def test_the_engine_answers_as_described(route: Any, described: Path) -> None:
     """Good and bad requests: each answer has a status of the table, and an error has a code."""
-    paths = [example(route), example(route).replace("fake-1", "nobody-7"), example(route).replace("fake-1", "%00..%2F")]
+    paths = [example(route), example(route).replace("fake-1", "absent-7"), example(route).replace("fake-1", "%00..%2F")]
     queries = ["", "?limit=-1&offset=x&points=9e99&wait_s=nan&row=-1&metrics=a&logs=:&state=%F0&want=x&member=-9"]
     bodies: list[bytes | None] = [None]
     if route.method not in ("GET", "DELETE"):
@@ -233,7 +233,7 @@ def test_only_administrators_change_the_pool(operation: str, described: Path) ->
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A pool with one completed job, fake-1."""
+    """Create a pool with one completed job, fake-1."""
     folder = tmp_path_factory.mktemp("described") / "pool"
     client = Client(at=[SocketEndpoint(folder)])
     prepared = submission.prepare("x = 1\n", name="fake", outputs="x", directory=str(folder.parent))
@@ -243,7 +243,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def direct(folder: Path, method: str, target: str, body: bytes | None, user: str | None = None) -> tuple[int, bytes]:
-    """A request as it stands: no retry, no error classes. `user`: whom a relay would vouch for."""
+    """Send a request as it is, without retries and error classes. `user`: the user that a relay would vouch for."""
     connection = _Connection(SocketEndpoint(folder), 30)
     headers = {"Content-Type": "application/json"} | ({"X-Dlaas-User": user} if user is not None else {})
     try:

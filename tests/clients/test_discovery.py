@@ -20,7 +20,7 @@ from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import Cursor, NotFound, Unavailable
-from tests.doors.conftest import FakePool, end, is_gone, make_pool, until
+from tests.clients.conftest import FakePool, end, is_gone, make_pool, until
 
 
 def test_the_first_request_starts_the_engine(pool: FakePool) -> None:
@@ -125,9 +125,9 @@ def test_a_record_without_token_leads_to_the_socket(
 
 
 def test_a_server_that_is_gone_leads_to_the_socket(pool: FakePool) -> None:
-    nobody = ServerEndpoint("127.0.0.1", 9, "/", "t")
+    unreachable = ServerEndpoint("127.0.0.1", 9, "/", "t")
 
-    assert Client(at=[nobody, pool.endpoint]).pool().name == "lab"
+    assert Client(at=[unreachable, pool.endpoint]).pool().name == "lab"
 
 
 def test_a_token_is_not_shown() -> None:
@@ -147,8 +147,8 @@ def test_a_pool_is_named_or_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_an_error_of_the_engine_is_raised_as_its_class(pool: FakePool) -> None:
-    with pytest.raises(NotFound, match="there is no job nobody-1"):
-        pool.client.job("nobody-1")
+    with pytest.raises(NotFound, match="there is no job absent-1"):
+        pool.client.job("absent-1")
 
 
 def test_bytes_are_uploaded_from_a_file(pool: FakePool, tmp_path: Path) -> None:

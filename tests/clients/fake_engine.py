@@ -1,7 +1,7 @@
 """A FAKE of the engine: takes the lock, serves a few routes on the socket, can be killed. It trains nothing.
 
-What it tells stands in files of the pool's directory, so that a killed one and the next one tell the same:
-`fake/view.json` (the job), `fake/log-N` (learner N's log). What it was asked goes to `fake/asked.jsonl`.
+Its answers are files of the pool's directory, so that a killed one and the next one answer alike:
+`fake/view.json` (the job), `fake/log-N` (learner N's log). Requests are logged in `fake/asked.jsonl`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Base(tornado.web.RequestHandler):
 
     def view(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.fake / "view.json").read_text())
-        found["owner"] = self.request.headers.get("X-Dlaas-User", "nobody vouched for")
+        found["owner"] = self.request.headers.get("X-Dlaas-User", "not vouched for")
         return found
 
     def fail(self, status: int, code: str, message: str) -> None:
@@ -69,8 +69,8 @@ class Anything(Base):
             (self.fake / "submit.json").write_bytes(self.request.body)
             self.set_status(201)
             return await self.finish(self.view())
-        if places and places[0] == "nobody-1":
-            return self.fail(404, "not_found", "there is no job nobody-1")
+        if places and places[0] == "absent-1":
+            return self.fail(404, "not_found", "there is no job absent-1")
         if path.endswith("/stream"):
             return await self.stream()
         if path.endswith("/log"):

@@ -22,7 +22,7 @@ from jupyter_dlaas.api import jobs, submission
 from jupyter_dlaas.api import jobs as dlaas
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import NotAllowed
-from tests.doors.conftest import ROOT, WIRE, FakePool
+from tests.clients.conftest import ROOT, WIRE, FakePool
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
@@ -112,6 +112,12 @@ def test_failure_is_raised_with_cause_place_and_advice(pool: FakePool) -> None:
     assert job.wait(raise_on_failure=False) is job
 
 
+def test_docstring_of_submit_names_every_option() -> None:
+    named = set(re.findall(r"`(\w+)[`=]", dlaas.submit.__doc__ or ""))
+
+    assert set(inspect.signature(dlaas.submit).parameters) - {"source"} - named == set()
+
+
 def test_errors_that_public_docstrings_name_are_public() -> None:
     documented = [dlaas.submit, dlaas.train, dlaas.job, dlaas.jobs, dlaas.pool, dlaas.result, *vars(dlaas.Job).values()]
     texts = " ".join(" ".join((one.__doc__ or "").split()) for one in documented if callable(one))
@@ -158,7 +164,7 @@ if __name__ == "__main__":
 
 
 def run_job(pool: FakePool, where: Path) -> subprocess.CompletedProcess[str]:
-    """What a job does with a submit: files/ first on the path, train.py as the program."""
+    """Run a submitted program as a job does: files/ first on the path, train.py as the program."""
     sent = json.loads((pool.fake / "submit.json").read_text())
     for one in sent["files"]:
         path = where / one["path"]

@@ -1,6 +1,6 @@
 """Enforcement of a learner's `--memory` and `--cpus`.
 
-A learner gets its own cgroup (version 2) if this user may create one. Otherwise the guardian measures the memory of the
+A learner gets its own cgroup (version 2) if this user may create one. Otherwise its host measures the memory of the
 learner and all processes it started and ends it above its limit, and CPU affinity restricts it to as many cores. The
 learner itself limits its data segment (`learner/environment/malloc.py`), so that one large allocation fails at once.
 """
@@ -15,15 +15,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from jupyter_dlaas.runtime.system.process import Identity, family, send
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec
 
-if TYPE_CHECKING:  # the engine, which only describes the limits, needs no messages of learners
-    from jupyter_dlaas.runtime.guardian.learner_process import Learner
-
-__all__ = ["Limits", "cgroup_parent", "limits_in_words", "memory_used", "size_in_words"]
+__all__ = ["Limits", "cgroup_parent", "explained", "limits_in_words", "memory_used", "size_in_words"]
 
 LOOK_S: Final = 0.25
 IDLE_LOOK_S: Final = 1.0
@@ -38,13 +35,14 @@ _CGROUPS: Final = (Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
 
 @dataclass(slots=True)
 class _Watched:
+    process: Identity
     family: set[Identity]
     family_s: float
     due_s: float = 0.0
 
 
 class Limits:
-    """Limits of a job: applies them to each learner and explains the failures they cause."""
+    """Limits of a job: applies them to each learner and reports the failures they cause."""
 
     def __init__(self, job: str, spec: JobSpec, *, cgroups: tuple[Path, Path] = _CGROUPS) -> None:
         self._job = job
@@ -53,21 +51,34 @@ class Limits:
         self._parent = cgroup_parent(needed, *cgroups) if needed else None
         self._groups: dict[int, Path] = {}
         self._watched: dict[int, _Watched] = {}
+        self._failures: dict[int, Failure] = {}
+        """Learners that were ended for their limits."""
         self.close()  # remove what a killed guardian left behind
 
-    def begin(self, one: Learner, devices: Sequence[str]) -> None:
+    def begin(self, member: int, process: Identity, devices: Sequence[str]) -> None:
         """Apply the limits to a learner that was just started."""
-        if self._parent is not None and self._group(one, self._parent):
+        if self._parent is not None and self._group(member, process, self._parent):
             return
         if self._memory:
-            self._watched[one.member] = _Watched({one.process}, 0.0)
+            self._watched[member] = _Watched(process, {process}, 0.0)
         if self._cpus:
             with suppress(OSError, AttributeError):  # the process is gone, or the system has no affinity
-                os.sched_setaffinity(one.process.pid, _cores(self._cpus, devices, sorted(os.sched_getaffinity(0))))
+                os.sched_setaffinity(process.pid, _cores(self._cpus, devices, sorted(os.sched_getaffinity(0))))
 
-    def _group(self, one: Learner, parent: Path) -> bool:
+    def adopt(self, member: int, process: Identity) -> None:
+        """Watch a learner that an earlier guardian has started."""
+        group = None if self._parent is None else self._group_of(member, self._parent)
+        if self._memory and group is not None and group.is_dir():
+            self._groups[member] = group
+        elif self._memory:
+            self._watched[member] = _Watched(process, {process}, 0.0)
+
+    def _group_of(self, member: int, parent: Path) -> Path:
+        return parent / f"dlaas-{self._job}-{member}"
+
+    def _group(self, member: int, process: Identity, parent: Path) -> bool:
         """Put a learner into its own cgroup. Return False if that fails."""
-        group = parent / f"dlaas-{self._job}-{one.member}"
+        group = self._group_of(member, parent)
         try:
             group.mkdir(exist_ok=True)
             if self._memory:
@@ -77,55 +88,47 @@ class Limits:
                 (group / "memory.oom.group").write_text("1")
             if self._cpus:
                 (group / "cpu.max").write_text(f"{max(1000, round(self._cpus * PERIOD_US))} {PERIOD_US}")
-            (group / "cgroup.procs").write_text(str(one.process.pid))
+            (group / "cgroup.procs").write_text(str(process.pid))
         except OSError:
             with suppress(OSError):
                 group.rmdir()
             return False
-        self._groups[one.member] = group
+        self._groups[member] = group
         return True
 
     def due(self) -> float | None:
         """Return the time of the next measurement."""
         return min((watched.due_s for watched in self._watched.values()), default=None)
 
-    def look(self, alive: Iterable[Learner], now: float) -> None:
+    def look(self, now: float) -> None:
         """End learners that use more memory than their limit."""
-        for one in alive:
-            if self._memory and one.is_adopted and one.member not in self._watched | self._groups:
-                self._adopt(one)
-            watched = self._watched.get(one.member)
-            if watched is None or now < watched.due_s:
+        for member, watched in self._watched.items():
+            if now < watched.due_s:
                 continue
             if now >= watched.family_s:
-                watched.family, watched.family_s = family(one.process), now + FAMILY_S
+                watched.family, watched.family_s = family(watched.process), now + FAMILY_S
             began_s = time.monotonic()
             used = memory_used(watched.family, self._memory)
             pause_s = LOOK_S if used > self._memory / 2 else IDLE_LOOK_S
             watched.due_s = now + max(pause_s, (time.monotonic() - began_s) / LOOK_COST)
-            if used > self._memory and one.failure is None:
-                one.failure = self._failure(f"used {size_in_words(used)} of memory")
-                send(one.process, 9)  # the processes it started are swept afterwards
+            if used > self._memory and member not in self._failures:
+                self._failures[member] = _failure(f"used {size_in_words(used)} of memory", self._memory)
+                send(watched.process, 9)  # the processes it started are swept afterwards
 
-    def _adopt(self, one: Learner) -> None:
-        group = None if self._parent is None else self._parent / f"dlaas-{self._job}-{one.member}"
-        if group is not None and group.is_dir():
-            self._groups[one.member] = group
-        else:
-            self._watched[one.member] = _Watched({one.process}, 0.0)
-
-    def end(self, one: Learner) -> None:
-        """Record the failure if the kernel ended the learner for its limit, and remove its cgroup."""
-        self._watched.pop(one.member, None)
-        group = self._groups.pop(one.member, None)
+    def end(self, member: int) -> Failure | None:
+        """Remove an ended learner's cgroup. Return the failure if the learner was ended for its limit."""
+        self._watched.pop(member, None)
+        failure = self._failures.pop(member, None)
+        group = self._groups.pop(member, None)
         if group is None:
-            return
+            return failure
         with suppress(OSError):
             kills = re.search(r"^oom_kill (\d+)", (group / "memory.events").read_text(), re.MULTILINE)
-            if kills is not None and int(kills[1]) and one.failure is None:
-                one.failure = self._failure("ran out of memory")
+            if kills is not None and int(kills[1]) and failure is None:
+                failure = _failure("ran out of memory", self._memory)
         with suppress(OSError):
             group.rmdir()
+        return failure
 
     def close(self) -> None:
         """Remove the job's cgroups that hold no process."""
@@ -133,22 +136,24 @@ class Limits:
             with suppress(OSError):
                 group.rmdir()
 
-    def explained(self, failure: Failure) -> Failure:
-        """Return the failure with the memory limit added if the learner, and not the machine, ran out of memory."""
-        is_raised = failure.where is not None or failure.traceback is not None  # otherwise the machine itself was full
-        if failure.code != "host_memory" or not self._memory or not is_raised:
-            return failure
-        limit = self._failure("")
-        return replace(failure, what=f"{failure.what} [limit: --memory {_option(self._memory)}]", advice=limit.advice)
 
-    def _failure(self, what: str) -> Failure:
-        return Failure(
-            cause=Cause.RESOURCES,
-            code="memory_limit",
-            what=f"{what}; its limit is {size_in_words(self._memory)} (--memory {_option(self._memory)})",
-            advice=f"Request more, for example --memory {_option(2 * self._memory)}; or load less at once, use a "
-            "smaller batch or fewer DataLoader workers.",
-        )
+def explained(failure: Failure, memory: int) -> Failure:
+    """Return the failure with the memory limit added if the learner, and not the machine, ran out of memory."""
+    is_raised = failure.where is not None or failure.traceback is not None  # otherwise the machine itself was full
+    if failure.code != "host_memory" or not memory or not is_raised:
+        return failure
+    advice = _failure("", memory).advice
+    return replace(failure, what=f"{failure.what} [limit: --memory {_option(memory)}]", advice=advice)
+
+
+def _failure(what: str, memory: int) -> Failure:
+    return Failure(
+        cause=Cause.RESOURCES,
+        code="memory_limit",
+        what=f"{what}; its limit is {size_in_words(memory)} (--memory {_option(memory)})",
+        advice=f"Request more, for example --memory {_option(2 * memory)}; or load less at once, use a "
+        "smaller batch or fewer DataLoader workers.",
+    )
 
 
 def _cores(cpus: float, devices: Sequence[str], cores: Sequence[int]) -> set[int]:

@@ -22,7 +22,7 @@ from jupyter_dlaas.cli import main, parser, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.wire.codec import decode
 from jupyter_dlaas.wire.protocol import JobView, PoolView
-from tests.doors.conftest import WIRE, FakePool, until
+from tests.clients.conftest import WIRE, FakePool, until
 
 
 def golden(name: str) -> JobView:
@@ -104,7 +104,8 @@ def test_each_verb_prints_text_and_json(
         (["submit", "train.py", "--gpuss", "1:4"], "submit: error: unknown option --gpuss. Did you mean --gpus?"),
         (["submit", "train.py", "--gpu=2"], "submit: error: unknown option --gpu. Did you mean --gpus?"),
         (["halt", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas halt --help"),
-        (["submit", "t.py", "-o", "model,", "history"], "history. Remove the space after the comma: model,history"),
+        (["submit", "t.py", "-o", "a", "b"], "argument: b. Separate the entries of a list by commas: -o a,b"),
+        (["submit", "t.py", "-o", "a,", "b"], "-o: remove the spaces from the list 'a, b': -o a,b"),
         (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),
     ],
 )
@@ -245,7 +246,7 @@ def test_submit_sends_the_script_and_its_own_modules(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["why", "nobody-1"], 3, "dlaas: there is no job nobody-1\n"),
+        (["why", "absent-1"], 3, "dlaas: there is no job absent-1\n"),
         (["submit", "nothing.py"], 2, "dlaas: source: no such file: nothing.py"),
         (["submit", "bad.py"], 2, "bad.py, line 1: "),
         (["submit", "good.py", "--gpus", "4:1"], 2, "gpus: minimum 4 exceeds maximum 1; use 1:4"),
@@ -277,7 +278,7 @@ def test_errors_are_sentences_with_a_code(
 
 
 def test_an_error_is_json_where_that_was_asked(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "--json", "why", "nobody-1")
+    code, out, err = run(capsys, "--json", "why", "absent-1")
 
     assert (code, err, json.loads(out)["error"]["code"]) == (3, "", "not_found")
 
@@ -297,7 +298,7 @@ def test_status_reports_a_missing_engine_and_starts_none(pool: FakePool, capsys:
 
 @contextmanager
 def start(pool: FakePool, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process of its own (it finds the engine running), as in a terminal's foreground."""
+    """Run the command in a process of its own, as in a terminal's foreground. It finds a running engine."""
     pool.client.pool()
     with subprocess.Popen(
         [sys.executable, "-m", "jupyter_dlaas.cli.main", *words],

@@ -1,4 +1,4 @@
-"""What people type, and what they are told when it cannot be meant."""
+"""Options as users type them, and the errors for values that make no sense."""
 
 from __future__ import annotations
 
@@ -99,6 +99,26 @@ def test_names_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         option_parsing.environment(["NOT_HERE"])
     with pytest.raises(Invalid, match="is not a valid environment variable name"):
         option_parsing.environment({"a b": "c"})
+
+
+@pytest.mark.parametrize(
+    ("line", "joined"),
+    [
+        ("-o model, history", "-o model,history"),
+        ("-omodel, history digits", "-o model,history"),
+        ("digits --outputs=model , opt, history --gpus 2", "--outputs model,opt,history"),
+        ("--push model ,opt", "--push model,opt"),
+        ("-o model,history digits", None),
+        ("-o model digits", None),
+        ("digits -o model, --gpus 2", None),
+        ("--metric loss, digits", None),
+        ("digits -o", None),
+    ],
+)
+def test_list_divided_by_a_space_is_refused(line: str, joined: str | None) -> None:
+    said = option_parsing.list_with_space(line.split())
+
+    assert said is None if joined is None else said is not None and said.endswith(f": {joined}")
 
 
 def test_job_environment_excludes_jupyter_and_unsendable_variables() -> None:

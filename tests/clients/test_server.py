@@ -23,7 +23,7 @@ from jupyter_dlaas.client.discovery import SocketEndpoint, find_endpoints
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Submit, Unavailable
-from tests.doors.conftest import BASE, TOKEN, Server, end, make_pool, start_server, stop_server, until
+from tests.clients.conftest import BASE, TOKEN, Server, end, make_pool, start_server, stop_server, until
 
 HERE = Path(__file__).parent
 
@@ -88,13 +88,13 @@ def test_a_page_of_another_origin_gets_no_websocket(server: Server) -> None:
 
 
 def login(server: Server) -> str:
-    """The cookie that a browser keeps after a login."""
+    """Return the cookie that a browser keeps after a login."""
     _status, headers, _ = ask(server, f"api/status?token={TOKEN}", token=None)
     return headers.get("Set-Cookie", "").partition(";")[0]
 
 
 def upgrade(server: Server, token: str | None, origin: str | None, cookie: str = "") -> int:
-    """The status that a WebSocket handshake gets."""
+    """Return the status that a WebSocket handshake gets."""
     connection = http.client.HTTPConnection(server.endpoint.host, server.endpoint.port, timeout=20)
     headers = {
         "Upgrade": "websocket",
@@ -160,8 +160,8 @@ def test_the_client_works_through_the_server(server: Server) -> None:
 
     assert client.job("fake").id == "fake-1"
     assert client.submit(Submit(key="k" * 8, spec=JobSpec(), source="1\n")).id == "fake-1"
-    with pytest.raises(NotFound, match="there is no job nobody-1"):
-        client.job("nobody-1")
+    with pytest.raises(NotFound, match="there is no job absent-1"):
+        client.job("absent-1")
 
 
 def test_an_engine_that_died_is_started_by_the_server(server: Server) -> None:
@@ -204,7 +204,7 @@ def test_a_large_result_does_not_stay_in_the_server(server: Server) -> None:
             f"Authorization: token {TOKEN}\r\n\r\n".encode()
         )
         assert slow.recv(12) == b"HTTP/1.1 200"
-        assert ask(server, "dlaas/pool")[0] == 200  # the server goes on while the reader is slow
+        assert ask(server, "dlaas/pool")[0] == 200  # the server continues while the reader is slow
         resident_kb = int(
             next(
                 line.split()[1]
@@ -359,7 +359,7 @@ def test_kernels_get_the_name_of_the_pool(server: Server) -> None:
 
 
 def environments(parent: int) -> list[bytes]:
-    """The environments of a process's children."""
+    """Return the environments of a process's children."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

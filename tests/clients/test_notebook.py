@@ -15,8 +15,8 @@ import pytest
 from dlaas_server.jupyter_extension.notebook_submit import Notebook, folder_of, interpreter_of, make
 from dlaas_server.rest.routes import Cell, NotebookSubmit
 from jupyter_dlaas.wire.protocol import Refused
-from tests.doors.conftest import Server
-from tests.doors.test_server import ask
+from tests.clients.conftest import Server
+from tests.clients.test_server import ask
 
 CELLS = (
     "%matplotlib inline\nimport torch\nimport own",
@@ -160,7 +160,7 @@ def test_the_server_submits_a_notebook(server: Server) -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "code"),
     [
-        ({"kernel_name": "nobody"}, 422, "refused"),
+        ({"kernel_name": "absent"}, 422, "refused"),
         ({"path": "../../etc/a.ipynb"}, 422, "refused"),
         ({"cells": []}, 422, "refused"),
         ({"cells": [{"source": "y = x"}]}, 422, "refused"),

@@ -109,7 +109,7 @@ def end(made: FakePool) -> None:
 
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePool]:
-    """A pool without an engine yet; the next request starts the fake one."""
+    """Create a pool without an engine. The next request starts the fake one."""
     monkeypatch.setattr(discovery, "engine_command", fake_command)
     for name in ("JPY_PARENT_PID", "JUPYTER_DLAAS_POOL", "JUPYTER_DLAAS_POOL_DIR"):
         monkeypatch.delenv(name, raising=False)
@@ -137,7 +137,7 @@ class Server:
 def start_server(
     where: Path, made: FakePool, *options: str, has_fake: bool = True, config_lines: str = "", **variables: str
 ) -> Server:
-    """A real Jupyter server with the extension; it starts the fake engine, or the real one."""
+    """Start a real Jupyter server with the extension. It starts the fake engine, or the real one."""
     config, runtime = where / "config", where / "runtime"
     config.mkdir(parents=True)
     fake = f"[sys.executable, {str(HERE / 'fake_engine.py')!r}, '--pool-dir', str(endpoint.directory)]"
@@ -218,7 +218,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(shared_server: Server) -> Server:
-    """The shared server, its fake job as at first."""
+    """Return the shared server, with its fake job in its first state."""
     view = json.loads((WIRE / "job_processing.json").read_text())
     path = shared_server.pool.fake / "view.json"
     path.write_text(json.dumps(view | {"id": "fake-1", "name": "fake", "number": 1, "row": 5}))

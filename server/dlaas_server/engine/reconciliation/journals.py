@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from dlaas_server.core.lifecycle import guardian_loss
 from dlaas_server.core.lifecycle.journal_events import apply_fact
-from dlaas_server.engine.hardware import count_failure
-from dlaas_server.engine.transaction import Draft
-from dlaas_server.pools.base import Pool
+from dlaas_server.engine.reconciliation.hardware import count_failure
+from dlaas_server.engine.reconciliation.transaction import Draft
+from dlaas_server.pools.base import Pool, PoolUnavailable
 from jupyter_dlaas.wire.codec import DlaasError
 from jupyter_dlaas.wire.journal import LineDamaged
 from jupyter_dlaas.wire.protocol import NotFound
@@ -20,8 +20,8 @@ __all__ = ["read_journal"]
 log = logging.getLogger("dlaas.engine")
 
 
-async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
-    """Apply the new facts of a job. Return False if its directory does not exist yet or is unreachable now."""
+async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool | None:
+    """Apply the new facts of a job. Return False if its directory does not exist yet, None if it cannot be read now."""
     job = draft.job(job_id)
     try:
         facts, offset = await pool.facts(job_id, job.journal_offset)
@@ -29,9 +29,11 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool:
         if job.facts_read and not job.is_closed and not job.state.is_final:
             draft.put(guardian_loss.directory_lost(job, pool.directory(job_id), draft.now_s))
         return False
+    except PoolUnavailable:
+        return None
     except DlaasError as error:
         log.error("cannot read the journal of %s: %s", job_id, error)
-        return False
+        return None
     _count_damage(draft, job_id, (fact for fact in facts if isinstance(fact, LineDamaged)))
     has_hole = False
     for fact in sorted((fact for fact in facts if not isinstance(fact, LineDamaged)), key=lambda fact: fact.n):
