@@ -108,8 +108,7 @@ def not_started(why: str, program: str | None = None) -> Failure:
         cause=Cause.PLATFORM,
         code="no_process",
         what=f"the system did not start the learner's process: {why}",
-        advice="Nothing to do unless it happens again: it is tried again. "
-        "If it does, free memory, or raise `ulimit -u` before Jupyter starts.",
+        advice="The job is retried. If this happens again, free memory, or raise `ulimit -u` before Jupyter starts.",
     )
 
 

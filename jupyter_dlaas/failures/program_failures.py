@@ -344,7 +344,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="interrupted",
         cause=Cause.EVICTED,
         raised=("KeyboardInterrupt",),
-        advice="A user interrupted the learner's process. Resubmit the job.",
+        advice="A user interrupted the process. The job restarts from the last checkpoint.",
         what="the learner's process was interrupted",
     ),
     Row(

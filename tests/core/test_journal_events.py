@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from signal import SIGKILL
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from dlaas_server.core.lifecycle.user_requests import apply_request
 from dlaas_server.core.model.job import Intent, Job, Profile
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.presentation.job_view import actions, job_view
-from jupyter_dlaas.failures.diagnosis import from_exception
+from jupyter_dlaas.failures.diagnosis import from_exception, from_exit
 from jupyter_dlaas.wire.codec import DlaasError
 from jupyter_dlaas.wire.journal import FACT_TYPES, FactKind, Goal, JobClosed
 from jupyter_dlaas.wire.protocol import ActionId, Cause, Failure, NotAllowed, Note, Refused, State, Where
@@ -208,7 +209,28 @@ def test_losses_without_progress_back_off_and_finally_fail() -> None:
         delays.append(lost.not_before_s - 100.0)
 
     assert delays == [0.0, 1.0, 2.0, 4.0, 4.0]
-    assert lost.failure == KILLED
+    assert lost.failure is not None
+    assert (lost.failure.what, lost.failure.cause) == (KILLED.what, KILLED.cause)
+
+
+@pytest.mark.parametrize(
+    ("retries", "why"),
+    [
+        (0, "The job was not restarted, because it was submitted with --retries 0."),
+        (1, "The job was restarted 1 time without a new checkpoint."),
+    ],
+)
+def test_advice_of_a_failed_job_promises_no_restart(retries: int, why: str) -> None:
+    lost = running()
+    lost = replace(lost, spec=replace(lost.spec, retries=retries))
+    for _ in range(retries + 1):
+        lost = with_fact(lost, FactKind.LOST, generation=lost.generation, failure=from_exit(None, SIGKILL))
+
+    assert lost.state is State.FAILED
+    assert lost.failure is not None
+    assert lost.failure.advice == (
+        f"A user or the system killed the process. {why} To run it again: `jupyter dlaas retry {lost.id}`."
+    )
 
 
 def test_checkpoint_with_progress_resets_the_restart_count() -> None:

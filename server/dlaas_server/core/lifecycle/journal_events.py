@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dlaas_server.core.elasticity import size_requests
 from dlaas_server.core.lifecycle import time_limit
-from dlaas_server.core.lifecycle.retry_policy import delay_s, may_retry
+from dlaas_server.core.lifecycle.retry_policy import delay_s, final_advice, may_retry
 from dlaas_server.core.lifecycle.seat_refusal import seats_refused
 from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_seats, with_story
 from dlaas_server.core.model import interruptions
@@ -296,10 +296,12 @@ def _lost(job: Job, fact: GenerationLost) -> Transition:
     failure = fact.failure or Failure(
         cause=Cause.UNKNOWN, code="lost", what="the learners ended without reporting a result", advice="See the log."
     )
-    failure = replace(failure, advice=failure.advice.replace("JOB", job.id))
+    is_last = not halts(failure) and not may_retry(job, failure)
+    advice = final_advice(job, failure) if is_last else failure.advice
+    failure = replace(failure, advice=advice.replace("JOB", job.id))
     if halts(failure):
         return _stopped(job, failure)
-    if not may_retry(job, failure):
+    if is_last:
         return broke(job, failure, fact.at_s)  # its seats are free once it is closed: no process is left then
     seats = tuple(m.seat for m in job.gang)
     delay = delay_s(job)
