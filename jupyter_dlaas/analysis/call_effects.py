@@ -25,7 +25,14 @@ from jupyter_dlaas.analysis.gradients import NO_GRADIENTS, Gradients, gradients_
 from jupyter_dlaas.analysis.names import Function, root_name, walk
 from jupyter_dlaas.analysis.optimisers import optimised_names
 
-__all__ = ["Behaviour", "behaviour_of", "changed_by_given_code", "names_of_bases", "own_methods"]
+__all__ = [
+    "Behaviour",
+    "behaviour_of",
+    "changed_by_given_code",
+    "changed_by_lambdas",
+    "names_of_bases",
+    "own_methods",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,17 @@ def changed_by_given_code(node: ast.AST) -> frozenset[str]:
                 others += [call.func.value] if isinstance(call.func, ast.Attribute) else []
                 found = found.union(*(objects_in(one) for one in others))
     return frozenset(found)
+
+
+def changed_by_lambdas(node: ast.stmt) -> dict[str, frozenset[str]]:
+    """Map the roots of an assignment's targets to the objects that the lambdas in its value certainly change."""
+    if not isinstance(node, ast.Assign):
+        return {}
+    changed: set[str] = set()
+    for function in (one for one in walk_now([node.value]) if isinstance(one, ast.Lambda)):
+        arguments = {part.arg for part in walk(function.args) if isinstance(part, ast.arg)}
+        changed |= _changed_by_lambda(function) - arguments
+    return {name: frozenset(changed) for name in map(root_name, node.targets) if name and changed}
 
 
 def _changed_by_lambda(function: ast.Lambda) -> set[str]:

@@ -15,6 +15,7 @@ from jupyter_dlaas.analysis.call_effects import (
     Behaviour,
     behaviour_of,
     changed_by_given_code,
+    changed_by_lambdas,
     names_of_bases,
     own_methods,
 )
@@ -189,6 +190,7 @@ class Tracer:
             behaviour = behaviour.also(self.behaviours[name])
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
+        self._hold_lambdas(node)
         touches = self._touches(effects, behaviour, uses, statement)
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
@@ -406,6 +408,13 @@ class Tracer:
                 else:
                     self.passed_functions.pop(target, None)
 
+    def _hold_lambdas(self, node: ast.stmt) -> None:
+        """Record the lambdas that an assignment gives to an object: `hooks.end = lambda k: calls.append(k)`."""
+        for target, changed in changed_by_lambdas(node).items():
+            name = f"lambdas of {target} at {id(node)}"
+            self.behaviours[name] = Behaviour(touches=changed)
+            self.passed_functions[target] = self.passed_functions.get(target, frozenset()) | {name}
+
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
 
@@ -498,10 +507,11 @@ class Tracer:
 
     def _touched_elsewhere(self, call: Call) -> frozenset[str]:
         """Return objects that the statement does not name but a method, class or the function's maker changes."""
-        passed_functions = self.passed_functions.get(call.receiver or call.function or "", frozenset())
-        found = frozenset().union(
-            *(self.behaviours[n].touches for n in sorted(passed_functions) if n in self.behaviours)
-        )
+        holders = {call.receiver or call.function or ""}
+        if call.function in self.behaviours or (call.is_dropped and not call.only_shows):
+            holders |= call.args  # `run_all(steps)`
+        passed = frozenset().union(*(self.passed_functions.get(name, frozenset()) for name in holders))
+        found = frozenset().union(*(self.behaviours[n].touches for n in sorted(passed) if n in self.behaviours))
         if call.receiver is not None:
             method = self.methods.get(call.verb) if call.receiver not in self.modules else None
             return found | (method.touches if method is not None else frozenset())

@@ -9,6 +9,9 @@ import pytest
 
 from tests.learner.in_process import run_with_halts, start
 from tests.learner.test_namespace import PARTS, Part, program
+from tests.selection import exhaustive
+
+pytestmark = pytest.mark.timeout(400)
 
 KINDS: Final = {
     "buffer that is not persistent": Part(
@@ -20,11 +23,6 @@ KINDS: Final = {
         "(rates, flat(swa.module))",
         epoch="swa.update_parameters(model); slow.step(); rates.append(opt.param_groups[0]['lr'])",
         above="swa, slow, rates = swa_utils.AveragedModel(model), swa_utils.SWALR(opt, 0.01, 2), []",
-    ),
-    "metric of torchmetrics": Part(
-        "(mean.compute().item(), means['m'] is mean)",
-        "mean.update(loss.detach())",
-        above="import torchmetrics\nmean = torchmetrics.MeanMetric(); means = {'m': mean}",
     ),
     "dictionary as a cache": Part(
         "(list(cache), evicted)",
@@ -150,11 +148,6 @@ KINDS: Final = {
             child, = root.spawn(1)
         """,
     ),
-    "key of jax": Part(
-        "(float(total_jax), np.asarray(jax.random.key_data(key)).tolist())",
-        "key, used = jax.random.split(key); total_jax = total_jax + jax.random.uniform(used)",
-        above="import jax\nkey, total_jax = jax.random.PRNGKey(0), 0.0",
-    ),
     "dictionary keyed by parameters": Part(
         "[slow_of[p].tolist() for p in model.parameters()]",
         "for p in model.parameters(): slow_of[p] = 0.5 * slow_of[p] + p.detach()",
@@ -235,23 +228,49 @@ KINDS: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results of one program with all kinds, undisturbed and halted twice."""
-    folder = tmp_path_factory.mktemp("kinds")
+LIBRARIES: Final = {
+    "metric of torchmetrics": Part(
+        "(mean.compute().item(), means['m'] is mean)",
+        "mean.update(loss.detach())",
+        above="import torchmetrics\nmean = torchmetrics.MeanMetric(); means = {'m': mean}",
+    ),
+    "key of jax": Part(
+        "(float(total_jax), np.asarray(jax.random.key_data(key)).tolist())",
+        "key, used = jax.random.split(key); total_jax = total_jax + jax.random.uniform(used)",
+        above="import jax\nkey, total_jax = jax.random.PRNGKey(0), 0.0",
+    ),
+}
+"""Kinds of libraries that take seconds to be imported."""
+Outcomes = tuple[dict[str, Any], dict[str, Any]]
+
+
+def with_and_without_halts(folder: Path, kinds: dict[str, Part]) -> Outcomes:
+    """The results of one program with all these kinds, undisturbed and halted twice."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, part in KINDS.items():
+        for name, part in kinds.items():
             patch.setitem(PARTS, name, part)
-        source = program(*KINDS)
-    return run_with_halts(folder / "alone", source)["result"], run_with_halts(folder / "halted", source, (4, 3))[
-        "result"
-    ]
+        source = program(*kinds)
+    alone = run_with_halts(folder / "alone", source)
+    return alone["result"], run_with_halts(folder / "halted", source, (4, 3))["result"]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """The results of the kinds above, which one program has all."""
+    return with_and_without_halts(tmp_path_factory.mktemp("kinds"), KINDS)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_object_continues_after_two_halts(name: str, outcomes: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_object_continues_after_two_halts(name: str, outcomes: Outcomes) -> None:
     alone, halted = outcomes
     assert halted[name] == alone[name]
+
+
+@exhaustive
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_object_of_a_library_continues_after_two_halts(tmp_path: Path, name: str) -> None:
+    alone, halted = with_and_without_halts(tmp_path, {name: LIBRARIES[name]})
+    assert halted == alone
 
 
 SHARDED: Final = """
@@ -313,3 +332,13 @@ def test_accumulated_gradients_of_sharded_parameters_are_reported(
     found = reports(capfd)
     assert len(found) == 1
     assert found[0].startswith("[This loop accumulates gradients of sharded parameters")
+
+
+def test_set_of_objects_that_cannot_be_stored_is_not_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    part = Part("total_of_set", "total_of_set += 1", above="total_of_set = 0\nopen_ones = {open(__file__), iter([1])}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PARTS, "set", part)
+        start(tmp_path, program("set"), stop_at=3)
+    assert reports(capfd) == []

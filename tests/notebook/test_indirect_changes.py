@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
+from jupyter_dlaas.capture.capture import capture
 from tests.notebook.cases import job, prelude
 
 REGISTERING = "known = []\nclass Base:\n    def __init_subclass__(cls):\n        known.append(cls)\n"
@@ -31,6 +33,7 @@ class Pipe:
         return self
 pipe = Pipe()
 """
+RUN_ALL = "def run_all(all):\n    for one in all:\n        one()"
 CHANGES = {
     "method given to a call": ("items = []", "done = list(map(items.append, range(3)))", "items"),
     "method given to a thread": (
@@ -104,6 +107,21 @@ CHANGES = {
         "order = sorted([2, 1], key=key)",
         "key",
     ),
+    "lambda in an attribute": (
+        "class Hooks:\n    pass\nhooks, calls = Hooks(), []\nhooks.end = lambda k: calls.append(k)",
+        "hooks.end(3)",
+        "calls",
+    ),
+    "functions in a list": (
+        f"state = []\ndef add():\n    state.append(1)\n{RUN_ALL}\nsteps = [add]",
+        "run_all(steps)",
+        "state",
+    ),
+    "lambdas in a list": (
+        f"state = []\n{RUN_ALL}\nsteps = [lambda: state.append(1)]",
+        "run_all(steps)",
+        "state",
+    ),
     "iterator under another name": (
         "numbers = iter(range(6))\nsame = numbers",
         "pairs = list(zip(same, same))[:1]",
@@ -147,3 +165,14 @@ LOOKS = {
 def test_look_at_a_needed_object_is_left_out(name: str) -> None:
     made, look, needed = LOOKS[name]
     assert look.splitlines()[-1] not in prelude(job(made, look, train=f"print({needed})"))
+
+
+@pytest.mark.parametrize(("has_value", "is_kept"), [(False, True), (True, False), (None, False)])
+def test_last_call_of_a_cell_without_a_value_is_captured(*, has_value: bool | None, is_kept: bool) -> None:
+    cells = [
+        ExecutedCell(count=1, source="import faiss, numpy as np\nx = np.ones(3)"),
+        ExecutedCell(count=2, source="faiss.normalize_L2(x)", has_value=has_value),
+    ]
+    made = capture(cells, TrainingCell(count=3, source="print(x)"))
+
+    assert ("faiss.normalize_L2(x)" in prelude(made)) is is_kept

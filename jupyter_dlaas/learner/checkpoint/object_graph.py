@@ -164,7 +164,7 @@ class ObjectGraph:
                 except Exception as error:  # noqa: BLE001 - a class's own pickling may fail at any time
                     left_out[entry.path] = _words(error)
                     continue
-                if not aspect.differs(entry.base[number], now) and not aspect.is_opaque(entry.value):
+                if not aspect.differs(entry.base[number], now) and not self._may_have_changed(aspect, entry.value):
                     continue
                 if aspect.is_whole:
                     wholes.add(id(entry.value))
@@ -180,6 +180,10 @@ class ObjectGraph:
                     kinds.Changes(now) if isinstance(aspect, kinds.Items) else aspect.carry(entry.value, None, now)
                 )
         return found, frozenset(wholes)
+
+    def _may_have_changed(self, aspect: kinds.Aspect, value: Any) -> bool:
+        """Return whether an object holds others that only it knows, so that it is stored though it looks the same."""
+        return aspect.is_opaque(value) and not self._refusal(aspect.read(value, kinds.Budget()), frozenset())
 
     def _sound(
         self, path: str, one: dict[int, Any], wholes: frozenset[int], left_out: dict[str, str]
