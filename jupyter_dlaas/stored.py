@@ -32,6 +32,7 @@ __all__ = [
     "keras_object",
     "like_pickle",
     "memory",
+    "new_object",
     "read_header",
     "skipped",
     "to_header",
@@ -46,6 +47,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
     "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
     "memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_memory"),
+    "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
     "skipped": ("jupyter_dlaas.objects.object_kinds", "Skipped"),
     "typed_memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_typed_memory"),
 }
@@ -116,6 +118,11 @@ def skipped(*arguments: Any) -> Any:
 def memory(*arguments: Any) -> Any:
     """Create the memory that tensors share."""
     return _load("memory", arguments)
+
+
+def new_object(*arguments: Any) -> Any:
+    """Create an object without calling its `__init__`."""
+    return _load("new_object", arguments)
 
 
 def typed_memory(*arguments: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jupyter_dlaas.analysis.effects import (
+    COLLECTS,
     FITS,
     KEEPS_ARGUMENTS,
     NESTED,
@@ -15,6 +16,7 @@ from jupyter_dlaas.analysis.effects import (
     effects_of,
     is_seed,
     is_step,
+    objects_in,
     reach,
     verb_of,
     walk_now,
@@ -23,7 +25,14 @@ from jupyter_dlaas.analysis.gradients import NO_GRADIENTS, Gradients, gradients_
 from jupyter_dlaas.analysis.names import Function, root_name, walk
 from jupyter_dlaas.analysis.optimisers import optimised_names
 
-__all__ = ["Behaviour", "behaviour_of", "own_methods"]
+__all__ = [
+    "Behaviour",
+    "behaviour_of",
+    "changed_by_given_code",
+    "changed_by_lambdas",
+    "names_of_bases",
+    "own_methods",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Behaviour:
     inner_params: frozenset[str] = frozenset()  # its parameters that these change: `def patch(cls): def inner(f): …`
     line: int = 0
     gradients: Gradients = NO_GRADIENTS  # effects of its own text on gradients
+    indexed: frozenset[str] = frozenset()  # outer names of which it reads items
 
     def touched_args(self, call: Call) -> frozenset[str]:
         """Return the variables among a call's arguments that are different afterwards."""
@@ -79,6 +89,7 @@ class Behaviour:
             calls=self.calls | other.calls,
             keeps=self.keeps or other.keeps,
             gradients=self.gradients.also(other.gradients),
+            indexed=self.indexed | other.indexed,
         )
 
 
@@ -152,6 +163,7 @@ def behaviour_of(function: Function) -> Behaviour:
         inner_params=inner_params,
         line=getattr(function, "lineno", 0),
         gradients=gradients_of(ast.Module([*body], [])),
+        indexed=effects.indexed - own,
     )
     for one, _ in run:
         found = found.also(
@@ -164,6 +176,43 @@ def behaviour_of(function: Function) -> Behaviour:
             )
         )
     return found
+
+
+def changed_by_given_code(node: ast.AST) -> frozenset[str]:
+    """Return the objects changed by lambdas and methods that a statement gives to its calls: `map(found.add, xs)`."""
+    found: set[str] = set()
+    for call in walk_now([node]):
+        if not isinstance(call, ast.Call):
+            continue
+        given = [*call.args, *(option.value for option in call.keywords)]
+        found |= {root_name(one) or "" for one in given if isinstance(one, ast.Attribute) and one.attr in COLLECTS}
+        for function in (one for one in given if isinstance(one, ast.Lambda)):
+            arguments = {part.arg for part in walk(function.args) if isinstance(part, ast.arg)}
+            changed = _changed_by_lambda(function)
+            found |= changed - arguments
+            if changed & arguments:  # the call passes it these objects, or what they hold
+                others = [one for one in given if one is not function]
+                others += [call.func.value] if isinstance(call.func, ast.Attribute) else []
+                found = found.union(*(objects_in(one) for one in others))
+    return frozenset(found)
+
+
+def changed_by_lambdas(node: ast.stmt) -> dict[str, frozenset[str]]:
+    """Map the roots of an assignment's targets to the objects that the lambdas in its value certainly change."""
+    if not isinstance(node, ast.Assign):
+        return {}
+    changed: set[str] = set()
+    for function in (one for one in walk_now([node.value]) if isinstance(one, ast.Lambda)):
+        arguments = {part.arg for part in walk(function.args) if isinstance(part, ast.arg)}
+        changed |= _changed_by_lambda(function) - arguments
+    return {name: frozenset(changed) for name in map(root_name, node.targets) if name and changed}
+
+
+def _changed_by_lambda(function: ast.Lambda) -> set[str]:
+    """Return the names whose objects a lambda certainly changes. A training or a mapping in it does not count."""
+    effects = effects_of([ast.Return(value=function.body)])
+    in_place = {c.receiver for c in effects.calls if c.is_in_place and c.verb not in FITS | {"apply", "compile"}}
+    return {name for name in in_place if name}.union(effects.touches, *(call.written for call in effects.calls))
 
 
 def _stepped(calls: Sequence[Call]) -> frozenset[str]:
@@ -207,3 +256,9 @@ def _own_calls(method: Function) -> set[str]:
     """Return the methods that a method calls on its own object."""
     calls = [part.func for part in walk(method) if isinstance(part, ast.Call)]
     return {f.attr for f in calls if isinstance(f, ast.Attribute) and root_name(f.value) in {"self", "cls"}}
+
+
+def names_of_bases(node: ast.ClassDef) -> list[str]:
+    """Return the names at the roots of a class's bases and of its metaclass, which run code when it is defined."""
+    given = [*node.bases, *(option.value for option in node.keywords if option.arg == "metaclass")]
+    return [name for name in map(root_name, given) if name is not None]

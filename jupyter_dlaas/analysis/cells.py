@@ -77,7 +77,7 @@ class Statement:
     kind: str = "python"  # "python", "magic", "job", "moved" (a change of directory)
     ran: str = "yes"  # "yes", "partly" (it raised an error), "unknown" (its cell did), "no"
     foreign: str = ""  # reason why it cannot run again: "a magic's result"
-    is_last: bool = False  # last of its cell: IPython shows its value
+    is_last: bool = False  # last of its cell: IPython shows its value, unless that is None
 
     @property
     def line(self) -> int:
@@ -183,6 +183,8 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
     found += [Statement(cell=cell.count, label=label, lines=(m,), node=None, kind="magic") for m in clean.magics]
     found.sort(key=lambda s: s.line)
     found = [piece for s in found for piece in _run_files(s, files)]
+    if cell.has_value is False:
+        found = [replace(s, is_last=False) if s.is_last else s for s in found]
     if cell.raised:
         found = [_in_raised_cell(s, cell.raised_line) for s in found]
     if clean.binds:

@@ -1,8 +1,11 @@
-"""Facts known from constants: branches and loops that certainly run, annotations as text. Pure."""
+"""Facts known from the form of code: definitions, constants, branches and loops that certainly run. Pure."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def is_always_true(test: ast.expr) -> bool:
@@ -39,3 +42,38 @@ def names_in_text(text: str) -> set[str]:
 def catches_names(kind: ast.expr | None) -> bool:
     """Return whether an `except` clause catches NameError, as in a test for a name."""
     return kind is not None and any(isinstance(part, ast.Name) and part.id == "NameError" for part in ast.walk(kind))
+
+
+def is_definition(node: ast.stmt) -> bool:
+    """Return whether a statement binds a function, a class, a module or a plain constant."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return node.value is not None and is_constant(node.value)
+    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
+
+
+def only_defines(node: ast.stmt) -> bool:
+    """Return whether a statement binds code and runs none of it."""
+    return isinstance(node, DEFINITIONS) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda))
+
+
+def values_by_name(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that an assignment binds, each to a whole value: `x = zip(a, b)`, not `x, y = zip(*pairs)`."""
+    pairs = [(target, node.value) for target in node.targets] if isinstance(node, ast.Assign) else []
+    for target, value in pairs:
+        match target, value:
+            case ast.Name(id=name), _:
+                yield name, value
+            case ast.Tuple(elts=names), ast.Tuple(elts=parts) if len(names) == len(parts):
+                yield from ((one.id, part) for one, part in zip(names, parts, strict=True) if isinstance(one, ast.Name))
+
+
+def binds_plain(node: ast.stmt) -> bool:
+    """Return whether a statement binds something that no call changes."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return isinstance(node.value, ast.Constant | ast.Lambda)
+    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
+
+
+def is_constant(node: ast.expr) -> bool:
+    """Return whether an expression reads no name and calls nothing."""
+    return not any(isinstance(part, ast.Call | ast.Name | ast.Await) for part in ast.walk(node))

@@ -11,8 +11,22 @@ import ast
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of, own_methods
+from jupyter_dlaas.analysis.call_effects import (
+    Behaviour,
+    behaviour_of,
+    changed_by_given_code,
+    changed_by_lambdas,
+    names_of_bases,
+    own_methods,
+)
 from jupyter_dlaas.analysis.cells import Statement
+from jupyter_dlaas.analysis.constants import (
+    DEFINITIONS,
+    binds_plain,
+    is_definition,
+    only_defines,
+    values_by_name,
+)
 from jupyter_dlaas.analysis.effects import (
     BLOCKS,
     FITS,
@@ -31,6 +45,7 @@ from jupyter_dlaas.analysis.effects import (
     module_attribute,
     reach,
     sets_library,
+    verb_of_value,
     walk_now,
     words,
 )
@@ -44,8 +59,10 @@ from jupyter_dlaas.analysis.trained_objects import Trainings
 PROMPTING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
 GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
 DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random stream
-QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno")
-DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno getvalue tell")
+BUFFERS = words("StringIO BytesIO")  # printing and saving to them changes them
+OPERATORS = frozenset(f"__{one}__" for one in words("or and xor add sub mul matmul truediv floordiv mod pow"))
+SUBCLASSING = "__init_subclass__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +149,8 @@ class Tracer:
         self.methods: dict[str, Behaviour] = {}
         self.globals_of: dict[str, frozenset[str]] = {}
         self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
+        self.hooks: dict[str, Behaviour] = {}  # class -> effects of defining a subclass of it
+        self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
         self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
@@ -163,7 +182,7 @@ class Tracer:
             ran = frozenset().union(*(_named(call) for call in effects.calls)) - {node.name}
         else:
             # a lambda that is only named runs later; others may run now: `sorted(xs, key=lambda x: x + b)`
-            ran = reads if _only_defines(node) else reads | flow.late
+            ran = reads if only_defines(node) else reads | flow.late
         reads_late = self._closure(ran) - flow.reads
         uses = frozenset(n for n in ran | reads_late if n in self.behaviours) if effects.calls else frozenset()
         behaviour = Behaviour()
@@ -171,6 +190,7 @@ class Tracer:
             behaviour = behaviour.also(self.behaviours[name])
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
+        self._hold_lambdas(node)
         touches = self._touches(effects, behaviour, uses, statement)
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
@@ -209,7 +229,7 @@ class Tracer:
             uses=uses,
             loads=loads,
             dotted=self._dotted(node),
-            is_definition=_is_definition(node),
+            is_definition=is_definition(node) and not touches,
             is_setup=sets_up,
             saves=any(call.saves for call in effects.calls),
             may_register=registers,
@@ -267,19 +287,21 @@ class Tracer:
     def _remember(self, node: ast.stmt, flow: Flow, reads: frozenset[str]) -> None:
         """Record the names that bound objects read when used, and the kinds of the objects."""
         late = joined([flow.late, self._late_of(reads)])
-        is_plain = _binds_plain(node)
+        is_plain = binds_plain(node)
         wrapped = self._wrapped(node)
-        is_used_up = isinstance(node, ast.Assign) and _binds_whole(node) and self._is_used_up(node.value)
+        values = dict(values_by_name(node))
         for name in flow.binds:
             self.seen.add(name)
             self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
             self.starts.pop(name, None)
-            for group in (self.plain, self.modules, self.prompting, self.classes, self.iterators):
+            for group in (self.plain, self.modules, self.prompting, self.classes, self.iterators, self.growing):
                 group.discard(name)
-            if is_used_up:
+            if self._is_used_up(values.get(name)):
                 self.iterators.add(name)
+            if verb_of_value(values.get(name)) == "defaultdict":
+                self.growing.add(name)
             if is_plain:
                 self.plain.add(name)
                 _link(self.objects, self.holders, name, frozenset())
@@ -300,6 +322,10 @@ class Tracer:
                 for method in {"__new__", "__init__", "__post_init__"} & own.keys():
                     start = start.also(own[method])
                 self.starts[name] = start
+                hook = own.get(SUBCLASSING, Behaviour())
+                for base in self._hooks_of(node):
+                    hook = hook.also(base)
+                self.hooks[name] = hook
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
                 self.behaviours[name] = behaviour_of(function)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
@@ -351,8 +377,11 @@ class Tracer:
         match value:
             case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
                 return True
+            case ast.Name(id=name):
+                return name in self.iterators
             case ast.Call(func=ast.Name(id=verb) | ast.Attribute(attr=verb), keywords=options) if (
-                verb in GENERATORS or (verb[:1].isupper() and any(option.arg == "generator" for option in options))
+                verb in GENERATORS | BUFFERS
+                or (verb[:1].isupper() and any(option.arg == "generator" for option in options))
             ):
                 return True  # each draw changes its state
             case ast.Call(func=ast.Attribute(value=ast.Call() as maker, attr="manual_seed")):
@@ -379,6 +408,13 @@ class Tracer:
                 else:
                     self.passed_functions.pop(target, None)
 
+    def _hold_lambdas(self, node: ast.stmt) -> None:
+        """Record the lambdas that an assignment gives to an object: `hooks.end = lambda k: calls.append(k)`."""
+        for target, changed in changed_by_lambdas(node).items():
+            name = f"lambdas of {target} at {id(node)}"
+            self.behaviours[name] = Behaviour(touches=changed)
+            self.passed_functions[target] = self.passed_functions.get(target, frozenset()) | {name}
+
     def _is_object(self, name: str) -> bool:
         return name not in self.plain and name not in self.immutable
 
@@ -391,9 +427,13 @@ class Tracer:
         for call in effects.calls:
             touched |= self._touched_by(call, uses, shows_value=shows_value)
             also |= self._touched_elsewhere(call)
-        if not effects.entered.isdisjoint(self.seen):
-            for method in {"__enter__", "__exit__", "__aenter__", "__aexit__"} & self.methods.keys():
-                also |= self.methods[method].touches
+        entered = effects.entered & self.seen
+        for method in {"__enter__", "__exit__", "__aenter__", "__aexit__"} & self.methods.keys() if entered else ():
+            also |= self.methods[method].touches | (entered if self.methods[method].touched_params else set())
+        if effects.combined and any(self.methods[one].touched_params for one in OPERATORS & self.methods.keys()):
+            also |= effects.combined
+        also |= self._changed_by_callbacks(statement.node, effects)
+        touched |= (effects.indexed | behaviour.indexed) & self.growing
         for source in effects.passed & self.iterators:
             touched.add(source)
         touched |= {
@@ -401,6 +441,27 @@ class Tracer:
         }
         touched -= PROVIDED - self.seen
         return tuple(self._touch(name) for name in sorted(touched))
+
+    def _changed_by_callbacks(self, node: ast.stmt | None, effects: Effects) -> set[str]:
+        """Return the objects changed by code that the statement gives to its calls, or that its class's bases run."""
+        found: set[str] = set()
+        if isinstance(node, ast.ClassDef):
+            for name, hook in zip(names_of_bases(node), self._hooks_of(node), strict=True):
+                found |= hook.touches | ({name} if hook.touched_params else set())
+        elif node is not None and effects.calls:
+            found |= changed_by_given_code(node)
+            own = self.methods.get("__call__")
+            if own is not None and own.touched_params:
+                given = frozenset().union(*(call.args for call in effects.calls if not call.only_shows))
+                found |= {name for name in given if not self.classes.isdisjoint(self.makers.get(name, ()))}
+        return found
+
+    def _hooks_of(self, node: ast.ClassDef) -> list[Behaviour]:
+        """Return, per base, the effects of defining this class: its `__init_subclass__`, or the metaclass's own."""
+        metaclasses = {root_name(option.value) for option in node.keywords if option.arg == "metaclass"}
+        return [
+            (self.starts if name in metaclasses else self.hooks).get(name, Behaviour()) for name in names_of_bases(node)
+        ]
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
         """Return the variables of the statement that a call changes."""
@@ -446,10 +507,11 @@ class Tracer:
 
     def _touched_elsewhere(self, call: Call) -> frozenset[str]:
         """Return objects that the statement does not name but a method, class or the function's maker changes."""
-        passed_functions = self.passed_functions.get(call.receiver or call.function or "", frozenset())
-        found = frozenset().union(
-            *(self.behaviours[n].touches for n in sorted(passed_functions) if n in self.behaviours)
-        )
+        holders = {call.receiver or call.function or ""}
+        if call.function in self.behaviours or (call.is_dropped and not call.only_shows):
+            holders |= call.args  # `run_all(steps)`
+        passed = frozenset().union(*(self.passed_functions.get(name, frozenset()) for name in holders))
+        found = frozenset().union(*(self.behaviours[n].touches for n in sorted(passed) if n in self.behaviours))
         if call.receiver is not None:
             method = self.methods.get(call.verb) if call.receiver not in self.modules else None
             return found | (method.touches if method is not None else frozenset())
@@ -536,28 +598,3 @@ def _nothing(statement: Statement) -> Step:
 def _named(call: Call) -> frozenset[str]:
     """Return the variables that a call runs or passes."""
     return call.args | {name for name in (call.function, call.receiver) if name is not None}
-
-
-def _is_definition(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        return node.value is not None and _is_constant(node.value)
-    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
-
-
-def _only_defines(node: ast.stmt) -> bool:
-    return isinstance(node, DEFINITIONS) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda))
-
-
-def _binds_whole(node: ast.Assign) -> bool:
-    """Return whether a name is bound to the value itself: `x = zip(a, b)`, but not `x, y = zip(*pairs)`."""
-    return any(not isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-
-
-def _binds_plain(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        return isinstance(node.value, ast.Constant | ast.Lambda)
-    return isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom)
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return not any(isinstance(part, ast.Call | ast.Name | ast.Await) for part in walk(node))

@@ -67,11 +67,18 @@ PURE_ENDS = ("_score", "_matrix", "_report", "_error")
 CHANGING_VERBS = words(
     """
     append extend insert add update setdefault pop popitem remove discard clear sort reverse popleft appendleft
-    load_state_dict load_weights set_weights setattr partial_fit fit shuffle register_buffer register_forward_hook
+    load_state_dict load_weights set_weights setattr partial_fit fit fit_transform fit_predict fit_resample shuffle
+    register_buffer register_forward_hook
     add_module set_params compile apply requires_grad_ tie_weights resize_token_embeddings add_special_tokens
     """
 )
 TAKES = words("setdefault pop popitem popleft")  # they change a collection even if their value is used
+WRITES_FIRST = words(
+    """
+    heapify heappush heappop heappushpop heapreplace insort insort_left insort_right setitem delitem iadd iconcat
+    """
+)
+"""Functions that change their first argument."""
 COLLECTS = TAKES | words("append extend insert add update remove discard clear appendleft")
 SEEDS = words(
     """
@@ -99,6 +106,8 @@ KEEPS_ARGUMENTS = words("append add insert setdefault load_state_dict load_weigh
 SETUP_STARTS = (
     "sys.path.",
     "sys.path[",
+    "sys.modules.",
+    "sys.modules[",
     "sys.argv",
     "os.chdir(",
     "__import__(",
@@ -124,7 +133,7 @@ VIEWS = words(
     """
     parameters named_parameters modules named_modules children named_children values items keys view detach numpy
     state_dict to cuda cpu float half double train eval reshape squeeze get_submodule get_parameter requires_grad_
-    share_memory transpose permute flatten get setdefault layers
+    share_memory transpose permute flatten get setdefault layers narrow diagonal expand
     """
 )
 HOLDING = words(
@@ -133,6 +142,13 @@ HOLDING = words(
     compile jit
     """
 )
+SHARING = words(
+    """
+    reshape ravel squeeze transpose swapaxes moveaxis broadcast_to atleast_1d atleast_2d atleast_3d frombuffer
+    unsqueeze chunk tensor_split array_split hsplit vsplit unbind
+    """
+)
+"""Functions whose value is a view of their arguments."""
 GIVEN_IN_JOBS = words("display exit get_ipython quit")  # provided by the job's runner
 PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user has bound such a name
 NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -185,7 +201,8 @@ class Call:
     @property
     def written(self) -> frozenset[str]:
         """Return the objects that the call certainly writes to: `out=x`, `next(numbers)`."""
-        found = [names for key, names in self.arguments if key == "out" or (key == 0 and self.function == "next")]
+        is_first = self.function == "next" or self.verb in WRITES_FIRST
+        found = [names for key, names in self.arguments if key == "out" or (key == 0 and is_first)]
         return frozenset().union(*found)
 
     @property
@@ -218,6 +235,8 @@ class Effects:
     entered: frozenset[str]  # names in the header of a `with`
     passed: frozenset[str]  # names that a loop or comprehension iterates over
     values: frozenset[str]  # names that are used as objects, not only called
+    indexed: frozenset[str] = frozenset()  # `x[0]` is read
+    combined: frozenset[str] = frozenset()  # operands of an operator whose value is not used: `pipe | step`
 
     @property
     def altered(self) -> frozenset[str]:
@@ -251,6 +270,8 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
     entered: set[str] = set()
     passed: set[str] = set()
     values: set[str] = set()
+    indexed: set[str] = set()
+    combined: set[str] = set()
     functions: set[int] = set()
     dropped: set[int] = set()
     called: set[int] = set()
@@ -264,6 +285,10 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                 dropped |= {id(body), id(orelse)}
             case ast.Expr(value=ast.BinOp(op=ast.LShift() | ast.RShift(), left=left, right=right)):
                 touches |= objects_in(left) | objects_in(right)  # `first >> second` connects them
+            case ast.Expr(value=ast.BinOp() as operation):
+                combined |= {n.id for n in walk(operation) if isinstance(n, ast.Name)}
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Load()):
+                indexed.add(name)
             case ast.Name(id=name, ctx=ast.Load()) if id(node) not in functions:
                 values.add(name)
             case ast.Call():
@@ -299,10 +324,12 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                 objects = frozenset(n.id for n in walk(source) if isinstance(n, ast.Name))
                 passed |= objects_in(source)
                 holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
-            case ast.comprehension(iter=source):
+            case ast.comprehension(target=target, iter=source):
+                touches |= _changed_parts(target)
                 passed |= objects_in(source)
             case ast.withitem(context_expr=value, optional_vars=target):
                 if target is not None:
+                    touches |= _changed_parts(target)
                     holds.append(_hold([target], value, is_sure=False))
                 entered |= {n.id for n in walk(value) if isinstance(n, ast.Name)}
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() if id(node) in top:
@@ -315,7 +342,14 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
             case _:
                 continue
     return Effects(
-        frozenset(touches), tuple(calls), tuple(holds), frozenset(entered), frozenset(passed), frozenset(values)
+        frozenset(touches),
+        tuple(calls),
+        tuple(holds),
+        frozenset(entered),
+        frozenset(passed),
+        frozenset(values),
+        frozenset(indexed),
+        frozenset(combined),
     )
 
 
@@ -401,10 +435,17 @@ def changes_directory(node: ast.AST) -> bool:
 
 
 def module_attribute(node: ast.stmt) -> str | None:
-    """Return the root of `ssl._create_default_https_context = f`: setup for all if the root is a module."""
-    if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Attribute):
-        return None
-    root = root_name(node.targets[0])
+    """Return the root of `ssl._create_default_https_context = f` and `nltk.data.path.append(p)`, or None.
+
+    Such a statement is setup for all later code if the root is a module.
+    """
+    match node:
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript(value=ast.Attribute()) as changed]):
+            root = root_name(changed)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Attribute() as changed, attr=verb))):
+            root = root_name(changed) if verb in COLLECTS else None
+        case _:
+            return None
     return None if root in PICTURES else root
 
 
@@ -428,6 +469,11 @@ def verb_of(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def verb_of_value(value: ast.expr | None) -> str:
+    """Return the last name of the function whose call makes a value, or ""."""
+    return verb_of(value.func) if isinstance(value, ast.Call) else ""
 
 
 def _same(targets: list[ast.expr]) -> list[Hold]:
@@ -500,10 +546,10 @@ def objects_in(node: ast.AST) -> set[str]:
             own = {name for g in generators for name in bound_names(g.target)}
             sources = {name for g in generators for name in objects_in(g.iter)}
             return (objects_in(elt) - own) | sources
-        case ast.Call(func=ast.Attribute(value=inner, attr=verb), args=args) if verb in VIEWS | HOLDING:
+        case ast.Call(func=ast.Attribute(value=inner, attr=verb), args=args) if verb in VIEWS | HOLDING | SHARING:
             found = objects_in(inner)
-            return found | {name for arg in args for name in objects_in(arg)} if verb in HOLDING else found
-        case ast.Call(func=ast.Name(id=verb), args=args) if verb in HOLDING:
+            return found if verb in VIEWS - SHARING else found.union(*map(objects_in, args))
+        case ast.Call(func=ast.Name(id=verb), args=args) if verb in HOLDING | SHARING:
             return {name for arg in args for name in objects_in(arg)}
         case _:
             return set()

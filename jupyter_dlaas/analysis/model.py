@@ -40,6 +40,7 @@ class ExecutedCell:
     random_state: str | None = None  # random state at the start of the cell; None: unknown
     directory: str | None = None  # the kernel's directory at the start of the cell; None: unknown
     ended_s: float | None = None  # Unix time; None: unknown
+    has_value: bool | None = None  # its last expression had a value, which IPython showed; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,7 @@ def root_name(node: ast.AST) -> str | None:
     """Return the variable at the root of `a.b[0].c(1).d`, here `a`; None if there is none."""
     while True:
         match node:
-            case ast.Call(func=ast.Name(id="vars" | "getattr" | "iter" | "next" | "super"), args=[first, *_]):
+            case ast.Call(func=ast.Name(id="vars" | "getattr" | "iter" | "next" | "super" | "type"), args=[first, *_]):
                 node = first
             case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner):
                 node = inner

@@ -127,6 +127,7 @@ class Recorder:
                 directory=start.directory if start is not None else None,
                 random_state=self._random_state_at_start(info.raw_cell, start),
                 ended_s=time.time(),
+                has_value=_has_value(info.raw_cell, is_shown=result.result is not None),
             )
         )
 
@@ -277,11 +278,20 @@ def _earlier_cells(shell: InteractiveShell) -> Iterator[ExecutedCell]:
     if history is None:
         return
     raised: Mapping[int, Any] = getattr(history, "exceptions", {})  # since IPython 9
+    shown = shell.user_ns.get("_oh", ())
     for count, source in enumerate(history.input_hist_raw):
         if count > 0 and source.strip():
             reported = _reported_line(count, raised[count]) if count in raised else None
             line = _page_line(source, reported) if reported is not None else None
-            yield ExecutedCell(count=count, source=source, raised=count in raised, raised_line=line)
+            has_value = _has_value(source, is_shown=count in shown)
+            yield ExecutedCell(
+                count=count, source=source, raised=count in raised, raised_line=line, has_value=has_value
+            )
+
+
+def _has_value(source: str, *, is_shown: bool) -> bool | None:
+    """Return whether a cell's last expression had a value; None if a semicolon may have hidden it."""
+    return True if is_shown else None if source.rstrip().endswith(";") else False
 
 
 def _reported_line(count: int, error: Any) -> int | None:

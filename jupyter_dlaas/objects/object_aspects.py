@@ -15,6 +15,8 @@ class Aspect:
 
     is_whole = False
     """True if it is stored as an object and its holder receives a new one."""
+    is_pickled = False
+    """True if it is read as the pickle of the object."""
     can_revert = True
     """True if the value before the loop is known, not only its checksum."""
 
@@ -29,6 +31,10 @@ class Aspect:
     def differs(self, base: Any, now: Any) -> bool:
         """Return whether two results of `read` differ."""
         return bool(base != now)
+
+    def is_opaque(self, value: Any) -> bool:
+        """Return whether it holds objects that have no path of their own, so that it is stored changed or not."""
+        return False
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         """Return the data that a checkpoint stores for a change."""

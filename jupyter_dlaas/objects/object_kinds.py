@@ -1,19 +1,19 @@
 """Kinds of objects from a checkpoint's view: their parts, whether they changed, and how they are restored.
 
 Reads what the interpreter itself stores (dict, slots, contents of containers), so that no property or `__getattr__` of
-the user runs. Objects of a class that defines its own pickling are stored whole.
+the user runs. Objects of a class that defines its own pickling are pickled by it, and restored in place if possible.
 """
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import operator
 import pickle
-import random
 import sys
 import types
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,29 +22,34 @@ from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.objects.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
 from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
+from jupyter_dlaas.objects.random_generators import generator_of
 
 __all__ = [
+    "CONTAINERS",
     "FIELDS",
+    "KEY",
     "Aspect",
     "Budget",
     "Cell",
     "Changes",
-    "Generator",
     "Items",
     "Skipped",
     "Whole",
     "aspects_of",
     "changed_items",
-    "generator_of",
     "has_plain_fields",
+    "new_object",
     "put_items",
 ]
 
 _LARGE: Final = 10_000
 """Length above which a container of values is not searched for objects."""
+KEY: Final = " (key "
+"""Begin of the step to an object that is a dictionary's key."""
 _HEAP_TYPE: Final = 1 << 9
-_LEFT_ALONE: Final = frozenset({"_iterator", "_opt_called", "_dlaas_ddp"})
+_LEFT_ALONE: Final = frozenset({"_iterator", "_opt_called"})
 """Fields of library objects that are recreated on demand."""
+_OWN_FIELDS: Final = "_dlaas_"
 
 
 @dataclass(slots=True)
@@ -63,6 +68,24 @@ class Skipped:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return stored.skipped, ()
+
+
+def new_object(kind: type, *arguments: Any) -> Any:
+    """Create an object without calling its `__init__`, as unpickling does."""
+    create: Any = kind.__new__
+    return create(kind, *arguments)
+
+
+class _Content:
+    """Stands for an object whose content is pickled, where the object itself would be pickled as its path."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        make, *rest = self.value.__reduce_ex__(protocol)
+        usual: Any = copyreg
+        return stored.new_object if make is usual.__newobj__ else make, *rest
 
 
 # -- objects with named items
@@ -120,6 +143,13 @@ def changed_items(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> Changes:
     )
 
 
+def _is_in_order(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> bool:
+    """Return whether removing and adding items to `base` gives the order of `now`."""
+    if len(base) == len(now) and all(map(operator.is_, base, now)):
+        return True
+    return all(map(operator.is_, (key for key in base if key in now), now))
+
+
 def put_items(space: dict[str, Any], changes: Changes) -> None:
     """Apply changes to a namespace."""
     for key in changes.gone:
@@ -128,8 +158,29 @@ def put_items(space: dict[str, Any], changes: Changes) -> None:
 
 
 class _Dict(Items):
+    """Dictionaries: their items and the order of these."""
+
     def items(self, value: Any) -> dict[Any, Any]:
-        return dict(dict.items(value))
+        return dict((OrderedDict if isinstance(value, OrderedDict) else dict).items(value))
+
+    def differs(self, base: dict[Any, Any], now: dict[Any, Any]) -> bool:
+        return super().differs(base, now) or not _is_in_order(base, now)
+
+    def carry(self, value: Any, base: dict[Any, Any], now: dict[Any, Any]) -> Changes:
+        if _is_in_order(base, now):
+            return changed_items(base, now)
+        return Changes({key: item for key, item in now.items() if not is_infrastructure(item)}, [*base])
+
+    def put(self, value: Any, carried: Changes) -> None:
+        before = self.items(value)
+        again = {key: before[key] for key in carried.gone if key in before and self._stays(before[key], key, carried)}
+        super().put(value, carried)
+        for key, item in again.items():
+            self.set(value, key, item)
+
+    def _stays(self, item: Any, key: Any, carried: Changes) -> bool:
+        """Return whether an item stays what it is although its key is removed for the order of all."""
+        return isinstance(carried.values.get(key), Skipped) or (is_infrastructure(item) and key not in carried.values)
 
     def set(self, value: Any, key: Any, item: Any) -> None:
         value[key] = item
@@ -144,7 +195,7 @@ class _Dict(Items):
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         if len(value) > _LARGE and are_values(value.values()):
             return iter(())
-        keys = ((f" (key {number})", key) for number, key in enumerate(value) if not is_atom(key))
+        keys = ((f"{KEY}{number})", key) for number, key in enumerate(value) if not is_atom(key))
         return iter((*super().parts(value), *keys))
 
 
@@ -158,7 +209,11 @@ class _Fields(Items):
                 found[name] = member.__get__(value)
             except AttributeError:  # a slot that was never set
                 continue
-        return {name: part for name, part in found.items() if name not in _LEFT_ALONE}
+        return {
+            name: part
+            for name, part in found.items()
+            if name not in _LEFT_ALONE and not (isinstance(name, str) and name.startswith(_OWN_FIELDS))
+        }
 
     def set(self, value: Any, key: Any, item: Any) -> None:
         member = _slots_of(value).get(key)
@@ -266,6 +321,9 @@ class _Set(Aspect):
     def read(self, value: Any, budget: Budget) -> set[Any]:
         return set(set.__iter__(value))
 
+    def is_opaque(self, value: Any) -> bool:
+        return not are_values(value)
+
     def put(self, value: Any, carried: set[Any]) -> None:
         set.clear(value)
         set.update(value, carried)
@@ -291,7 +349,7 @@ class _Array(Aspect):
         return value.shape, value.dtype.str, digest(value, budget)
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
-        return value.view()
+        return _Content(value)
 
     def put(self, value: Any, carried: Any) -> None:
         if value.shape != carried.shape:
@@ -344,47 +402,7 @@ class _Tensor(Aspect):
         return int(value.numel() * value.element_size()) if self.has_data and not is_lazy(value) else 0
 
 
-# -- random generators and files
-
-
-class Generator(Aspect):
-    """State of a random generator."""
-
-    def __init__(
-        self, get: Callable[[Any], Any], put: Callable[[Any, Any], object], seed: Callable[[Any, int], object]
-    ) -> None:
-        self._get, self._put, self.seed = get, put, seed
-
-    def read(self, value: Any, budget: Budget) -> bytes:
-        return pickle.dumps(self._get(value), protocol=5)
-
-    def put(self, value: Any, carried: bytes) -> None:
-        self._put(value, pickle.loads(carried))  # noqa: S301 - pickled by this job
-
-
-def _put_bits(generator: Any, state: Any) -> None:
-    generator.state = state
-
-
-def _seed_bits(generator: Any, seed: int) -> None:
-    generator.state = type(generator)(seed).state
-
-
-_PYTHON: Final = Generator(
-    lambda rng: rng.getstate(), lambda rng, state: rng.setstate(state), lambda rng, n: rng.seed(n)
-)
-_BITS: Final = Generator(lambda rng: rng.state, _put_bits, _seed_bits)
-_NUMPY: Final = Generator(
-    lambda rng: rng.bit_generator.state,
-    lambda rng, state: _put_bits(rng.bit_generator, state),
-    lambda rng, n: _seed_bits(rng.bit_generator, n),
-)
-_LEGACY: Final = Generator(
-    lambda rng: rng.get_state(), lambda rng, state: rng.set_state(state), lambda rng, n: rng.seed(n % 2**32)
-)
-_TORCH: Final = Generator(
-    lambda rng: rng.get_state(), lambda rng, state: rng.set_state(state), lambda rng, n: rng.manual_seed(n)
-)
+# -- files, shared memory, and objects with their own pickling
 
 
 class _Position(Aspect):
@@ -398,24 +416,37 @@ class _Position(Aspect):
             value.seek(carried)
 
 
+class _Shared(Aspect):
+    """Value or array in memory that processes share: `multiprocessing.Value("i")`."""
+
+    def read(self, value: Any, budget: Budget) -> bytes:
+        return bytes(memoryview(value.get_obj()).cast("B"))
+
+    def put(self, value: Any, carried: bytes) -> None:
+        memoryview(value.get_obj()).cast("B")[:] = carried
+
+
 class Whole(Aspect):
     """Object of a class that defines its own pickling."""
 
-    is_whole = True
+    is_whole = is_pickled = True
     can_revert = False
 
 
-def generator_of(value: Any) -> Generator | None:
-    """Return the methods to read and restore a random generator's state; None for other objects."""
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-        return _PYTHON
-    numpy: Any = sys.modules.get("numpy.random")
-    if numpy is not None:
-        for kind, aspect in ((numpy.Generator, _NUMPY), (numpy.BitGenerator, _BITS), (numpy.RandomState, _LEGACY)):
-            if isinstance(value, kind):
-                return aspect
-    torch: Any = sys.modules.get("torch")
-    return _TORCH if torch is not None and isinstance(value, torch.Generator) else None
+class _Refilled(Aspect):
+    """Object of a class written in Python that defines its own pickling: the existing object gets the new fields."""
+
+    is_pickled = True
+    can_revert = False
+
+    def carry(self, value: Any, base: Any, now: Any) -> Any:
+        return _Content(value)
+
+    def put(self, value: Any, carried: Any) -> None:
+        for name in FIELDS.items(value):
+            FIELDS.delete(value, name)
+        for name, item in FIELDS.items(carried).items():
+            FIELDS.set(value, name, item)
 
 
 # -- which kind an object is of
@@ -428,6 +459,8 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return () if is_infrastructure(value) else (_FUNCTION,)
     if _is_readable_file(value):
         return (_POSITION,)
+    if kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "get_obj"):
+        return (_SHARED,)
     if is_infrastructure(value) or not (has_data or is_tensor(value)):
         return ()
     for exact, aspect in _EXACT.items():
@@ -444,14 +477,29 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     if is_tensor(value):
         torch: Any = sys.modules["torch"]
         is_usual = value.layout == torch.strided and not value.is_quantized and not value.is_meta
-        return (_Tensor(has_data=has_data),) if is_usual else (_WHOLE,)
+        return (_Tensor(has_data=has_data), FIELDS) if is_usual else (_WHOLE,)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:
         return (_ARRAY,) if value.flags.writeable else ()
     keras = keras_objects.aspect_of(value)
     if keras is not None:
         return (keras,)
-    return (FIELDS,) if has_plain_fields(kind) else (_WHOLE,)
+    if has_plain_fields(kind):
+        return (FIELDS,)
+    return (_REFILLED,) if _has_plain_layout(kind) and _is_rebuilt_as_its_class(value) else (_WHOLE,)
+
+
+def _is_rebuilt_as_its_class(value: Any) -> bool:
+    """Return whether unpickling an object calls its own class, and no function that may return something else."""
+    try:
+        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - objects of any class may fail in any way
+        return False
+    if not isinstance(reduced, tuple):
+        return False
+    made, given = reduced[0], reduced[1]
+    usual: Any = copyreg
+    return made is type(value) or (made in (usual.__newobj__, usual._reconstructor) and given[0] is type(value))
 
 
 def _is_readable_file(value: Any) -> bool:
@@ -487,18 +535,24 @@ def has_plain_fields(kind: Any) -> bool:
     known = (torch.nn.Module, torch.optim.Optimizer, torch.amp.GradScaler) if torch is not None else ()
     if issubclass(kind, (*known, types.SimpleNamespace)):
         return True
-    if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
-        return False
     usual: Any = object
     has_own_way = any(
         getattr(kind, name, None) is not getattr(usual, name, None)
         for name in ("__reduce__", "__reduce_ex__", "__getstate__")
     )
-    return not has_own_way and kind.__basicsize__ <= object.__basicsize__ + 8 * (len(_slots(kind)) + 2)
+    return not has_own_way and _has_plain_layout(kind)
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_plain_layout(kind: Any) -> bool:
+    """Return whether a class is written in Python, and has no state beside dict and slots."""
+    if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
+        return False
+    return bool(kind.__basicsize__ <= object.__basicsize__ + 8 * (len(_slots(kind)) + 2))
 
 
 _DICT, FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
-_ARRAY, _POSITION, _WHOLE = _Array(), _Position(), Whole()
+_ARRAY, _POSITION, _SHARED, _WHOLE, _REFILLED = _Array(), _Position(), _Shared(), Whole(), _Refilled()
 _EXACT: Final[Mapping[type, Aspect]] = {
     dict: _DICT,
     list: _Sequence(list),
@@ -507,3 +561,4 @@ _EXACT: Final[Mapping[type, Aspect]] = {
     bytearray: _Bytes(),
     types.CellType: _CELL,
 }
+CONTAINERS: Final = (dict, list, deque, set, bytearray)

@@ -14,7 +14,7 @@ import uuid
 from pathlib import PurePath
 from typing import Any, Final
 
-__all__ = ["are_values", "is_atom", "is_infrastructure", "is_same", "is_tensor"]
+__all__ = ["are_values", "is_atom", "is_infrastructure", "is_same", "is_sharded", "is_tensor"]
 
 _VALUES: Final = frozenset(
     {
@@ -57,6 +57,11 @@ def is_atom(value: object) -> bool:
 def is_tensor(value: object) -> bool:
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_sharded(value: object) -> bool:
+    """Return whether a tensor is this learner's part of a parameter, as in FSDP."""
+    return is_tensor(value) and type(value).__module__.startswith("torch.distributed.")
 
 
 def is_infrastructure(value: object) -> bool:

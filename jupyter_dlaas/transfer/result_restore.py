@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any, Final
 
 from jupyter_dlaas.objects import keras_objects
-from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, generator_of, has_plain_fields
+from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
 from jupyter_dlaas.objects.object_values import is_infrastructure
+from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.transfer.plain_values import is_plain
 
 __all__ = ["Restored", "can_be_filled", "restore"]

@@ -8,7 +8,7 @@ import pytest
 
 from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view
 from jupyter_dlaas.suggest.logging_hint import CODE
-from jupyter_dlaas.wire.protocol import Note, State
+from jupyter_dlaas.wire.protocol import Note, Progress, State
 from tests.core.builders import job
 
 NOTES = (Note(code="warning", text="w"), Note(code=HOW_TO_LOG, text="h"))
@@ -36,3 +36,12 @@ def test_logging_note_is_shown_until_the_first_metric() -> None:
 
 def test_both_sides_call_the_note_the_same() -> None:
     assert CODE == HOW_TO_LOG
+
+
+def test_halted_job_shows_the_step_of_its_checkpoint() -> None:
+    one = replace(job(), state=State.HALTED, started_s=1.0, step=1_151, checkpoint_step=1_151)
+    view = job_view(one, row=1, directory="", wait=None, progress=Progress(step=1_147, steps=2_302, fraction=0.498))
+
+    assert view.progress is not None
+    assert (view.progress.step, view.progress.fraction) == (1_151, 0.5)
+    assert view.status_line.endswith("at step 1,151")

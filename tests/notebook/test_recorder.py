@@ -16,11 +16,14 @@ from jupyter_dlaas.kernel.recorder import Recorder, facts_of
 
 shell = InteractiveShell.instance()
 shell.run_cell("early = 1", store_history=True)
+shell.run_cell("early + 1", store_history=True)
 recorder = Recorder(shell)
 shell.run_cell("\\n\\nx = 1\\ny = 1 / 0\\nz = 2", store_history=True)
 shell.run_cell("%%time\\nok = 3\\nbad()", store_history=True)
 shell.run_cell("quiet = 1", store_history=False)
 shell.run_cell("for", store_history=True)
+for source in ("x", "x;", "print(x)"):
+    shell.run_cell(source, store_history=True)
 recorder.close()
 shell.run_cell("late = 1", store_history=True)
 print("CELLS", json.dumps([asdict(cell) for cell in recorder.cells()]))
@@ -42,9 +45,12 @@ def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None
 
     assert [(c["count"], c["raised"], c["raised_line"]) for c in found["CELLS"]] == [
         (1, False, None),
-        (2, True, 4),
-        (3, True, 3),
-        (4, True, None),
+        (2, False, None),
+        (3, True, 4),
+        (4, True, 3),
+        (5, True, None),
+        *((count, False, None) for count in (6, 7, 8)),
     ]
-    assert [c["duration_s"] is not None for c in found["CELLS"]] == [False, True, True, True]
+    assert [c["duration_s"] is not None for c in found["CELLS"]] == [False, False, *[True] * 6]
+    assert [c["has_value"] for c in found["CELLS"]] == [False, True, False, False, False, True, None, False]
     assert found["NAMES"] == ["early", "late", "ok", "quiet", "x"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
-from jupyter_dlaas.learner.control.context import Context, current
+from jupyter_dlaas.learner.control.context import Context, Leave, current
 from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.learner.environment.program_identifiers import words_in
 from jupyter_dlaas.learner.log_capture.recorder import in_one_piece, leading, record_metrics, record_progress
@@ -212,7 +212,11 @@ class KeptCall(Call):
         position = Position(epoch=self._epochs_before + epoch, call=self.number, index=index, step=run.step)
         if not self.is_replayed:
             self.calm_s = time.monotonic() + self._calm_for_s  # first, so that a request from now on ends the interval
-        training_loop.boundary(run, position, self._content)
+        try:
+            training_loop.boundary(run, position, self._content)
+        except Leave:
+            self.at(epoch, index)  # progress is shown at intervals: the last one is the step at which it stops
+            raise
         if run.meter.pacing is not None and run.rank == 0 and not self.is_replayed:
             left = None if self.steps is None else max(self.steps - (run.step - self._first_step), 0)
             run.meter.pacing.look(run.step, self.batch, left)

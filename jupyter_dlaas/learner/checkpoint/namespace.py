@@ -68,7 +68,7 @@ class Namespace:
         for path, names in now.items():
             base = self._base.get(path, {})
             changes = kinds.changed_items(base, names)
-            changes.values |= {name: one for name, one in names.items() if id(one) in wholes}
+            changes.values |= {name: one for name, one in names.items() if _refers_to(one, wholes)}
             for name in dead.get(path, ()):
                 changes.values.pop(name, None)
             found[path] = changes
@@ -199,6 +199,15 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
     if not _WRITES_THROUGH and sys.gettrace() is None and _READERS.isdisjoint(frame.f_code.co_names):
         names.clear()
     return found
+
+
+def _refers_to(value: Any, wholes: frozenset[int]) -> bool:
+    """Return whether a value is one of these objects, a method of one, or a tuple that holds one."""
+    if isinstance(value, tuple):
+        return any(_refers_to(one, wholes) for one in value)
+    if isinstance(value, types.MethodType | types.BuiltinMethodType):
+        return id(value.__self__) in wholes
+    return id(value) in wholes
 
 
 def _usual(names: Mapping[str, Any]) -> dict[str, Any]:

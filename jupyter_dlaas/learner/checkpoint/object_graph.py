@@ -23,7 +23,8 @@ from typing import Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.objects import object_kinds as kinds
-from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure
+from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_sharded
+from jupyter_dlaas.objects.random_generators import Generator
 
 __all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
 
@@ -34,6 +35,9 @@ _WHOLE_BYTES: Final = 1 << 24
 _COPIED_BYTES: Final = 1 << 31
 _UNCHANGED_BYTES: Final = 1 << 24
 """The size in bytes beyond which an array that has not changed so far is considered data, and not copied."""
+_VIEWED: Final = 4
+_VIEWED_BYTES: Final = 1 << 16
+"""The size of an array that is stored with a view of it: at most some times the view, or this many bytes."""
 Changes = dict[str, dict[int, Any]]
 """The new content of objects that existed before the loop, by path and index of the aspect."""
 
@@ -67,6 +71,8 @@ class ObjectGraph:
         """True if the graph is larger than the limits, so that not all objects are in it."""
         self.unstorable: dict[str, object] = {}
         """Objects by path that exist only in this process and that the program may advance."""
+        self._aliases: dict[str, Entry] = {}
+        """Objects by a path over the key of a dictionary, for those that have another path."""
         self._of: dict[int, Entry] = {}
         self._holders: dict[int, list[str]] = {}
         self._copies: dict[tuple[str, int], Any] = {}
@@ -80,22 +86,30 @@ class ObjectGraph:
 
     def _walk(self, roots: Mapping[str, Any]) -> None:
         queue: deque[tuple[str, Any, str, int]] = deque((path, one, "", 0) for path, one in roots.items())
-        while queue:
-            path, value, holder, depth = queue.popleft()
+        # Keys come last: a program that has restored its optimiser has parameters there that a new one has not.
+        keys: deque[tuple[str, Any, str, int]] = deque()
+        while queue or keys:
+            path, value, holder, depth = (queue or keys).popleft()
+            if isinstance(value, types.BuiltinMethodType) and isinstance(value.__self__, kinds.CONTAINERS):
+                path, value = f"{path}.__self__", value.__self__  # `record = losses.append`
             if is_atom(value):
                 continue
             if isinstance(value, tuple | types.MethodType):
                 queue.extend((path + step, part, holder, depth + 1) for step, part in _inside(value))
                 continue
             entry = self._of.get(id(value))
+            if entry is not None and path.endswith(")"):
+                self._aliases[path] = entry
             if entry is None:
                 if len(self._of) >= _ENTRIES_MAX or depth > _DEPTH_MAX or path in self.entries:
                     self.is_partial = True
                     continue
+                self._given |= _sharded_states(value)
                 entry = Entry(path, value, kinds.aspects_of(value, has_data=id(value) not in self._given))
                 self.entries[path] = self._of[id(value)] = entry
                 for aspect in entry.aspects:
-                    queue.extend((path + step, part, path, depth + 1) for step, part in aspect.parts(value))
+                    for step, part in aspect.parts(value):
+                        (keys if step.startswith(kinds.KEY) else queue).append((path + step, part, path, depth + 1))
             if any(one.is_whole for one in entry.aspects):
                 self._holders.setdefault(id(value), []).append(holder)
 
@@ -108,7 +122,7 @@ class ObjectGraph:
             self.unstorable[entry.path] = entry.value
 
     def _read(self, entry: Entry, aspect: kinds.Aspect, budget: kinds.Budget) -> Any:
-        return self._as_bytes(entry.value) if aspect.is_whole else aspect.read(entry.value, budget)
+        return self._as_bytes(entry.value) if aspect.is_pickled else aspect.read(entry.value, budget)
 
     def _as_bytes(self, value: Any) -> bytes:
         """Return the pickle of one object. Raises OverflowError if it is large."""
@@ -150,7 +164,7 @@ class ObjectGraph:
                 except Exception as error:  # noqa: BLE001 - a class's own pickling may fail at any time
                     left_out[entry.path] = _words(error)
                     continue
-                if not aspect.differs(entry.base[number], now):
+                if not aspect.differs(entry.base[number], now) and not self._may_have_changed(aspect, entry.value):
                     continue
                 if aspect.is_whole:
                     wholes.add(id(entry.value))
@@ -166,6 +180,10 @@ class ObjectGraph:
                     kinds.Changes(now) if isinstance(aspect, kinds.Items) else aspect.carry(entry.value, None, now)
                 )
         return found, frozenset(wholes)
+
+    def _may_have_changed(self, aspect: kinds.Aspect, value: Any) -> bool:
+        """Return whether an object holds others that only it knows, so that it is stored though it looks the same."""
+        return aspect.is_opaque(value) and not self._refusal(aspect.read(value, kinds.Budget()), frozenset())
 
     def _sound(
         self, path: str, one: dict[int, Any], wholes: frozenset[int], left_out: dict[str, str]
@@ -219,12 +237,13 @@ class ObjectGraph:
 
         class Unpickler(stored.Unpickler):
             def persistent_load(self, pid: Any) -> Any:
-                entry = entries.get(pid, missing)
+                entry = entries.get(pid, aliases.get(pid, missing))
                 if entry is missing:
                     raise KeyError(f"the program did not create `{pid}` again")
                 return entry.value
 
         entries: Mapping[str, Any] = self.entries
+        aliases: Mapping[str, Any] = self._aliases
         found: tuple[Changes, dict[str, kinds.Changes], Any] = Unpickler(io.BytesIO(data)).load()
         return found
 
@@ -262,7 +281,7 @@ class ObjectGraph:
         found: dict[str, object] = {}
         for entry in self.entries.values():
             for number, aspect in enumerate(entry.aspects):
-                if isinstance(aspect, kinds.Generator | kinds.Cell):
+                if isinstance(aspect, Generator | kinds.Cell):
                     continue
                 now, base = self._read(entry, aspect, budget), entry.base[number]
                 if isinstance(aspect, kinds.Items):
@@ -330,7 +349,7 @@ class ObjectGraph:
         return {
             entry.path: hashlib.sha256(entry.base[0]).digest()
             for entry in self.entries.values()
-            if entry.aspects and isinstance(entry.aspects[0], kinds.Generator)
+            if entry.aspects and isinstance(entry.aspects[0], Generator)
         }
 
     def reseed(self, theirs: Mapping[str, bytes], seed: int) -> None:
@@ -371,6 +390,15 @@ def _kept_otherwise(given: Iterable[Any]) -> frozenset[int]:
         elif torch is not None and isinstance(one, torch.optim.Optimizer):
             found.add(id(one.state))
     return frozenset(found)
+
+
+def _sharded_states(value: Any) -> frozenset[int]:
+    """Return the id of an optimiser's state if its parameters are sharded: it holds this learner's parts."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.optim.Optimizer):
+        return frozenset()
+    is_in_parts = any(is_sharded(one) for group in value.param_groups for one in group["params"])
+    return frozenset({id(value.state)} if is_in_parts else ())
 
 
 class _Nowhere:
@@ -415,10 +443,28 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
                 return stored.memory, obj.content()
             if isinstance(obj, weakref.ref):
                 return weakref.ref, (obj(),)
+            view = _as_view(obj, of)
+            if view is not None:
+                return view
             made_again = _MADE_AGAIN.get(type(obj))
             return super().reducer_override(obj) if made_again is None else (made_again, ())
 
     return Pickler(file, protocol=5)
+
+
+def _as_view(value: Any, of: Mapping[int, Entry]) -> tuple[Any, ...] | None:
+    """Reduce an array to a view of the array whose memory it shares, if that one is stored or small."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
+        return None
+    root = value
+    while type(root.base) is numpy.ndarray:
+        root = root.base
+    is_kept = id(root) in of or root.nbytes <= max(_VIEWED * value.nbytes, _VIEWED_BYTES)
+    if root is value or not is_kept or not root.flags.c_contiguous or root.dtype.hasobject:
+        return None
+    begin = value.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return numpy.ndarray, (value.shape, value.dtype, root, begin, value.strides)
 
 
 _MADE_AGAIN: Final[Mapping[type, Callable[[], Any]]] = {

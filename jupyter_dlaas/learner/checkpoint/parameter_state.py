@@ -10,7 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["loose", "put_back", "snapshot"]
+from jupyter_dlaas.objects.object_values import is_sharded
+
+__all__ = ["loose", "put_back", "sharded", "snapshot"]
 
 Objects = Sequence[tuple[str, Any]]
 
@@ -59,3 +61,8 @@ def loose(objects: Objects) -> dict[str, list[Any]]:
                     known.add(id(parameter))
                     found.setdefault(name, []).append(parameter)
     return found
+
+
+def sharded(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors that are this learner's parts of parameters."""
+    return {path: one for path, one in tensors.items() if is_sharded(one)}

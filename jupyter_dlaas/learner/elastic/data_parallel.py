@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -32,6 +34,7 @@ __all__ = ["Gang", "NotShareable", "to_device"]
 _HEAVY: Final = "_dlaas_heavy"
 _c10d: Final[Any] = dist
 _gangs: Final = itertools.count()
+_KILLED_WORKER: Final = re.compile(r"DataLoader worker \(pid.*(is killed by signal|exited unexpectedly)")
 _PARAMETERS: Final = inspect.signature(DistributedDataParallel.__init__).parameters
 _SYNC_BUFFERS: Final = "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers"
 """The name of this option in newer versions of torch, which warn about the old name."""
@@ -61,6 +64,8 @@ class Gang:
         """The number of the step in flight, identical in all learners."""
         self.diverged: Diverged | None = None
         """The error of learners that reached different points of their program."""
+        self.killed_worker = ""
+        """Error of a data worker that was killed during a collective; "" if there was none."""
         self.work: Work | None = None
         """The step timing to notify when this learner's gradients are computed; None if nothing records it."""
         self._gate = gate
@@ -428,6 +433,13 @@ class Gang:
         """Record that a collective of the step in flight failed."""
         self.is_stranded = True
         self._gate.fail()
+        self._note_killed_worker()
+
+    def _note_killed_worker(self) -> None:
+        """Keep the error being handled if a data loader raised it: its worker may end at any line of the learner."""
+        error = sys.exception()
+        if error is not None and _KILLED_WORKER.search(str(error)):
+            self.killed_worker = str(error)
 
     def _try(self, act: Callable[[], object]) -> None:
         """Run a collective. If it fails and the membership may change, mark the group as lost instead of raising."""
@@ -437,6 +449,7 @@ class Gang:
             if not self.may_change:
                 raise
             self.is_stranded = True
+            self._note_killed_worker()
 
 
 class Averaging:

@@ -16,7 +16,7 @@ from torch.utils.hooks import unserializable_hook
 from jupyter_dlaas.learner.checkpoint import parameter_state
 from jupyter_dlaas.learner.elastic.gradient_averaging import registrations
 
-__all__ = ["Accumulated", "UnpreparedGradients"]
+__all__ = ["Accumulated", "ShardedGradients", "UnpreparedGradients"]
 
 _CLEARED_MIN: Final = 3
 """The number of observations after which a program is expected to clear its gradients as before."""
@@ -172,6 +172,25 @@ class UnpreparedGradients:
         for path, parameter in self._parameters.items():
             kept = found.get(path)
             parameter.grad = None if kept is None else kept.to(parameter.device).clone()
+
+
+class ShardedGradients:
+    """Watch over the gradients of sharded parameters, which checkpoints do not keep."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], optimizers: Iterable[Any]) -> None:
+        self._parameters = [*parameters]
+        self._has_stepped = True
+        for optimizer in optimizers:
+            optimizer.register_step_post_hook(self._note_step)
+
+    def _note_step(self, *_: object) -> None:
+        self._has_stepped = True
+
+    def are_pending(self) -> bool:
+        """Return whether there are gradients that no optimiser has used since the last call."""
+        are_pending = not self._has_stepped and any(one.grad is not None for one in self._parameters)
+        self._has_stepped = False
+        return are_pending
 
 
 def _uses(group: _Group) -> Callable[..., None]:

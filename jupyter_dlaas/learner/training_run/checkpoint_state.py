@@ -12,6 +12,7 @@ import importlib
 import io
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,7 @@ __all__ = [
     "put_back_step",
     "put_back_values",
     "report_first_step",
+    "report_pending",
 ]
 
 _LISTED: Final = 8
@@ -46,6 +48,17 @@ _NO_ITERATOR: Final = (
 
 _EMPTIED: Final = (
     'is open for writing, and opening it again after a halt, a preemption or a move empties it: open it with mode "a".'
+)
+
+
+_IN_PARTS: Final = (
+    "are held in parts, one per learner, and checkpoints of this job cannot keep them: after a halt or a move they "
+    "begin anew. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
+)
+_PENDING: Final = (
+    "This loop accumulates gradients of sharded parameters over several steps, and a checkpoint between these steps "
+    "cannot keep them: after a halt or a move those of the first steps are missing once. Take all of their samples "
+    "from run.batches at once, and split them within the step."
 )
 
 
@@ -133,20 +146,39 @@ def report_first_step(run: RunState) -> None:
 
 
 def _watch_gradients(run: RunState) -> None:
-    """Watch the gradients of models that are not prepared. Only in a lone learner: in a gang, each has its own."""
-    given = [one for _, one in run.objects]
-    tensors, optimizers = run.namespace.trained_with(given) if run.world_size == 1 else ({}, [])
-    if tensors:
-        module = importlib.import_module("jupyter_dlaas.learner.elastic.gradient_snapshot")
+    """Watch the gradients of models that are not prepared: in a lone learner, and those of sharded parameters."""
+    tensors, optimizers = run.namespace.trained_with([one for _, one in run.objects])
+    sharded = parameter_state.sharded(tensors)
+    if not sharded and (run.world_size > 1 or not tensors):
+        return  # in a gang, each learner has its own gradients
+    module = importlib.import_module("jupyter_dlaas.learner.elastic.gradient_snapshot")
+    if sharded:
+        run.sharded = module.ShardedGradients(sharded.values(), optimizers)
+        if run.rank == 0 and not run.checkpoint_hooks:
+            report(NOT_KEPT, f"The parameters of {_names(sharded)} {_IN_PARTS}")
+    if run.world_size == 1:
         run.namespace.gradients = module.UnpreparedGradients(tensors, optimizers, lambda: run.step)
+
+
+def report_pending(run: RunState) -> None:
+    """Report, once, that the loop accumulates gradients that checkpoints cannot keep. Called at each boundary."""
+    if run.sharded is not None and run.sharded.are_pending():
+        run.sharded = None
+        if run.rank == 0:
+            report(NOT_KEPT, _PENDING)
+
+
+def _names(paths: Iterable[str]) -> str:
+    """Return the variables in which objects of these paths are found."""
+    names = sorted({path.partition(".")[0].partition("[")[0] for path in paths})
+    return ", ".join(f"`{name}`" for name in names[:_LISTED])
 
 
 def _report_iterators(run: RunState) -> None:
     found = run.namespace.in_progress()
     for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED)):
-        names = sorted({path.partition(".")[0].partition("[")[0] for path, one in found.items() if is_meant(one)})
-        if names:
-            report(NOT_KEPT, f"{', '.join(f'`{name}`' for name in names[:_LISTED])} {why}")
+        if names := _names(path for path, one in found.items() if is_meant(one)):
+            report(NOT_KEPT, f"{names} {why}")
 
 
 def _is_iterator(value: object) -> bool:

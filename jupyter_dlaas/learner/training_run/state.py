@@ -98,6 +98,8 @@ class RunState:
     gate: Gate = field(default_factory=Gate)
     accumulated: Any = None
     """Gradients and statistics of the prepared models to which later steps add."""
+    sharded: Any = None
+    """Watch over the gradients of sharded parameters, until it has reported; None if there are none."""
     membership: Any = None
     """This learner's membership, in a gang whose membership may change."""
     exact: Any = None

@@ -17,6 +17,7 @@ from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.learner.data.sample_reader import Bad
 from jupyter_dlaas.learner.data.sharding import Share
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
+from jupyter_dlaas.learner.reporting.notes import REPEATED, report
 from jupyter_dlaas.learner.training_run import checkpoint_policy, checkpoint_state, independence_check
 from jupyter_dlaas.learner.training_run.state import RunState
 from jupyter_dlaas.runtime.system.process import uptime_s
@@ -78,6 +79,8 @@ def boundary(run: RunState, position: Position, add: checkpoint_policy.Add | Non
     Returns `position` itself, or the position at which this learner continues with the other learners' state.
     """
     run.is_looping = True
+    if run.sharded is not None:
+        checkpoint_state.report_pending(run)
     arrived_s = time.monotonic()
     found: Position | None
     membership = run.membership
@@ -134,6 +137,12 @@ def count(run: RunState, samples: int = 0, *, reports: bool = True) -> None:
 
 def uncount(run: RunState, samples: int) -> None:
     """Undo a step that failed, so that it can be repeated."""
+    if run.gang is not None and run.gang.killed_worker:
+        lost, run.gang.killed_worker = run.gang.killed_worker, ""
+        report(
+            REPEATED,
+            f"Learner {run.rank} lost a data worker while gradients were exchanged: {lost} The step is repeated.",
+        )
     run.step -= 1
     run.trained.undo()
     run.meter.step(run.epoch, run.step, -samples)

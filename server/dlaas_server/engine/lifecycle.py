@@ -46,6 +46,7 @@ from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.wait_messages import waits_of_long_queue, waits_while_unavailable, waits_with_estimates
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, WAITING, Pool, PoolError
+from dlaas_server.pools.change_reader import ChangeReader
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
 from jupyter_dlaas.wire.protocol import JobView, NotFound, PoolView, Progress, Unavailable
@@ -139,12 +140,12 @@ class Lifecycle:
             carried_out=self._carried_out,
         )
         self._measured: set[str] = set()  # jobs with the note on logging whose first metric has arrived
-        self._measuring: dict[str, asyncio.Task[None]] = {}
+        self._metrics = ChangeReader("metrics", self._read_metrics)
         self._inbox: list[_Item] = []
         self._due: dict[str, None] = {}  # jobs whose journal may have new facts, in order
         self._unread: dict[str, None] = {}  # jobs whose journal could not be read, to be read again
         self._wake = asyncio.Event()
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._reports = ChangeReader("progress", self._read_progress)
         self._estimator = StartEstimator(self._wake.set)
         self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
@@ -217,7 +218,7 @@ class Lifecycle:
 
     async def acted(self) -> None:
         """Wait until no task runs beside the loop."""
-        while tasks := [*self._delivery.tasks.values(), *self._reading.values(), *self._measuring.values()]:
+        while tasks := [*self._delivery.tasks.values(), *self._reports, *self._metrics]:
             await asyncio.wait(tasks)
         if self._estimator.task is not None:
             await asyncio.wait([self._estimator.task])
@@ -454,12 +455,10 @@ class Lifecycle:
         if stream == JOURNAL:
             self._due[job] = None
             self._wake.set()
-        elif stream == PROGRESS and job not in self._reading:
-            self._reading[job] = asyncio.create_task(self._read_progress(job), name=f"progress {job}")
-            self._reading[job].add_done_callback(lambda _: self._reading.pop(job))
-        elif stream == METRICS and self._has_logging_note(job) and job not in self._measuring:
-            self._measuring[job] = asyncio.create_task(self._read_metrics(job), name=f"metrics {job}")
-            self._measuring[job].add_done_callback(lambda _: self._measuring.pop(job))
+        elif stream == PROGRESS:
+            self._reports.changed(job)
+        elif stream == METRICS and self._has_logging_note(job):
+            self._metrics.changed(job)
         for listener in self.listeners:
             if stream == WAITING:
                 listener.job_changed(job)

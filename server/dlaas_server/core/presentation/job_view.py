@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dlaas_server.core.elasticity.size_requests import speeds, speedup
@@ -103,7 +104,7 @@ def job_view(
         spot=job.spec.spot,
         actions=actions(job),
         learners=_learners(job),
-        progress=None if job.started_s is None or job.state is State.CANCELLED else progress,
+        progress=_progress(job, progress),
         failure=job.failure if job.state is State.FAILED or transition == "restarting" else None,
         resizes=job.resizes,
         interruptions=job.interruptions,
@@ -120,6 +121,16 @@ def job_view(
         speedup=speedup(job),
         waiting_for=waiting_for,
     )
+
+
+def _progress(job: Job, progress: Progress | None) -> Progress | None:
+    """Return the progress to show. Learners write it a few times per second, so a halted job's own step is newer."""
+    if job.started_s is None or job.state is State.CANCELLED or progress is None:
+        return None
+    if job.state is not State.HALTED or job.checkpoint_step is None or job.step == progress.step:
+        return progress
+    fraction = min(job.step / progress.steps, 1.0) if progress.steps else progress.fraction
+    return replace(progress, step=job.step, fraction=fraction)
 
 
 def _notes(job: Job, *, has_metrics: bool) -> tuple[Note, ...]:
