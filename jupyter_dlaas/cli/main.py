@@ -408,6 +408,14 @@ def _serve(options: argparse.Namespace) -> int:
     os.execv(command[0], command)  # noqa: S606  # an argument list, no shell
 
 
+def _k8s(options: argparse.Namespace) -> int:
+    import subprocess  # only this verb starts a program
+
+    given = list(options.arguments or ["--help"])
+    given += ["--json"] if options.json and given[0] == "check" and "--json" not in given else []
+    return subprocess.call([sys.executable, "-m", "dlaas_server.pools.kubernetes", *given])
+
+
 def _engine(options: argparse.Namespace) -> int:
     directory = discovery.pool_directory(options.pool)
     if options.what == "stop":
@@ -450,6 +458,7 @@ RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "engine": _engine,
     "serve": _serve,
     "check": _check,
+    "k8s": _k8s,
 }
 
 

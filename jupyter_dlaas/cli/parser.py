@@ -101,6 +101,11 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         ),
         Verb("engine", "Show whether the pool's engine is running, or stop it; jobs keep running", "engine status"),
         Verb("serve", "Run the pool's engine in the foreground", "serve"),
+        Verb(
+            "k8s",
+            "Prepare a Kubernetes cluster: print manifests for its administrator, or check what jobs need",
+            "k8s check --namespace ml --image registry.example.com/torch:2",
+        ),
     ),
     "Work with notebooks": (
         Verb(
@@ -214,6 +219,13 @@ def build() -> argparse.ArgumentParser:
     )
     made["engine"].add_argument(
         "what", choices=("status", "stop"), help="print whether the engine is running (status), or stop it (stop)"
+    )
+    made["k8s"].add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="manifests|check",
+        help="print what an administrator applies (manifests), or check rights, quota, devices and image (check); "
+        "for their options: k8s manifests --help",
     )
     return top
 

@@ -1,0 +1,200 @@
+"""Nodes and devices of the pool, from nodes and pods of the cluster or from the namespace's quota. Pure.
+
+GPUs of a node are counted, not named: the device plugin chooses one when a pod starts. So the ids "0", "1" … of a
+node's devices stand for a number, and GPUs that others use are the last ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from dlaas_server.core.model.cluster import Device, Node
+from dlaas_server.pools.kubernetes.manifests.names import MANAGED_BY, Json, described
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection, TolerationEntry
+from dlaas_server.pools.kubernetes.pod_fields import condition
+
+__all__ = ["cluster_nodes", "has_gpus", "namespace_node", "quantity"]
+
+_FACTORS: Final[Mapping[str, Fraction]] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    **{unit: Fraction(10 ** (3 * n)) for n, unit in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{unit: Fraction(2 ** (10 * n)) for n, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
+_QUANTITY: Final = re.compile(r"([+-]?[\d.]+(?:[eE][+-]?\d+)?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_OF_KUBERNETES: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Taints that a node has because of its state, not because it is reserved for some pods."""
+
+
+def quantity(text: object) -> Fraction:
+    """Return the value of a quantity, such as "1500m", "4Gi" or "1e3". Raises ValueError."""
+    found = _QUANTITY.fullmatch(str(text))
+    if found is None:
+        raise ValueError(f"{text!r} is not a quantity")
+    return Fraction(found[1]) * _FACTORS[found[2] or ""]
+
+
+def has_gpus(nodes: Iterable[Json], settings: KubernetesSection) -> bool:
+    """Return whether a node of the cluster offers GPUs."""
+    return any(_allocatable(node, settings.gpu_resource) > 0 for node in nodes)
+
+
+def cluster_nodes(nodes: Sequence[Json], pods: Iterable[Json], settings: KubernetesSection) -> tuple[Node, ...]:
+    """Return the nodes on which learners may be placed, less what pods of others use.
+
+    With GPUs in the cluster, only nodes that have some; without any, CPU slots.
+    """
+    foreign: dict[str, list[Json]] = {}
+    for pod in pods:
+        node = pod.get("spec", {}).get("nodeName")
+        if node and not _is_learner(pod, settings) and pod.get("status", {}).get("phase") not in _ENDED:
+            foreign.setdefault(node, []).append(pod)
+    by_gpu = has_gpus(nodes, settings)
+    found = []
+    for node in sorted(nodes, key=lambda item: str(item["metadata"]["name"])):
+        if _has_labels(node, settings) and (not by_gpu or _allocatable(node, settings.gpu_resource) > 0):
+            found.append(_node(node, foreign.get(str(node["metadata"]["name"]), ()), settings, by_gpu=by_gpu))
+    return tuple(found)
+
+
+def namespace_node(quotas: Iterable[Json], pods: Iterable[Json], settings: KubernetesSection) -> Node:
+    """Return one node that stands for the namespace: its quota, or the configured number of GPUs or learners.
+
+    Of several quotas the one counts that leaves least. Use by pods of others in the namespace is subtracted.
+    """
+    others = [p for p in pods if not _is_learner(p, settings) and p.get("status", {}).get("phase") not in _ENDED]
+    resource = settings.gpu_resource
+    limits = {name: _quota(quotas, name) for name in (resource, "cpu", "memory", "pods")}
+    used = {name: sum((_requested(pod, name) for pod in others), Fraction(0)) for name in (resource, "cpu", "memory")}
+    gpus = settings.gpus if settings.gpus is not None else limits[resource]
+    cpus, memory = limits["cpu"], limits["memory"]
+    free_cpus = None if cpus is None else max(Fraction(0), cpus - used["cpu"])
+    if gpus:
+        count = max(0, int(gpus - (used[resource] if settings.gpus is None else 0)))
+        kind = "GPU"
+    else:
+        count, kind = _slots(settings, free_cpus), "CPU"
+    return Node(
+        name=settings.namespace,
+        devices=tuple(Device(id=f"{settings.namespace}/{n}", index=n, kind=kind) for n in range(count)),
+        cpus=float(free_cpus) if free_cpus is not None else count * max(settings.cpus, 1.0) * _UNBOUNDED,
+        memory_bytes=int(memory - used["memory"]) if memory is not None else 2**50,
+    )
+
+
+_UNBOUNDED: Final = 1024.0
+"""CPUs per device where no quota limits them: the cluster decides."""
+
+
+def _slots(settings: KubernetesSection, free_cpus: Fraction | None) -> int:
+    if settings.learners is not None:
+        return settings.learners
+    return 0 if free_cpus is None else int(free_cpus / Fraction(settings.cpus))
+
+
+def _node(node: Json, pods: Sequence[Json], settings: KubernetesSection, *, by_gpu: bool) -> Node:
+    name, labels = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
+    free_cpus = max(Fraction(0), _allocatable(node, "cpu") - sum(_requested(pod, "cpu") for pod in pods))
+    memory = max(Fraction(0), _allocatable(node, "memory") - sum(_requested(pod, "memory") for pod in pods))
+    if by_gpu:
+        kind = str(labels.get("nvidia.com/gpu.product") or labels.get("gpu.product") or "GPU")
+        gpu_memory = int(quantity(labels.get("nvidia.com/gpu.memory") or 0) * 2**20)
+        total = int(_allocatable(node, settings.gpu_resource))
+        holders = [pod for pod in pods for _ in range(int(_requested(pod, settings.gpu_resource)))]
+        devices = tuple(_gpu(name, n, total, kind, gpu_memory, holders) for n in range(total))
+    else:
+        count = int(free_cpus / Fraction(settings.cpus))
+        devices = tuple(Device(id=f"{name}/{n}", index=n, kind="CPU") for n in range(count))
+    return Node(
+        name=name,
+        devices=devices,
+        cpus=float(free_cpus),
+        memory_bytes=int(memory),
+        area=str(labels.get("topology.kubernetes.io/region", "")),
+        rack=str(labels.get("topology.kubernetes.io/zone", "")),
+        cordoned=_cordoned(node, settings),
+    )
+
+
+def _gpu(node: str, index: int, total: int, kind: str, memory_bytes: int, holders: Sequence[Json]) -> Device:
+    """Return a device; the last ones are out of service while pods of others hold as many."""
+    place = total - 1 - index
+    reason = f"used by {described(holders[place])}" if place < len(holders) else None
+    return Device(id=f"{node}/{index}", index=index, kind=kind, memory_bytes=memory_bytes, out_of_service=reason)
+
+
+def _cordoned(node: Json, settings: KubernetesSection) -> str | None:
+    """Return why no new learners may be placed on a node; None if they may."""
+    name = node["metadata"]["name"]
+    if node.get("spec", {}).get("unschedulable"):
+        return f"node {name} is cordoned in the cluster: kubectl uncordon {name}"
+    ready = condition(node, "Ready")
+    if ready.get("status") != "True":
+        return f"node {name} is not ready: {ready.get('message') or ready.get('reason') or 'it has not reported yet'}"
+    for taint in node.get("spec", {}).get("taints") or []:
+        if taint.get("effect") == "PreferNoSchedule" or any(_tolerates(t, taint) for t in settings.tolerations):
+            continue
+        key = str(taint.get("key", ""))
+        if key.startswith(_OF_KUBERNETES):
+            return f"node {name} has a problem: {key.split('/', 1)[1]}"
+        return f"node {name} has the taint {key}; tolerate it with [[kubernetes.tolerations]]"
+    return None
+
+
+def _tolerates(toleration: TolerationEntry, taint: Json) -> bool:
+    if toleration.effect is not None and toleration.effect != taint.get("effect"):
+        return False
+    if toleration.key != taint.get("key"):
+        return False
+    return toleration.value is None or toleration.value == (taint.get("value") or "")
+
+
+def _has_labels(node: Json, settings: KubernetesSection) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    return all(labels.get(key) == value for key, _, value in (s.partition("=") for s in settings.node_selector))
+
+
+def _allocatable(node: Json, resource: str) -> Fraction:
+    return quantity((node.get("status", {}).get("allocatable") or {}).get(resource, 0))
+
+
+def _is_learner(pod: Json, settings: KubernetesSection) -> bool:
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    is_managed = all(labels.get(key) == value for key, value in MANAGED_BY.items())
+    return (
+        is_managed and metadata.get("namespace") == settings.namespace and labels.get("jupyter-dlaas/role") == "learner"
+    )
+
+
+def _requested(pod: Json, resource: str) -> Fraction:
+    """Return what the scheduler counts for a pod: its containers, or its largest init container, plus overhead."""
+    spec = pod.get("spec", {})
+    main = sum((_request(container, resource) for container in spec.get("containers") or []), Fraction(0))
+    inits = [_request(container, resource) for container in spec.get("initContainers") or []]
+    return max([main, *inits]) + quantity((spec.get("overhead") or {}).get(resource, 0))
+
+
+def _request(container: Json, resource: str) -> Fraction:
+    resources = container.get("resources") or {}
+    for kind in ("requests", "limits"):
+        if resource in (resources.get(kind) or {}):
+            return quantity(resources[kind][resource])
+    return Fraction(0)
+
+
+def _quota(quotas: Iterable[Json], resource: str) -> Fraction | None:
+    """Return the smallest quota for a resource; None without one."""
+    found = []
+    for quota in quotas:
+        hard = quota.get("status", {}).get("hard") or quota.get("spec", {}).get("hard") or {}
+        for key in (f"requests.{resource}", f"limits.{resource}", resource):
+            if key in hard:
+                found.append(quantity(hard[key]))
+    return min(found, default=None)

@@ -1,0 +1,169 @@
+"""Pods of one job at the API server, kept as its document wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dlaas_server.pools.kubernetes.api import Api, ApiError
+from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, members_of, plan_gang
+from dlaas_server.pools.kubernetes.job_creation import (
+    ObjectRefused,
+    create_job,
+    create_learners,
+    delete_pods,
+    release_gates,
+    released_members,
+    write_released,
+)
+from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
+from dlaas_server.pools.kubernetes.manifests.names import GATE, Json, learner_name
+from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
+from dlaas_server.pools.kubernetes.pod_fields import gates
+from dlaas_server.pools.kubernetes.pod_waits import PodWait
+from jupyter_dlaas.wire.journal import Wanted
+
+__all__ = ["Gang", "GangOutcome"]
+
+NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangOutcome:
+    """Result of one step."""
+
+    lost: Mapping[int, str] = field(default_factory=dict)
+    """All members that are known to be lost, with reasons."""
+    refused: Mapping[int, PodWait] = field(default_factory=dict)
+    """Seats of this generation that were given up."""
+    due_s: float | None = None
+
+
+class Gang:
+    """Pods of one job. `step` blocks and may be repeated at any point; it follows each change of the picture."""
+
+    def __init__(self, api: Api, job: JobObjects, *, pins: bool, now: Callable[[], float]) -> None:
+        """Keep the pods of a job. `pins`: pods are pinned to the nodes that the document names."""
+        self._api, self._job, self._pins, self._now = api, job, pins, now
+        self._owner: Json | None = None
+        self._wanted: Wanted | None = None
+        self._released: frozenset[int] = frozenset()
+        self._released_s: float | None = None
+        self._refused: dict[int, PodWait] = {}
+        self._given_up: set[str] = set()
+        self._is_closed = False
+        self._has_read = False
+
+    def accept(self, wanted: Wanted) -> None:
+        """Take a document. Another generation or goal, or the same document again, tries refused seats again."""
+        if self._wanted is not None and wanted.revision < self._wanted.revision:
+            return
+        self._wanted = wanted
+        self._refused = {}
+
+    def close(self) -> None:
+        """Let the next step delete all pods: the guardian has closed the job."""
+        self._is_closed = True
+
+    def step(self, pods: Mapping[str, Json]) -> GangOutcome:
+        """Plan by the pods of the job as last seen, and carry the plan out.
+
+        Raises ApiUnreachable, and ApiError for a refusal that is not about a pod.
+        """
+        if self._wanted is None:
+            return GangOutcome()
+        try:
+            plan = self._plan(pods)
+            self._carry_out(plan, pods)
+        except ObjectRefused as error:
+            # The quota, or a policy, does not take one of the pods: the generation's gated pods go, too.
+            self._give_up(dict.fromkeys((m.member for m in self._wanted.members), error.wait), pods)
+            return GangOutcome(lost={}, refused=dict(self._refused))
+        return GangOutcome(lost=dict(plan.lost or {}), refused=dict(self._refused), due_s=plan.due_s)
+
+    # ---- shell -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, pods: Mapping[str, Json]) -> GangPlan:
+        assert self._wanted is not None
+        self._read_anchor()
+        found = members_of(pods)
+        # Also those that an engine released which ended before it could record them; not those that were given up.
+        self._released |= {m for m, pod in found.items() if GATE not in gates(pod) and not self._is_given_up(pod)}
+        if self._released_s is None and self._released:
+            self._released_s = self._now()
+        state = GangState(
+            pods=found,
+            released=self._released,
+            released_s=self._released_s,
+            refused=frozenset(self._refused),
+            is_closed=self._is_closed,
+        )
+        return plan_gang(self._wanted, state, self._now(), self._job.pods.settings.bind_timeout_s)
+
+    def _read_anchor(self) -> None:
+        """Read which pods an earlier engine released, before anything is decided."""
+        if self._has_read:
+            return
+        try:
+            found = self._api.get("configmaps", self._job.pods.settings.namespace, self._job.pods.name)
+            self._released = released_members(found)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+        self._has_read = True
+
+    def _carry_out(self, plan: GangPlan, pods: Mapping[str, Json]) -> None:
+        assert self._wanted is not None
+        settings, found = self._job.pods.settings, members_of(pods)
+        if plan.refused:
+            self._give_up(plan.refused, pods)
+        elif plan.delete:
+            delete_pods(self._api, settings.namespace, [found[member] for member in plan.delete])
+        if plan.create:
+            self._create(plan.create)
+        if plan.release:
+            self._record(self._released | set(plan.release))
+            names = [learner_name(self._job.pods.name, member) for member in plan.release]
+            release_gates(self._api, settings.namespace, names)
+            self._released_s = self._now()
+
+    def _create(self, members: tuple[int, ...]) -> None:
+        assert self._wanted is not None
+        nodes = {member.member: member.node for member in self._wanted.members}
+        learners = tuple(LearnerPod(member=m, node=nodes[m] if self._pins else None) for m in members)
+        pods = replace(self._job.pods, generation=self._wanted.generation)
+        job = replace(self._job, pods=pods, learners=learners)
+        if self._owner is not None:
+            create_learners(self._api, job, self._owner, learners)
+            return
+        self._owner = create_job(self._api, job)  # also completes a creation that an earlier engine began
+
+    def _record(self, released: frozenset[int]) -> None:
+        """Record releases before they happen, so that a pod that has run is never created a second time."""
+        write_released(self._api, self._job.pods.settings.namespace, self._job.pods.name, released)
+        self._released = released
+
+    def _give_up(self, refused: Mapping[int, PodWait], pods: Mapping[str, Json]) -> None:
+        """Delete the pods of refused seats. No process of theirs has run, so they may be created again."""
+        found = members_of(pods)
+        going = [found[member] for member in refused if member in found and _has_not_run(found[member])]
+        ran = {member for member in refused if member in found and not _has_not_run(found[member])}
+        kept = {member: wait for member, wait in refused.items() if member not in ran}
+        self._given_up |= {str(pod["metadata"]["uid"]) for pod in going}
+        delete_pods(self._api, self._job.pods.settings.namespace, going)
+        if self._released & kept.keys():
+            self._record(self._released - kept.keys())
+        self._refused = kept
+
+    def _is_given_up(self, pod: Json) -> bool:
+        """Return whether a pod belongs to a refused seat. Its agent may still start before the pod is gone."""
+        return pod["metadata"]["uid"] in self._given_up
+
+
+def _has_not_run(pod: Json) -> bool:
+    """Return whether no process of a pod can have run: it waits, or its node refused it."""
+    status = pod.get("status", {})
+    return not any(
+        (entry.get("state") or {}).keys() & {"running", "terminated"} for entry in status.get("containerStatuses") or []
+    ) and status.get("phase", "Pending") in ("Pending", "Failed")

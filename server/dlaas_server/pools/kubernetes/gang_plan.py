@@ -1,0 +1,141 @@
+"""Pods of a job: which to create, release and delete, and which members and seats are lost. Pure.
+
+A member's pod is created once, because members are never reused. The pods of a generation are released together when
+all of them exist, and given up together when one of them gets no node in time. A pod that is missing has ended only if
+the picture is known and the pod was released before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
+from dlaas_server.pools.kubernetes.pod_fields import gates
+from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod
+from jupyter_dlaas.wire.journal import Goal, Wanted
+
+__all__ = ["GangPlan", "GangState", "members_of", "plan_gang", "refused_wait"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangState:
+    """Job's pods as last seen, and what the pool has done so far."""
+
+    pods: Mapping[int, Json]
+    """Pods of learners by member."""
+    released: frozenset[int] = frozenset()
+    """Members whose pods were released; kept at the job's anchor, so that it outlives the engine."""
+    released_s: float | None = None
+    """Time of the last release; None: before this engine was started."""
+    refused: frozenset[int] = frozenset()
+    """Members of this generation whose seats were given up."""
+    is_closed: bool = False
+    """True once the guardian has closed the job: no learner is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangPlan:
+    """Steps towards the wanted pods. Each is repeatable."""
+
+    create: tuple[int, ...] = ()
+    release: tuple[int, ...] = ()
+    delete: tuple[int, ...] = ()
+    lost: Mapping[int, str] | None = None
+    """Members whose pods have ended without their agent's word, with the reason as a sentence."""
+    refused: Mapping[int, PodWait] | None = None
+    """Members whose seats are given up, each with the reason of the one that blocked the gang."""
+    due_s: float | None = None
+    """Time at which to plan again, even if nothing changes."""
+
+
+def plan_gang(wanted: Wanted, state: GangState, now_s: float, bind_timeout_s: float) -> GangPlan:
+    """Return the next steps for the pods of a job. The picture of its pods must be known."""
+    members = [member.member for member in wanted.members] if wanted.goal is Goal.RUN else []
+    if state.is_closed:
+        return GangPlan(delete=tuple(sorted(state.pods)))
+    lost = _lost(state)
+    surplus = [m for m, pod in state.pods.items() if m not in members and _may_go(pod, m, state)]
+    given_up = [m for m in state.pods if m in state.refused]
+    delete = tuple(m for m in sorted({*surplus, *given_up}) if not _is_leaving(state.pods[m]))
+    if any(member in state.refused for member in members):
+        return GangPlan(delete=delete, lost=lost)
+    refused = _refused(members, state, now_s, bind_timeout_s)
+    if refused:
+        return GangPlan(
+            delete=tuple(sorted({*delete, *(refused.keys() & state.pods.keys())})), lost=lost, refused=refused
+        )
+    create = tuple(m for m in members if m not in state.pods and m not in state.released)
+    gated = [m for m in members if m in state.pods and GATE in gates(state.pods[m])]
+    is_whole = not create and not any(_is_leaving(state.pods[m]) for m in gated)
+    unbound = [m for m in members if m in state.released and m in state.pods and not _is_bound(state.pods[m])]
+    due_s = state.released_s + bind_timeout_s if unbound and state.released_s is not None else None
+    return GangPlan(create=create, release=tuple(gated) if is_whole else (), delete=delete, lost=lost, due_s=due_s)
+
+
+def refused_wait(pod: Json, events: Sequence[Json] = ()) -> PodWait:
+    """Return why a pod got no node, for the record of its refused seat."""
+    end = end_of_pod(pod)
+    if end is not None and end.is_seat_refused:
+        return PodWait(code=end.code, object=end.object, what=end.what, advice=end.advice)
+    wait = wait_of_pod(pod, events)
+    assert wait is not None, "a pod without a node waits"
+    return wait
+
+
+def _lost(state: GangState) -> dict[int, str]:
+    """Return the members that can send no more word: their pods ended badly, or are gone after their release."""
+    found = {}
+    for member in sorted(state.released - state.refused):
+        pod = state.pods.get(member)
+        if pod is None:
+            found[member] = "Its pod was deleted."
+            continue
+        end = end_of_pod(pod)
+        if end is not None and end.cause is not None and not end.is_seat_refused:
+            found[member] = end.what
+    return found
+
+
+def _refused(members: Sequence[int], state: GangState, now_s: float, bind_timeout_s: float) -> dict[int, PodWait]:
+    """Return the seats to give up: all members that this generation added, once one of them is refused."""
+    new = [m for m in members if m in state.released and m in state.pods]
+    blocked = [m for m in new if (end := end_of_pod(state.pods[m])) is not None and end.is_seat_refused]
+    is_late = state.released_s is not None and now_s >= state.released_s + bind_timeout_s
+    unbound = [m for m in new if not _is_bound(state.pods[m])]
+    if not blocked and is_late:
+        blocked = [m for m in unbound if not refused_wait(state.pods[m]).is_moving]
+    if not blocked:
+        return {}
+    reason = refused_wait(state.pods[blocked[0]])
+    starting = [m for m in new if _has_not_run(state.pods[m])]
+    return dict.fromkeys(sorted({*blocked, *starting}), reason)
+
+
+def _may_go(pod: Json, member: int, state: GangState) -> bool:
+    """Return whether a pod that is not wanted may be deleted: its learner has left, or never ran."""
+    return member not in state.released or end_of_pod(pod) is not None or not _is_bound(pod)
+
+
+def _is_leaving(pod: Json) -> bool:
+    """Return whether a pod is being deleted. Its name is free again when it is gone."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_bound(pod: Json) -> bool:
+    return bool(pod.get("spec", {}).get("nodeName"))
+
+
+def _has_not_run(pod: Json) -> bool:
+    return bool(pod.get("status", {}).get("phase", "Pending") == "Pending")
+
+
+def members_of(pods: Mapping[str, Json]) -> dict[int, Json]:
+    """Return learner pods by member, from pods by name."""
+    found = {}
+    for pod in pods.values():
+        label = (pod["metadata"].get("labels") or {}).get(LABEL_MEMBER, "")
+        if label.isdigit():
+            found[int(label)] = pod
+    return found

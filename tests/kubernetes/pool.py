@@ -1,0 +1,64 @@
+"""What the tests of the Kubernetes pool share: settings, a job, and the picture of its pods."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+from dlaas_server.pools.kubernetes.api import Api
+from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
+from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
+from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, LearnerPod, Resources
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
+from dlaas_server.pools.kubernetes.watch import Change, Watch
+from tests.kubernetes.api import Json
+from tests.kubernetes.conftest import Namespace
+
+
+def section_of(namespace: Namespace) -> KubernetesSection:
+    return KubernetesSection(
+        namespace=namespace.name,
+        kubeconfig=str(namespace.cluster.kubeconfig),
+        image=namespace.cluster.image,
+        memory="256Mi",
+        ephemeral_storage="1Gi",
+        cpus=0.1,
+    )
+
+
+def job_of(section: KubernetesSection, *learners: LearnerPod, name: str = "digits-1", gpus: int = 0) -> JobObjects:
+    pods = JobPods(
+        job=name,
+        settings=section,
+        package=package_archive().name,
+        resources=Resources(gpus=gpus),
+        grace_s=1.0,
+        guardian_address="127.0.0.1:1",  # no guardian listens: agents keep trying
+    )
+    return JobObjects(pods=pods, learners=learners, spec_sha256="5e", wanted="{}", token=b"0" * 32)
+
+
+class Followed:
+    """Pods (or events) of a namespace as the pool sees them, with a wait for a condition on the whole picture."""
+
+    def __init__(self, api: Api, namespace: str, resource: str = "pods") -> None:
+        self._changed = threading.Condition()
+        self.watch = Watch(api, resource, namespace, self._notify)
+        self.watch.start()
+
+    def _notify(self, change: Change) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def pods(self) -> dict[str, Json]:
+        return {name: pod for (_, name), pod in self.watch.objects().items()}
+
+    def wait(self, is_met: Callable[[dict[str, Json]], bool], timeout_s: float = 90.0) -> dict[str, Json]:
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while not is_met(pods := self.pods()):
+                if time.monotonic() > deadline_s or not self._changed.wait(timeout_s):
+                    raise TimeoutError(json.dumps({n: p.get("status") for n, p in pods.items()}, indent=1))
+            return pods

@@ -1,0 +1,351 @@
+"""Objects of the Kubernetes pool on a real API server: gangs, rights, ledger, capacity, waiting reasons, preflight."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, connect
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node
+from dlaas_server.pools.kubernetes.job_creation import (
+    ObjectRefused,
+    anchors,
+    create_job,
+    delete_job,
+    delete_pods,
+    ensure_package,
+    log_tail,
+    release_gates,
+    write_wanted,
+)
+from dlaas_server.pools.kubernetes.ledger import Fenced, Ledger, Reservation, SeatTaken
+from dlaas_server.pools.kubernetes.ledger_store import LeaseHeld, LedgerStore
+from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, Access, access_of, accesses
+from dlaas_server.pools.kubernetes.manifests.names import selector
+from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
+from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
+from dlaas_server.pools.kubernetes.manifests.pool_manifests import ENGINE, deployment_manifests
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
+from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod
+from dlaas_server.pools.kubernetes.preflight import preflight
+from dlaas_server.pools.kubernetes.watch import Watch
+from tests.kubernetes.api import Json
+from tests.kubernetes.clusters import OwnCluster
+from tests.kubernetes.conftest import NODES, Namespace
+from tests.kubernetes.pool import Followed, job_of, section_of
+
+pytestmark = pytest.mark.cluster
+OWNED = ("secrets", "services", "networkpolicies", "configmaps", "pods")
+
+
+@pytest.fixture
+def section(namespace: Namespace) -> KubernetesSection:
+    return section_of(namespace)
+
+
+@pytest.fixture
+def api(section: KubernetesSection) -> Iterator[Api]:
+    opened = connect(section)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def followed(api: Api, namespace: Namespace) -> Iterator[Followed]:
+    opened = Followed(api, namespace.name)
+    yield opened
+    opened.watch.close()
+
+
+def learners_of(pods: dict[str, Json]) -> list[Json]:
+    return [pod for name, pod in sorted(pods.items()) if "-m" in name]
+
+
+def test_a_gang_starts_together_and_goes_with_its_anchor(
+    api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
+) -> None:
+    members = [LearnerPod(member=0, node=NODES[0]), LearnerPod(member=1, node=NODES[1]), LearnerPod(member=2)]
+    ensure_package(api, namespace.name, package_archive())
+    requests = api.requests
+    create_job(api, job_of(section, *members))
+    followed.wait(lambda pods: len(learners_of(pods)) == 3)
+    assert not any("nodeName" in pod["spec"] for pod in learners_of(followed.pods()))
+    release_gates(api, namespace.name, [f"digits-1-m{n}" for n in range(3)])
+    assert api.requests - requests <= 3 * 3 + 10
+    pods = followed.wait(lambda pods: all(p["status"].get("phase") == "Running" for p in learners_of(pods)))
+
+    assert [pod["spec"]["nodeName"] for pod in learners_of(pods)][:2] == list(NODES)
+    delete_job(api, namespace.name, "digits-1")
+    followed.wait(lambda pods: not pods)
+    namespace.wait_gone("secrets", "digits-1")
+    for resource in OWNED:
+        left = api.list(resource, namespace.name, labels=selector("digits-1"))["items"]
+        assert left == []
+
+
+def test_a_repeated_creation_changes_nothing(api: Api, namespace: Namespace, section: KubernetesSection) -> None:
+    job = job_of(section, LearnerPod(member=0))
+    owner = create_job(api, job)
+    before = api.list("pods", namespace.name)["items"]
+    assert create_job(api, job)["metadata"]["uid"] == owner["metadata"]["uid"]
+    after = api.list("pods", namespace.name)["items"]
+
+    assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in before]
+    with pytest.raises(ApiError, match="belongs to another job"):
+        create_job(api, replace(job, spec_sha256="other"))
+
+
+def test_a_quota_is_named_by_the_refused_creation(api: Api, namespace: Namespace, section: KubernetesSection) -> None:
+    namespace.create(
+        "resourcequotas", {"metadata": {"name": "gpus"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}}
+    )
+    namespace.wait("resourcequotas", "gpus", lambda quota: "hard" in quota.get("status", {}))
+    with pytest.raises(ObjectRefused) as refused:
+        create_job(api, job_of(section, LearnerPod(member=0), gpus=2))
+
+    assert refused.value.wait.code == "quota"
+    assert "exceeded quota: gpus" in refused.value.wait.what
+    quotas = api.list("resourcequotas", namespace.name)["items"]
+    assert len(namespace_node(quotas, api.list("pods", namespace.name)["items"], section).devices) == 1
+
+
+def test_waiting_reasons_are_seen_within_two_seconds(
+    api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
+) -> None:
+    """The time runs from the moment at which an independent watch of the test has the same state."""
+    ensure_package(api, namespace.name, package_archive())
+    bad = replace(section, image="registry.invalid/team/model:1")
+    create_job(api, job_of(bad, LearnerPod(member=0), name="image-1"))
+    create_job(api, job_of(section, LearnerPod(member=0), name="large-1", gpus=1000))
+    lost = job_of(section, LearnerPod(member=0), name="volume-1")
+    create_job(api, replace(lost, pods=replace(lost.pods, package="absent")))
+    release_gates(api, namespace.name, ["image-1-m0", "large-1-m0", "volume-1-m0"])
+    events = Followed(api, namespace.name, "events")
+
+    def volume_wait() -> str:
+        about = [e for e in events.pods().values() if e["involvedObject"]["name"] == "volume-1-m0"]
+        wait = wait_of_pod(followed.pods().get("volume-1-m0", {"metadata": {}}), about)
+        return "" if wait is None else f"{wait.code} {wait.what}"
+
+    def code(name: str) -> str | None:
+        wait = wait_of_pod(followed.pods().get(name, {"metadata": {}}))
+        return None if wait is None else wait.code
+
+    namespace.wait_reason("image-1-m0", "ErrImagePull")
+    followed.wait(lambda _: code("image-1-m0") == "image_pull", timeout_s=2.0)
+    namespace.wait("pods", "large-1-m0", lambda pod: "Insufficient" in json.dumps(pod["status"]))
+    followed.wait(lambda _: code("large-1-m0") == "no_capacity", timeout_s=2.0)
+    wait = wait_of_pod(followed.pods()["large-1-m0"])
+    assert wait is not None
+    assert f"pod {namespace.name}/large-1-m0" in wait.what
+    namespace.wait_event("volume-1-m0", "FailedMount")
+    events.wait(lambda _: 'configmap "absent" not found' in volume_wait(), timeout_s=2.0)
+    assert volume_wait().startswith("volume pod ")
+    events.watch.close()
+
+
+def test_ends_by_the_node_are_named(
+    own_cluster: OwnCluster, api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
+) -> None:
+    ensure_package(api, namespace.name, package_archive())
+    create_job(api, job_of(section, *(LearnerPod(member=n, node=NODES[0]) for n in range(3))))
+    release_gates(api, namespace.name, [f"digits-1-m{n}" for n in range(3)])
+    followed.wait(lambda pods: [p["status"].get("phase") for p in learners_of(pods)] == ["Running"] * 3)
+    node = own_cluster.nodes[NODES[0]]
+    own_cluster.loop.run(node.oom_kill(namespace.name, "digits-1-m0", "learner"))
+    own_cluster.loop.run(node.evict(namespace.name, "digits-1-m1"))
+    delete_pods(api, namespace.name, [followed.pods()["digits-1-m2"]])
+    pods = followed.wait(
+        lambda pods: set(pods) & {"digits-1-m2"} == set() and sum(map(is_over, learners_of(pods))) == 2
+    )
+    ends = {name: end_of_pod(pod) for name, pod in pods.items() if "-m" in name}
+
+    assert {name: end.code for name, end in ends.items() if end is not None} == {
+        "digits-1-m0": "host_memory",
+        "digits-1-m1": "evicted",
+    }
+
+
+def is_over(pod: Json) -> bool:
+    return end_of_pod(pod) is not None
+
+
+def test_a_second_engine_waits_and_a_former_one_is_fenced(api: Api, namespace: Namespace) -> None:
+    first, second = (LedgerStore(api, namespace.name, holder) for holder in ("first", "second"))
+    first.take_office()
+    first.commit(lambda ledger: ledger.reserve("a-1", Reservation(generation=1, seats={"0": ("node-1", ("0",))})))
+    with pytest.raises(LeaseHeld, match="first"):
+        second.take_office()
+    late = LedgerStore(api, namespace.name, "late", now=lambda: datetime.now(UTC) + timedelta(seconds=60))
+
+    assert late.take_office().jobs.keys() == {"a-1"}
+    with pytest.raises(Fenced, match="late"):
+        first.commit(lambda ledger: ledger.release("a-1"))
+    with pytest.raises(LeaseHeld):
+        first.renew()
+    taken = Reservation(generation=1, seats={"0": ("node-1", ("0",))})
+    with pytest.raises(SeatTaken):
+        late.commit(lambda ledger: ledger.reserve("b-1", taken))
+
+
+def test_only_one_of_two_simultaneous_swaps_succeeds(api: Api, namespace: Namespace) -> None:
+    store = LedgerStore(api, namespace.name, "first")
+    store.take_office()
+    other = LedgerStore(api, namespace.name, "first")
+    other.take_office()  # the same engine after a restart: its term is higher
+
+    with pytest.raises(Fenced):
+        store.commit(lambda ledger: ledger)
+    assert isinstance(other.commit(lambda ledger: ledger), Ledger)
+
+
+def test_capacity_of_the_cluster_counts_pods_of_others(
+    api: Api, namespace: Namespace, section: KubernetesSection
+) -> None:
+    before = gpus_of(api, section)
+    resources = {"limits": {"nvidia.com/gpu": "1"}}
+    namespace.run_pod(
+        "foreign", "while true; do sleep 0.2; done", container={"resources": resources}, nodeName=NODES[0]
+    )
+    namespace.wait_phase("foreign", "Running")
+
+    after = gpus_of(api, section)
+    assert after[NODES[0]] == before[NODES[0]] - 1
+    assert after[NODES[1]] == before[NODES[1]]
+
+
+def gpus_of(api: Api, section: KubernetesSection) -> dict[str, int]:
+    nodes = cluster_nodes(api.list("nodes", None)["items"], api.list("pods", None)["items"], section)
+    return {node.name: sum(device.out_of_service is None for device in node.devices) for node in nodes}
+
+
+# ---- rights ----------------------------------------------------------------------------------------------------------
+
+
+def service_account(namespace: Namespace, section: KubernetesSection, folder: Path) -> KubernetesSection:
+    """Apply the manifests as an administrator; return settings with the credentials of the engine's account."""
+    for manifest in deployment_manifests(namespace.name):
+        kind = manifest["kind"]
+        if kind == "Namespace":
+            continue  # the test has made it
+        group = "/apis/rbac.authorization.k8s.io/v1" if kind.startswith("Role") else "/api/v1"
+        path = f"{group}/namespaces/{namespace.name}/{kind.lower()}s"
+        namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, manifest))
+    path = f"/api/v1/namespaces/{namespace.name}/serviceaccounts/{ENGINE}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    token = namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, request))["status"]["token"]
+    arguments = ("config", "view", "--raw", "--minify", "--flatten", "-o", "json")
+    config = json.loads(namespace.kubectl(*arguments))
+    config["users"][0]["user"] = {"token": token}
+    file = folder / "engine.kubeconfig"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return replace(section, kubeconfig=str(file))
+
+
+def test_the_role_has_exactly_the_verbs_that_are_used(
+    namespace: Namespace, section: KubernetesSection, tmp_path: Path
+) -> None:
+    section = service_account(namespace, replace(section, storage="1Gi"), tmp_path)
+    api = connect(section)
+    used: set[Access] = set()
+    api.recorder = lambda method, target: used.add(access_of(method, target)) if "/namespaces/" in target else None
+    try:
+        use_everything(api, namespace.name, section)
+    finally:
+        api.close()
+
+    assert used == set(accesses(ROLE_RULES))
+
+
+def use_everything(api: Api, namespace: str, section: KubernetesSection) -> None:
+    store = LedgerStore(api, namespace, "engine")
+    store.take_office()
+    store.renew()
+    store.commit(lambda ledger: ledger.release("digits-1"))
+    ensure_package(api, namespace, package_archive())
+    api.list("resourcequotas", namespace)
+    seen = {resource: threading.Event() for resource in ("pods", "events")}
+    watches = [
+        Watch(api, resource, namespace, lambda change, event=event: event.set())  # type: ignore[misc]
+        for resource, event in seen.items()
+    ]
+    for watch in watches:
+        watch.start()
+    create_job(api, job_of(section, LearnerPod(member=0)))
+    write_wanted(api, namespace, "digits-1", '{"revision": 2}', generation=2)
+    assert anchors(api, namespace)["digits-1"]["data"]["wanted.json"] == '{"revision": 2}'
+    release_gates(api, namespace, ["digits-1-m0"])
+    followed = Followed(api, namespace)
+    pods = followed.wait(lambda pods: any(p["status"].get("phase") == "Running" for p in learners_of(pods)))
+    log_tail(api, namespace, "digits-1-m0")
+    for event in seen.values():
+        assert event.wait(60)
+    delete_pods(api, namespace, pods.values())
+    delete_job(api, namespace, "digits-1")
+    for watch in [*watches, followed.watch]:
+        watch.close()
+
+
+def test_nothing_is_permitted_in_the_whole_cluster(
+    namespace: Namespace, section: KubernetesSection, tmp_path: Path
+) -> None:
+    api = connect(service_account(namespace, section, tmp_path))
+    for access in accesses(CLUSTER_RULES):
+        with pytest.raises(ApiError) as refused:
+            api.list(access.resource, None)
+        assert refused.value.status == 403
+    api.close()
+
+
+def test_the_preflight_passes_and_names_missing_rights(
+    namespace: Namespace, section: KubernetesSection, tmp_path: Path
+) -> None:
+    account = service_account(namespace, replace(section, learners=2), tmp_path)
+    api = connect(account)
+    findings = list(preflight(api, account))
+    elsewhere = list(preflight(api, replace(account, namespace="default")))
+    api.close()
+
+    assert [finding.name for finding in findings] == ["reachable", "rights", "view", "devices", "image"]
+    assert [finding for finding in findings if finding.is_ok is False] == []
+    assert "Python 3.1" in findings[-1].text
+    assert [finding.is_ok for finding in elsewhere] == [True, False]
+    assert "create configmaps" in elsewhere[-1].text
+    assert "jupyter dlaas k8s manifests --namespace default" in elsewhere[-1].advice
+
+
+def test_the_preflight_names_an_image_that_cannot_be_pulled(
+    api: Api, section: KubernetesSection, namespace: Namespace
+) -> None:
+    image = "registry.invalid/team/model:1"
+    finding = list(preflight(api, replace(section, image=image)))[-1]
+
+    assert (finding.name, finding.is_ok) == ("image", False)
+    assert image in finding.text
+    assert finding.advice
+    namespaced = api.list("pods", namespace.name)["items"]
+    assert all("deletionTimestamp" in pod["metadata"] for pod in namespaced)
+
+
+def test_an_unreachable_server_is_named(section: KubernetesSection, tmp_path: Path) -> None:
+    with pytest.raises(ApiUnreachable, match=r"no usable credentials in .*absent"):
+        connect(replace(section, kubeconfig=str(tmp_path / "absent")))
+    config = json.loads(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }))  # fmt: skip
+    (tmp_path / "config").write_text(json.dumps(config), encoding="utf-8")
+    api = connect(replace(section, kubeconfig=str(tmp_path / "config")))
+    findings = list(preflight(api, section))
+    api.close()
+
+    assert [finding.is_ok for finding in findings] == [False]
+    assert "https://127.0.0.1:1" in findings[0].text

@@ -1,0 +1,118 @@
+"""Capacity of a cluster and of a namespace, and the rights that requests need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node, quantity
+from dlaas_server.pools.kubernetes.manifests.access import Access, access_of
+from dlaas_server.pools.kubernetes.manifests.names import Json
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection, TolerationEntry
+from tests.pools.kubernetes.golden_manifests import job, job_manifests
+
+SETTINGS = KubernetesSection(namespace="ml")
+
+
+def node(name: str, *, gpus: int = 0, ready: str = "True", labels: Any = None, **spec: Any) -> Json:
+    allocatable = {"cpu": "7500m", "memory": "16Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready, "message": "gone"}]}
+    return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec, "status": status}
+
+
+def foreign(name: str, on: str, gpus: int, *, cpu: str = "500m", phase: str = "Running") -> Json:
+    resources = {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"nvidia.com/gpu": str(gpus)}}
+    metadata = {"name": name, "namespace": "other"}
+    return {
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": on, "containers": [{"resources": resources}]},
+        "status": {"phase": phase},
+    }
+
+
+@pytest.mark.parametrize(("text", "value"), [("1500m", 1.5), ("4Gi", 4 * 2**30), ("1e3", 1000), ("2k", 2000), (3, 3)])
+def test_quantities_are_read(text: object, value: float) -> None:
+    assert quantity(text) == value
+
+
+def test_gpus_of_others_are_out_of_service() -> None:
+    pods = [foreign("train", "a", 1), foreign("done", "a", 3, phase="Succeeded")]
+    labels = {"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.memory": "81920", "topology.kubernetes.io/zone": "z1"}
+    (found,) = cluster_nodes([node("a", gpus=4, labels=labels), node("cpu-only")], pods, SETTINGS)
+
+    assert [device.out_of_service for device in found.devices] == [None, None, None, "used by pod other/train"]
+    assert {(device.kind, device.memory_bytes) for device in found.devices} == {("A100", 80 * 2**30)}
+    assert (found.cpus, found.memory_bytes, found.rack) == (7.0, 15 * 2**30, "z1")
+
+
+def test_our_own_learners_use_no_capacity_of_others() -> None:
+    learner = job_manifests(job())[-1]
+    learner["spec"]["nodeName"] = "a"
+    (found,) = cluster_nodes([node("a", gpus=2)], [learner], SETTINGS)
+
+    assert [device.out_of_service for device in found.devices] == [None, None]
+    assert found.cpus == 7.5
+
+
+def test_a_cluster_without_gpus_offers_cpu_slots() -> None:
+    (found,) = cluster_nodes([node("a")], [foreign("web", "a", 0, cpu="2")], SETTINGS)
+
+    assert [device.kind for device in found.devices] == ["CPU"] * 5
+
+
+@pytest.mark.parametrize(("item", "words"), [
+    (node("a", unschedulable=True), "kubectl uncordon a"),
+    (node("a", ready="Unknown"), "is not ready: gone"),
+    (node("a", taints=[{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]), "problem: disk-pressure"),
+    (node("a", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]), "has the taint team"),
+])  # fmt: skip
+def test_unusable_nodes_are_cordoned_with_a_reason(item: Json, words: str) -> None:
+    (found,) = cluster_nodes([item], [], SETTINGS)
+
+    assert words in (found.cordoned or "")
+
+
+def test_tolerated_taints_do_not_cordon() -> None:
+    settings = KubernetesSection(tolerations=(TolerationEntry(key="team"), TolerationEntry(key="gpu", value="yes")))
+    taints = [
+        {"key": "team", "value": "x", "effect": "NoSchedule"}, {"key": "gpu", "value": "yes", "effect": "NoExecute"},
+        {"key": "slow", "effect": "PreferNoSchedule"},
+    ]  # fmt: skip
+    (found,) = cluster_nodes([node("a", taints=taints)], [], settings)
+
+    assert found.cordoned is None
+
+
+def test_a_namespace_offers_what_its_smallest_quota_leaves() -> None:
+    quotas = [
+        {"metadata": {"name": "a"}, "spec": {"hard": {"requests.nvidia.com/gpu": "8"}}},
+        {"metadata": {"name": "b"}, "status": {"hard": {"requests.nvidia.com/gpu": "4", "requests.cpu": "10"}}},
+    ]
+    found = namespace_node(quotas, [foreign("train", "a", 1)], SETTINGS)
+
+    assert (len(found.devices), found.devices[0].kind, found.cpus) == (3, "GPU", 9.5)
+
+
+def test_a_configured_number_replaces_the_quota() -> None:
+    assert len(namespace_node([], [], KubernetesSection(gpus=6)).devices) == 6
+    assert len(namespace_node([], [], KubernetesSection(learners=3)).devices) == 3
+    assert len(namespace_node([], [], KubernetesSection()).devices) == 0
+
+
+@pytest.mark.parametrize(("method", "target", "access"), [
+    ("GET", "/api/v1/namespaces/ml/pods?labelSelector=a", ("list", "", "pods")),
+    ("GET", "/api/v1/namespaces/ml/pods?watch=true&resourceVersion=1", ("watch", "", "pods")),
+    ("GET", "/api/v1/nodes", ("list", "", "nodes")),
+    ("GET", "/api/v1/namespaces/ml/pods/a/log?tailLines=2", ("get", "", "pods/log")),
+    ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ml/leases/a", ("update", "coordination.k8s.io", "leases")),
+    ("POST", "/apis/networking.k8s.io/v1/namespaces/ml/networkpolicies",
+     ("create", "networking.k8s.io", "networkpolicies")),
+    ("PATCH", "/api/v1/namespaces/ml/pods/a", ("patch", "", "pods")),
+    ("DELETE", "/api/v1/namespaces/ml/configmaps/a", ("delete", "", "configmaps")),
+])  # fmt: skip
+def test_the_right_that_a_request_needs(method: str, target: str, access: tuple[str, str, str]) -> None:
+    verb, group, resource = access
+
+    assert access_of(method, target) == Access(verb=verb, group=group, resource=resource)

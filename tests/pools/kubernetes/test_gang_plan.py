@@ -1,0 +1,137 @@
+"""Pods of a gang: created once, released together, given up together, and lost only where that is proven."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, members_of, plan_gang
+from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
+from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
+
+BIND_S = 30.0
+RELEASED = frozenset({0, 1})
+
+
+def wanted(*members: int, goal: Goal = Goal.RUN) -> Wanted:
+    seats = tuple(MemberWanted(member=member, node="a") for member in members)
+    return Wanted(revision=1, goal=goal, generation=1, members=seats)
+
+
+def pod(member: int, *, node: str = "", gated: bool = False, phase: str = "Pending", **status: Any) -> Json:
+    spec: Json = {"containers": [{"image": "i"}], "schedulingGates": [{"name": GATE}] if gated else []}
+    spec |= {"nodeName": node} if node else {}
+    metadata = {"name": f"a-1-m{member}", "namespace": "ml", "labels": {LABEL_MEMBER: str(member)}}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase, **status}}
+
+
+def running(member: int) -> Json:
+    return pod(member, node="a", phase="Running")
+
+
+def unschedulable(member: int) -> Json:
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return pod(member, conditions=[condition])
+
+
+def plan(doc: Wanted, *pods: Json, now_s: float = 0.0, **state: Any) -> GangPlan:
+    found = members_of({item["metadata"]["name"]: item for item in pods})
+    return plan_gang(doc, GangState(pods=found, **state), now_s, BIND_S)
+
+
+def test_pods_are_released_only_when_all_exist() -> None:
+    first = plan(wanted(0, 1))
+    half = plan(wanted(0, 1), pod(0, gated=True))
+    whole = plan(wanted(0, 1), pod(0, gated=True), pod(1, gated=True))
+
+    assert (first.create, first.release) == ((0, 1), ())
+    assert (half.create, half.release) == ((1,), ())
+    assert (whole.create, whole.release) == ((), (0, 1))
+
+
+def test_a_release_that_was_interrupted_is_completed() -> None:
+    found = plan(wanted(0, 1), running(0), pod(1, gated=True), released=RELEASED, released_s=0.0)
+
+    assert (found.create, found.release) == ((), (1,))
+
+
+def test_a_running_gang_grows_by_new_pods_only() -> None:
+    found = plan(wanted(0, 1, 2), running(0), running(1), released=RELEASED)
+    joined = plan(wanted(0, 1, 2), running(0), running(1), pod(2, gated=True), released=RELEASED)
+
+    assert (found.create, found.release, found.delete) == ((2,), (), ())
+    assert (joined.create, joined.release, joined.delete) == ((), (2,), ())
+
+
+def test_a_gang_without_nodes_is_given_up_whole() -> None:
+    pods = (pod(0, node="a"), unschedulable(1))
+    early = plan(wanted(0, 1), *pods, released=RELEASED, released_s=0.0, now_s=BIND_S - 1)
+    late = plan(wanted(0, 1), *pods, released=RELEASED, released_s=0.0, now_s=BIND_S)
+
+    assert (early.refused, early.due_s) == (None, BIND_S)
+    assert late.refused is not None
+    assert late.refused.keys() == {0, 1}
+    assert {wait.code for wait in late.refused.values()} == {"no_capacity"}
+    assert (late.delete, late.create) == ((0, 1), ())
+
+
+def test_a_refused_joiner_leaves_running_learners_alone() -> None:
+    found = plan(wanted(0, 1), running(0), unschedulable(1), released=RELEASED, released_s=0.0, now_s=BIND_S)
+
+    assert found.refused is not None
+    assert found.refused.keys() == {1}
+    assert found.delete == (1,)
+    after = plan(wanted(0, 1), running(0), released=RELEASED, refused=frozenset({1}), now_s=BIND_S)
+    assert (after.create, after.lost, after.delete) == ((), {}, ())
+
+
+def test_a_seat_refused_by_a_node_is_given_up() -> None:
+    refused = pod(1, node="a", phase="Failed", reason="OutOfnvidia.com/gpu", message="taken")
+    found = plan(wanted(0, 1), running(0), refused, released=RELEASED, released_s=0.0)
+
+    assert found.refused is not None
+    assert {member: wait.code for member, wait in found.refused.items()} == {1: "seat_refused"}
+    assert found.lost == {}
+
+
+@pytest.mark.parametrize(("item", "words"), [
+    (pod(1, node="a", phase="Failed", reason="Evicted", message="low on memory."), "low on memory"),
+    (None, "was deleted"),
+])  # fmt: skip
+def test_a_lost_pod_is_not_created_again(item: Json | None, words: str) -> None:
+    found = plan(wanted(0, 1), running(0), *([item] if item else []), released=RELEASED)
+
+    assert found.lost is not None
+    assert list(found.lost) == [1]
+    assert words in found.lost[1]
+    assert found.create == ()
+
+
+def test_a_silent_node_loses_no_member() -> None:
+    silent = {"type": "Ready", "status": "Unknown"}
+    found = plan(wanted(0), pod(0, node="a", phase="Running", conditions=[silent]), released=frozenset({0}))
+
+    assert (found.lost, found.delete, found.create) == ({}, (), ())
+
+
+def test_a_completed_pod_stays_while_its_member_is_wanted() -> None:
+    done = pod(1, node="a", phase="Succeeded", containerStatuses=[{"state": {"terminated": {"exitCode": 0}}}])
+    assert plan(wanted(0, 1), running(0), done, released=RELEASED) == GangPlan(lost={})
+
+    assert plan(wanted(0), running(0), done, released=RELEASED).delete == (1,)
+    assert plan(wanted(0), running(0), running(1), released=RELEASED).delete == ()  # the guardian lets it leave first
+
+
+@pytest.mark.parametrize("goal", [Goal.HALT, Goal.STOP])
+def test_pods_that_never_ran_go_when_the_job_ends(goal: Goal) -> None:
+    found = plan(
+        wanted(0, 1, 2, goal=goal), pod(0, gated=True), unschedulable(1), running(2), released=frozenset({1, 2})
+    )
+
+    assert (found.create, found.release, found.delete) == ((), (), (0, 1))
+
+
+def test_a_closed_job_keeps_no_pods() -> None:
+    assert plan(wanted(0, 1), running(0), running(1), released=RELEASED, is_closed=True).delete == (0, 1)
