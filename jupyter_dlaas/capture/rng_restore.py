@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from jupyter_dlaas.analysis.dataflow import DEFINITIONS, Step
+from jupyter_dlaas.analysis.constants import DEFINITIONS
+from jupyter_dlaas.analysis.dataflow import Step
 from jupyter_dlaas.analysis.effects import QUIET_MODULES, SHOW_ROOTS, is_seed, verb_of, words
 from jupyter_dlaas.analysis.model import ExecutedCell
 from jupyter_dlaas.analysis.names import root_name, walk

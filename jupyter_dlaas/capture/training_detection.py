@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 
 from jupyter_dlaas.analysis.cells import JOB_MAGIC, clean_cell, statements_of
-from jupyter_dlaas.analysis.dataflow import DEFINITIONS, Step, Tracer
+from jupyter_dlaas.analysis.constants import DEFINITIONS
+from jupyter_dlaas.analysis.dataflow import Step, Tracer
 from jupyter_dlaas.analysis.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.analysis.model import ExecutedCell
 from jupyter_dlaas.analysis.names import root_name, walk

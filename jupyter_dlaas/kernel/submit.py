@@ -22,7 +22,7 @@ from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.kernel.options import NotSubmitted, TrainLine
 from jupyter_dlaas.kernel.recorder import facts_of
-from jupyter_dlaas.objects.object_kinds import generator_of
+from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.suggest import advice_text, logging_hint, single_learner
 from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 from jupyter_dlaas.transfer.pushed_objects import Pushed, write_pushed

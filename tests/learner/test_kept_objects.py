@@ -245,7 +245,7 @@ Outcomes = tuple[dict[str, Any], dict[str, Any]]
 
 
 def with_and_without_halts(folder: Path, kinds: dict[str, Part]) -> Outcomes:
-    """The results of one program with all these kinds, undisturbed and halted twice."""
+    """Return the results of one program with all these kinds, undisturbed and halted twice."""
     with pytest.MonkeyPatch.context() as patch:
         for name, part in kinds.items():
             patch.setitem(PARTS, name, part)
@@ -256,7 +256,7 @@ def with_and_without_halts(folder: Path, kinds: dict[str, Part]) -> Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """The results of the kinds above, which one program has all."""
+    """Return the results of the kinds above, which one program has all."""
     return with_and_without_halts(tmp_path_factory.mktemp("kinds"), KINDS)
 
 
@@ -288,7 +288,7 @@ def gather(): run.state["moments"] = [sharded_opt.state[shard][name].tolist() fo
 
 
 def sharded(step: str, above: str = "") -> str:
-    """A program that trains a sharded parameter."""
+    """Return a program that trains a sharded parameter."""
     part = Part("1", step, above=SHARDED, cell=above.strip())
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(PARTS, "sharded", part)

@@ -12,7 +12,7 @@ from jupyter_dlaas.learner.training_run import training_loop
 
 
 def gang_that_lost(error: Exception) -> Any:
-    """A gang whose collective raised this error."""
+    """Return a gang whose collective raised this error."""
     gang: Any = types.SimpleNamespace(killed_worker="", _gate=types.SimpleNamespace(fail=lambda: None))
     gang._note_killed_worker = types.MethodType(Gang._note_killed_worker, gang)
     try:
@@ -23,7 +23,7 @@ def gang_that_lost(error: Exception) -> Any:
 
 
 def uncounted(gang: Any) -> Any:
-    """A run that has undone a step because of this gang's loss."""
+    """Return a run that has undone a step because of this gang's loss."""
     none = types.SimpleNamespace(undo=lambda: None, step=lambda *_: None)
     run: Any = types.SimpleNamespace(gang=gang, rank=1, epoch=0, step=3, trained=none, meter=none)
     training_loop.uncount(run, 8)

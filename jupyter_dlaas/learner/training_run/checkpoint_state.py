@@ -53,7 +53,7 @@ _EMPTIED: Final = (
 
 _IN_PARTS: Final = (
     "are held in parts, one per learner, and checkpoints of this job cannot keep them: after a halt or a move they "
-    "begin anew. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
+    "start again. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
 )
 _PENDING: Final = (
     "This loop accumulates gradients of sharded parameters over several steps, and a checkpoint between these steps "
