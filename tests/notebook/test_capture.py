@@ -270,6 +270,12 @@ def test_statements_behind_the_line_that_raised_never_ran() -> None:
     assert prelude(made) == ["x = 1"]
 
 
+def test_failed_run_of_a_repeated_cell_is_not_listed() -> None:
+    made = job("x = a", "a = 1", "x = a", "1 / 0", raised={1: 1, 4: 1})
+
+    assert [(left.cell, left.source) for left in made.left_out if left.kind == "raised"] == [("cell [4]", "1 / 0")]
+
+
 def test_definitions_of_a_cell_that_raised_somewhere_are_kept() -> None:
     made = job("import math\ndef x(): return math.pi\nboom()", raised={1: None})
 

@@ -169,10 +169,3 @@ def test_library_may_change_annotated_objects() -> None:
     made = job("rows = {}", "labeller.annotate(rows)", train="print(rows)")
 
     assert prelude(made) == ["rows = {}", "labeller.annotate(rows)"]
-
-
-def test_failed_run_is_not_listed_after_a_good_one() -> None:
-    model = "model = nn.Linear(2, 2)"
-    made = job(model, "from torch import nn", model, "1 / 0", train="print(model)", raised={1: 1, 4: 1})
-
-    assert [(left.cell, left.source) for left in made.left_out if left.kind == "raised"] == [("cell [4]", "1 / 0")]
