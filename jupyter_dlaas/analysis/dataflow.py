@@ -62,7 +62,6 @@ DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random 
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno getvalue tell")
 BUFFERS = words("StringIO BytesIO")  # printing and saving to them changes them
 OPERATORS = frozenset(f"__{one}__" for one in words("or and xor add sub mul matmul truediv floordiv mod pow"))
-SUBCLASSING = "__init_subclass__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +149,7 @@ class Tracer:
         self.globals_of: dict[str, frozenset[str]] = {}
         self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
         self.hooks: dict[str, Behaviour] = {}  # class -> effects of defining a subclass of it
+        self.callables: set[str] = set()  # classes whose objects change when they are called
         self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
@@ -322,10 +322,11 @@ class Tracer:
                 for method in {"__new__", "__init__", "__post_init__"} & own.keys():
                     start = start.also(own[method])
                 self.starts[name] = start
-                hook = own.get(SUBCLASSING, Behaviour())
+                hook = own.get("__init_subclass__", Behaviour())
                 for base in self._hooks_of(node):
                     hook = hook.also(base)
                 self.hooks[name] = hook
+                self.callables |= {name} if own.get("__call__", Behaviour()).touched_params else set()
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
                 self.behaviours[name] = behaviour_of(function)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
@@ -450,10 +451,9 @@ class Tracer:
                 found |= hook.touches | ({name} if hook.touched_params else set())
         elif node is not None and effects.calls:
             found |= changed_by_given_code(node)
-            own = self.methods.get("__call__")
-            if own is not None and own.touched_params:
-                given = frozenset().union(*(call.args for call in effects.calls if not call.only_shows))
-                found |= {name for name in given if not self.classes.isdisjoint(self.makers.get(name, ()))}
+            calls = [call for call in effects.calls if not (call.only_shows or call.verb[:1].isupper())]
+            given = frozenset().union(*(call.args for call in calls)) if self.callables else frozenset()
+            found |= {name for name in given if not self.callables.isdisjoint(self.makers.get(name, ()))}
         return found
 
     def _hooks_of(self, node: ast.ClassDef) -> list[Behaviour]:

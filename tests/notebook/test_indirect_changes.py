@@ -157,6 +157,16 @@ LOOKS = {
     "item of a dictionary": ("d = {'a': 1}", "print(d['a'])", "d"),
     "variable named like a function": ("chunk = make()", "part = chunk[0]\npart.show()", "chunk"),
     "class of a library's base": ("base = 1\nimport torch", "class Net(torch.nn.Module):\n    pass", "base"),
+    "model beside a class that is called": (
+        "class Stopper:\n    def __call__(self, x):\n        self.best = x\nclass Net:\n    pass\nnet = Net()",
+        "score = rate(net)",
+        "net",
+    ),
+    "object given to a constructor": (
+        "class Stopper:\n    def __call__(self, x):\n        self.best = x\nstop = Stopper()",
+        "other = Trainer(stop)",
+        "stop",
+    ),
     "operators of numbers": ("a = make()", "a + 1", "a"),
 }
 
