@@ -158,8 +158,8 @@ def test_a_new_guardian_adopts_the_agents_and_changes_the_gang(live: IsolatedJob
     trains(live, 1, size=2)
     live.kill_guardian()
     live.start_guardian()
-    live.resize(1, fresh=1)
-    trains(live, 2, size=2)
+    live.resize(1)
+    trains(live, 1, size=1)
     finish(live)
 
 

@@ -500,6 +500,7 @@ class Guardian:
         one.is_alive = one.is_connected = False
         one.code, one.signal, one.is_out_of_memory = event.code, event.signal, event.is_out_of_memory
         one.failure = one.failure or event.failure
+        one.is_asked |= one.is_adopted and was_let_go(read_result(self.job_dir, member), member, self._wanted)
         self._see_down(one)
         self._host.dismiss(member)
 
