@@ -13,11 +13,13 @@ from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.wire.codec import Invalid, decode, encode
 from jupyter_dlaas.wire.step_range import Range
 
-__all__ = ["FOLDER", "FORMAT", "MANIFEST", "STATE", "Manifest", "Stored", "manifests", "stored", "to_bytes"]
+__all__ = ["FOLDER", "FORMAT", "KEPT", "MANIFEST", "STATE", "Manifest", "Stored", "manifests", "stored", "to_bytes"]
 
 FORMAT: Final = 2
 """Format of the checkpoints that this release writes. It reads this format and all earlier ones."""
 FOLDER: Final = "checkpoints"
+KEPT: Final = 2
+"""Number of checkpoints that a job keeps."""
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.bin"
 _NAME: Final = re.compile(r"step-([0-9]{1,18})(?:\.([0-9]{1,9}))?")

@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_dlaas.transfer.results import load
 from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.coverage import check
-from tests.runtime.jobs import Job, until
+from tests.runtime.jobs import DEADLINE_S, Job, until
 
 # Each learner writes which samples it trained in which step, and in which group. It takes its time until the file
 # `hurry` is there.
@@ -136,19 +136,16 @@ def result(job: Job, name: str) -> Any:
     return load((job.dir / "results" / f"{name}.bin").read_bytes())
 
 
-def trains(job: Job, member: int, steps: int = 2, size: int | None = None) -> None:
+def trains(job: Job, member: int, steps: int = 2, size: int | None = None, *, deadline_s: float = DEADLINE_S) -> None:
     """Wait until a learner has trained some more steps (with so many learners)."""
 
     def count() -> int:
-        path = job.dir / "output" / f"live-{member}"
-        if not path.exists():
-            return 0
-        rows = [line.split(" ") for line in path.read_text().splitlines() if line.count(" ") == 4]
+        rows = [line.split(" ") for line in job.lines(f"live-{member}") if line.count(" ") == 4]
         return sum(1 for row in rows if row[4] and (size is None or row[3] == str(size)))
 
     before = count()
-    until(lambda: count() >= before + steps, lambda: f"member {member} trains\n{job.report()}")
-    job.wait(FactKind.GENERATION)  # else who dies next would die of a start
+    until(lambda: count() >= before + steps, lambda: f"member {member} trains\n{job.report()}", deadline_s)
+    job.wait(FactKind.GENERATION, deadline_s=deadline_s)  # else who dies next would die of a start
 
 
 def assert_each_sample_once(job: Job, samples: int, epochs: int, *, without: Collection[int] = ()) -> None:

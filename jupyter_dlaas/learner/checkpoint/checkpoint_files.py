@@ -26,6 +26,7 @@ from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.jobdir.checkpoint_manifest import (
     FOLDER,
     FORMAT,
+    KEPT,
     MANIFEST,
     STATE,
     Manifest,
@@ -57,7 +58,6 @@ __all__ = [
     "write_later",
 ]
 
-KEPT: Final = 2
 _acts: Final[list[threading.Thread]] = []
 """The last background write; each waits for the one before it."""
 _numbers: Final = itertools.count()

@@ -152,10 +152,11 @@ class Metrics:
             if not math.isfinite(self.history[name][-1]):
                 self._not_finite.add(name)
 
-    def open(self) -> None:
+    def open(self, inherited: History | None = None) -> None:
         """Become the file's writer: remove a torn line, and record the rewind to this step.
 
-        Waits for the former writer, which may be about to write its last line.
+        Waits for the former writer, which may be about to write its last line. Where that one has a file of its own,
+        `inherited` is the history that this learner has in memory: the guardian appends this file to the other.
         """
         if self._path is None or self._fd is not None:
             return
@@ -172,7 +173,9 @@ class Metrics:
         if torn:
             os.ftruncate(fd, size - torn)
         self._fd = fd
-        if self._is_later:
+        if inherited is not None:
+            self.history = inherited
+        if self._is_later or inherited is not None:
             self._write({"t": time.time(), "rewind": self._step})
 
     def close(self) -> None:

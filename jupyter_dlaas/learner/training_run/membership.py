@@ -5,6 +5,7 @@ Imported only in a gang whose program uses torch.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from jupyter_dlaas.learner.elastic import process_group
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.training_run import checkpoint_state
-from jupyter_dlaas.runtime.system.process import uptime_s
+from jupyter_dlaas.runtime.system.process import PRIVATE, uptime_s
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import decode, encode
 from jupyter_dlaas.wire.learner_messages import BuildGroup, GenerationSteps, SwitchGroup
@@ -155,6 +156,8 @@ class LearnerMembership:
             trained = [[steps.generation, encode(steps.ranges)] for steps in (*self._trained, self._trained_now())]
             light = checkpoint_state.content_of(self._run)[0] | {"position": position, "trained": trained}
             heavy = {name: light.pop(name) for name in _HEAVY}
+            if PRIVATE in os.environ:  # otherwise the others read it from the job's file
+                light["history"] = self._run.metrics.history
         content: dict[str, Any] = self._gang.hand(light, heavy, source)
         return content if mine_is < furthest else None
 
@@ -168,6 +171,7 @@ class LearnerMembership:
                 GenerationSteps(generation, tuple(decode(Range, part) for part in ranges))
                 for generation, ranges in content.get("trained", ())
             ]
+        run.metrics.history = content.pop("history", run.metrics.history)
         run.restored = content
         run.user_values.clear()
         run.user_values.update(content["state"])
@@ -188,8 +192,9 @@ class LearnerMembership:
     def _become_main(self) -> None:
         """Take over the files that only the main learner writes."""
         run, folder = self._run, self._context.job_dir
+        history = run.metrics.history if PRIVATE in os.environ else None
         run.metrics = Metrics(folder / "metrics.jsonl", run.step)
-        run.metrics.open()
+        run.metrics.open(history)
         run.meter.become_main(folder / "progress.json")
         run.saved_s = time.monotonic()
 

@@ -45,6 +45,12 @@ class Callers:
                 line.close()
         return found
 
+    def refuse(self) -> None:
+        """Close the connections of all that have sent a message: no learner uses this socket."""
+        self.accept()
+        for line, _ in self.introductions():
+            line.close()
+
     def close(self) -> None:
         """Close the socket and the connections."""
         self.listener.close()

@@ -22,6 +22,7 @@ from typing import Final
 from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.atomic_files import read_json
+from jupyter_dlaas.jobdir.checkpoint_manifest import KEPT
 from jupyter_dlaas.jobdir.journal_replay import members_in
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.discovery_files import STATUS, Presence
@@ -36,6 +37,9 @@ from jupyter_dlaas.runtime.guardian.log_follower import Following
 from jupyter_dlaas.runtime.guardian.membership_shell import MembershipCoordinator
 from jupyter_dlaas.runtime.guardian.rendezvous import Rendezvous
 from jupyter_dlaas.runtime.guardian.shutdown import TERM_S, GracefulShutdown
+from jupyter_dlaas.runtime.hosts.agent_settings import read_lost, read_settings
+from jupyter_dlaas.runtime.hosts.host_choice import agent_host, own_host
+from jupyter_dlaas.runtime.hosts.job_files import prune_checkpoints, start_files
 from jupyter_dlaas.runtime.hosts.job_processes import reap_orphans
 from jupyter_dlaas.runtime.hosts.learner_host import (
     Connected,
@@ -44,12 +48,10 @@ from jupyter_dlaas.runtime.hosts.learner_host import (
     Heard,
     HostEvent,
     LearnerHost,
-    LearnerOrder,
     NotStarted,
     Started,
 )
-from jupyter_dlaas.runtime.hosts.local_host import LocalHost
-from jupyter_dlaas.runtime.hosts.resource_limits import Limits, explained
+from jupyter_dlaas.runtime.hosts.resource_limits import explained
 from jupyter_dlaas.runtime.link.transport import wait
 from jupyter_dlaas.runtime.spawn.spawner import Origin, Spawner
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, own
@@ -67,6 +69,8 @@ FINISH_S: Final = 30.0
 """Seconds within which all processes of a job must end. One that is stuck in the kernel ends later."""
 HELLO_S: Final = 10.0
 """Seconds in which adopted learners may connect. Only a membership change or a shutdown waits for them meanwhile."""
+REMOTE_HELLO_S: Final = 30.0
+"""The same for learners beside agents, which dial a new guardian with pauses."""
 
 
 class Guardian:
@@ -95,9 +99,15 @@ class Guardian:
         """Failures that wait for adopted learners to connect: only these know whether the gang can continue."""
         self._is_completed = self._earlier.is_completed
         self._logs = Following(job_dir, mask_of(self._base))
-        self._store = Rendezvous(self._spawner)
+        agents = read_settings(job_dir)
+        self._store = Rendezvous(self._spawner, None if agents is None else agents.own_address)
         self._presence = Presence(job_dir, lock, time.monotonic())
-        self._host: LearnerHost = self._new_host()
+        self._host: LearnerHost
+        if agents is None:
+            callers = self._presence.callers
+            self._host = own_host(self._job, job_dir, self._spec, self._spawner, callers, diagnosis.oom_kills)
+        else:
+            self._host = agent_host(self._job, job_dir, agents, self._journal.guardians + 1, _log)
         self._membership = self._new_membership()
         self._shutdown = GracefulShutdown(self._host)
         self._hangs = Hangs(self._host, self._journal, limit_s(self._base), set_s=self._spec.hang_after_s)
@@ -124,25 +134,10 @@ class Guardian:
         while not self._is_closed:
             self._turn()
 
-    def _new_host(self) -> LearnerHost:
-        """Return the place where the job's learners run."""
-
-        def spawn(order: LearnerOrder) -> int:
-            return self._spawner.learner(order.member, order.module, order.arguments, order.environment)
-
-        return LocalHost(
-            self.job_dir,
-            spawn,
-            callers=self._presence.callers,
-            limits=Limits(self._job, self._spec),
-            oom_kills=diagnosis.oom_kills,
-            on_zygote=self._spawner.adopt_zygote,
-        )
-
     def _turn(self) -> None:
         now = time.monotonic()
         interests = {self._presence.wake.fileno(): select.POLLIN, self._chld_r.fileno(): select.POLLIN}
-        interests |= self._host.interests()
+        interests |= self._presence.callers.interests() | self._host.interests()
         logs = self._logs.fd(now)
         if logs is not None:
             interests[logs] = select.POLLIN
@@ -150,6 +145,8 @@ class Guardian:
         if self._presence.wake.fileno() in ready:
             self._woken()
         self._drain_children()
+        if not self._host.is_shared:
+            self._presence.callers.refuse()  # liveness probes
         self._observe(ready)
         self._logs.look(ready)
         reap_orphans({process.identity.pid for process in self._host.processes().values()})
@@ -194,6 +191,10 @@ class Guardian:
                 self._presence.wake.recv(4096)
         if self._read_wanted() and self._wanted is not None:
             self._journal.seen(self._wanted.revision)
+        for member, reason in read_lost(self.job_dir).items() if not self._host.is_shared else ():
+            if member in self._learners and self._learners[member].is_alive:
+                _log(f"learner {member} is lost: {reason}")
+                self._host.give_up(member, reason)
 
     def _read_wanted(self) -> bool:
         body = read_json(self.job_dir / "wanted.json")
@@ -326,13 +327,14 @@ class Guardian:
         living = set(self._host.processes())
         self._journal.guardian_up(self._me, bool(living or earlier.up))
         self._store.adopt(status)
-        self._hellos_by = time.monotonic() + HELLO_S if living else 0.0
+        self._hellos_by = time.monotonic() + (HELLO_S if self._host.is_shared else REMOTE_HELLO_S) if living else 0.0
         if any(member in earlier.order or earlier.has_begun(member) for member in living):
             self._generation = earlier.together  # later generations were only starting to join
             if self._orders.may_change and all(is_retried(failure) for _, failure in self._failed):
                 self._unsure, self._failed = self._failed, []  # connected survivors may continue
         self._observe(())
-        for member in sorted(waiting - living - earlier.ever):
+        unseen = waiting - living - earlier.ever if self._host.is_shared else ()  # agents report what became of them
+        for member in sorted(unseen):
             self._see_unknown(member)
         for member in earlier.members - set(earlier.up):  # only their rank is needed
             rank = earlier.ranks.get(member, 0)
@@ -378,7 +380,7 @@ class Guardian:
         else:
             generation, rank = fact.generation or 0, fact.rank or 0
         one = Learner(member, generation, rank, who, is_alive=True, is_ready=member in earlier.ready, is_adopted=True)
-        one.environment = environment
+        one.environment, one.shares_clock = environment, self._host.is_shared
         one.membership_epoch = -1 if joins else 0  # until the learner reports it
         return one
 
@@ -411,8 +413,12 @@ class Guardian:
         generation = self._wanted.generation if joins and self._wanted is not None else self._generation
         one = Learner(wanted.member, generation, rank, Identity(0, 0, boot_id()), is_alive=True)
         one.membership_epoch = -1 if joins else 0
+        one.shares_clock = self._host.is_shared
         self._learners[wanted.member] = one
-        self._host.start(self._orders.order(members, rank, generation=generation, store=where, joins=joins))
+        files = () if self._host.is_shared else start_files(self.job_dir, joins=joins)
+        self._host.start(
+            self._orders.order(members, rank, generation=generation, store=where, joins=joins, files=files)
+        )
 
     # -- shutdown ------------------------------------------------------------------------------------------------------
 
@@ -444,10 +450,14 @@ class Guardian:
             self._write_status()
 
     def _see(self, event: HostEvent) -> None:
+        if isinstance(event, Started | NotStarted | Ended) and self._is_over(event.member):
+            self._host.sweep(event.member)  # its host was counted as lost; it must not go on beside its successor
+            self._host.dismiss(event.member)
+            return
         match event:
             case Started():
                 self._see_start(event)
-            case NotStarted():
+            case NotStarted(member) if member in self._learners:
                 self._see_no_start(event)
             case Ended():
                 self._see_end(event)
@@ -466,13 +476,19 @@ class Guardian:
         if one is None:
             one = self._learners[process.member] = self._take_over(event)
         one.process = process.identity
-        if process.member not in self._earlier.up:
+        if not (event.is_adopted and process.member in self._earlier.up):
             self._journal.up(one)
         self._logs.begin(one.member)
 
+    def _is_over(self, member: int) -> bool:
+        """Return whether the end of this member's learner is recorded. A member number is never used again."""
+        if member in self._learners:
+            return not self._learners[member].is_alive
+        return member in self._earlier.ever and member not in self._earlier.up
+
     def _see_no_start(self, event: NotStarted) -> None:
-        one = self._learners[event.member]
         _log(f"learner {event.member} could not be started: {event.reason}")
+        one = self._learners[event.member]
         one.is_alive, one.code = False, 127
         one.failure = diagnosis.not_started(event.reason, event.program if event.is_permanent else None)
         self._journal.up(one)
@@ -486,6 +502,7 @@ class Guardian:
         one.is_alive = one.is_connected = False
         one.code, one.signal, one.is_out_of_memory = event.code, event.signal, event.is_out_of_memory
         one.failure = one.failure or event.failure
+        one.is_asked |= one.is_adopted and was_let_go(read_result(self.job_dir, member), member, self._wanted)
         if self._wanted is not None and self._wanted.goal is not Goal.RUN and not self._alive():
             self._finish_host(2.0)  # the last seat is free once this learner's end is recorded
         self._see_down(one)
@@ -498,6 +515,8 @@ class Guardian:
             one.listen(message)
             if isinstance(message, wire.CheckpointWritten):
                 self._journal.checkpoints()
+                if not self._host.is_shared:
+                    prune_checkpoints(self.job_dir, KEPT)
             elif isinstance(message, wire.Throughput):
                 self._journal.pace(one.generation, message)
             elif isinstance(message, wire.LearnerState):

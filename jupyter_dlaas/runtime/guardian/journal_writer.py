@@ -129,7 +129,8 @@ class JournalWriter:
         failure = failure and self._explained(failure)
         self.checkpoints()
         if one.rank == 0:
-            self._last_step_s = result.up_s if result is not None and result.up_s else self._last_progress_s()
+            knows_end = result is not None and result.up_s and one.shares_clock
+            self._last_step_s = result.up_s if result is not None and knows_end else self._last_progress_s()
             if result is not None and result.outcome == "ok":
                 self.committed(one.trains_as, [decode(Range, part) for part in result.trained])
         self.journal.append(

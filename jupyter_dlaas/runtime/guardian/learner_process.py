@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jupyter_dlaas.runtime.system.process import Identity
+from jupyter_dlaas.runtime.system.process import Identity, uptime_s
 from jupyter_dlaas.wire.learner_messages import (
     ChangeAgreement,
     FailureReport,
@@ -42,6 +42,8 @@ class Learner:
     """Step at which its training loop began."""
     began_s: float | None = None
     """Uptime of the machine at that time."""
+    shares_clock: bool = True
+    """True if it runs on this machine, so that its uptime is comparable."""
     is_asked: bool = False
     """True if it was asked to leave or end: its exit status then says nothing about a failure."""
     is_limited: bool = False
@@ -109,8 +111,13 @@ class Learner:
         self.missed = _newer(state.missed_epoch, self.missed)
         self.is_waiting, self.is_held = state.is_waiting, state.is_held
         self.idle_s, self.trained = state.idle_s, state.trained or self.trained
-        if state.step is not None:
-            self.trains_from, self.began_s = state.step, state.up_s
+        if state.step is None:
+            return
+        if self.shares_clock:
+            self.began_s = state.up_s
+        elif self.trains_from != state.step:
+            self.began_s = uptime_s()
+        self.trains_from = state.step
 
 
 def _newer(reported: int | None, known: int) -> int:

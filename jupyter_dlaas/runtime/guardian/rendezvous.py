@@ -15,10 +15,10 @@ __all__ = ["Rendezvous"]
 class Rendezvous:
     """Rendezvous store of a job. A dead store is replaced: a new process group needs nothing of the old one."""
 
-    def __init__(self, spawner: Spawner) -> None:
-        self._spawner = spawner
-        self.address = "127.0.0.1"
-        """Address at which learners reach it."""
+    def __init__(self, spawner: Spawner, address: str | None = None) -> None:
+        """Serve learners on other machines at `address`, or those on this one."""
+        self._spawner, self._is_public = spawner, address is not None
+        self.address = address or rendezvous_store.LOOPBACK
         self.process: Identity | None = None
         self.port: int | None = None
 
@@ -46,7 +46,7 @@ class Rendezvous:
     def start(self) -> tuple[str, int]:
         """Start a new store in place of any other and return its host and port."""
         self.end()
-        with rendezvous_store.listen() as listening:
+        with rendezvous_store.listen(is_public=self._is_public) as listening:
             self.port = listening.getsockname()[1]
             pid = self._spawner.store(listening)
         self.process = identity(pid)

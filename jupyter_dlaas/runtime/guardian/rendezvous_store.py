@@ -12,16 +12,24 @@ import signal
 import socket
 import sys
 from datetime import timedelta
+from typing import Final
 
-__all__ = ["listen", "main"]
+__all__ = ["LOOPBACK", "listen", "main"]
 
 
-def listen(host: str = "127.0.0.1") -> socket.socket:
-    """Return a socket that listens on a free port, bound before the port is announced so that none can take it."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.bind((host, 0))
-    sock.listen(1024)
-    return sock
+LOOPBACK: Final = "127.0.0.1"
+
+
+def listen(*, is_public: bool = False) -> socket.socket:
+    """Return a socket that listens on a free port, bound before the port is announced so that none can take it.
+
+    `is_public` says that it serves other machines, at all addresses of all families that this one has.
+    """
+    if not is_public:
+        return socket.create_server((LOOPBACK, 0), backlog=1024)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("::", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    return socket.create_server(("", 0), backlog=1024)
 
 
 def main(arguments: list[str]) -> None:
@@ -30,7 +38,7 @@ def main(arguments: list[str]) -> None:
     port = socket.socket(fileno=os.dup(fd)).getsockname()[1]
     distributed = importlib.import_module("torch.distributed")
     store = distributed.TCPStore(
-        host_name="127.0.0.1",
+        host_name=LOOPBACK,
         port=port,
         is_master=True,
         wait_for_workers=False,

@@ -39,10 +39,17 @@ from jupyter_dlaas.runtime.hosts.learner_files import LearnerFiles
 from jupyter_dlaas.runtime.hosts.local_host import LocalHost
 from jupyter_dlaas.runtime.hosts.plain_spawn import environment_here, plain_spawn
 from jupyter_dlaas.runtime.link.connection import Endpoint
-from jupyter_dlaas.runtime.link.session import ContentRefused, Event, LineReceived, PeerRestarted, Session
+from jupyter_dlaas.runtime.link.session import (
+    ContentRefused,
+    Event,
+    FileArrived,
+    LineReceived,
+    PeerRestarted,
+    Session,
+)
 from jupyter_dlaas.runtime.link.storage import DirectoryStorage
 from jupyter_dlaas.runtime.link.transport import Address, Dialer, LinkDown, LinkUp, new_session_id, wait
-from jupyter_dlaas.runtime.system.process import Activity, become_subreaper
+from jupyter_dlaas.runtime.system.process import PRIVATE, Activity, become_subreaper
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.learner_messages import CheckpointWritten
 
@@ -82,7 +89,9 @@ class Agent:
         *,
         base: Mapping[str, str],
         orphan_s: float = ORPHAN_S,
+        own_address: str | None = None,
     ) -> None:
+        self._address = own_address
         self._root, self._member, self._log, self._orphan_s = root, member, log, orphan_s
         end_processes(str(root), LEFTOVERS_S, member=member)  # left behind by an agent that was killed
         self._host = LocalHost(root, plain_spawn(root, base), name=me.session, oom_kills=cgroup_oom_kills)
@@ -170,6 +179,8 @@ class Agent:
                 self._host.hang_up(self._member)
             case LineReceived(text):
                 self._obey(text, now)
+            case FileArrived(path):
+                self._files.received(path)
             case ContentRefused(path, sha256, reason):
                 self._log(f"the guardian does not take {path}: {reason}")
                 if sha256 is not None:
@@ -203,8 +214,9 @@ class Agent:
         self._state = LearnerState(host=self._state.host, started=order.number, environment=reported)
         self._heard_s, self._activity_at = now, now + QUIET_S
         # Peers reach this machine where the guardian does; its host name may not resolve.
-        address = self._link.own_address
-        environment = {**({} if address is None else {"DLAAS_ADDRESS": address}), **order.environment}
+        address = self._address or self._link.own_address
+        own = {PRIVATE: "1"} if address is None else {PRIVATE: "1", "DLAAS_ADDRESS": address}
+        environment = {**own, **order.environment}
         self._host.start(
             host.LearnerOrder(
                 member=self._member, module=order.module, arguments=order.arguments, environment=environment
@@ -309,7 +321,8 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         become_subreaper()
     base = environment_here(environment, root / "home")
     ttl_s = float(environment.get("DLAAS_AGENT_TTL_S", ORPHAN_S))
-    agent = Agent(root, member, me, lambda: address, _log, base=base, orphan_s=ttl_s)
+    own_address = environment.get("DLAAS_AGENT_ADDRESS")
+    agent = Agent(root, member, me, lambda: address, _log, base=base, orphan_s=ttl_s, own_address=own_address)
     wake_r, wake_w = socket.socketpair()
     for end in (wake_r, wake_w):
         end.setblocking(False)

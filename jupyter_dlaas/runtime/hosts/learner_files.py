@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir.atomic_files import write_whole
 from jupyter_dlaas.jobdir.checkpoint_manifest import FOLDER, MANIFEST
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.hosts.file_sender import FileSender
+from jupyter_dlaas.runtime.hosts.job_files import METRICS, files_below
 from jupyter_dlaas.runtime.link.session import Session
 from jupyter_dlaas.runtime.link.storage import FileSource
 from jupyter_dlaas.runtime.system.inotify import Watch
@@ -21,7 +22,8 @@ GATHER_S: Final = 0.02
 """Seconds between looks at files that keep changing."""
 POLL_S: Final = 0.1
 REFUSALS_MAX: Final = 5
-METRICS: Final = "metrics.jsonl"
+_BASE: Final = "metrics.base"
+"""File with the number of bytes of the metrics that the guardian has sent before the learner's start."""
 _SINGLE: Final = ("progress.json",)
 _TREES: Final = ("output", "results")
 Signature = tuple[int, int, int]
@@ -29,7 +31,7 @@ Signature = tuple[int, int, int]
 
 def belongs_to_learner(path: str, member: int) -> bool:
     """Return whether a learner may write to a path of its job's directory."""
-    return path.split("/")[0] in (f"learner-{member}", METRICS, *_SINGLE, *_TREES, FOLDER)
+    return path.split("/")[0] in (f"learner-{member}", *_SINGLE, *_TREES, FOLDER)
 
 
 class LearnerFiles:
@@ -73,8 +75,10 @@ class LearnerFiles:
         """Send what has changed. `is_final` says that the learner has ended."""
         self._look_at_watched()
         for tree in _TREES:
-            for path in _files_below(self._root, tree):
+            for path in files_below(self._root, tree):
                 self._send_if_changed(path, is_complete=is_final)
+        for end in sorted(self._root.glob(f"{FOLDER}/end-*.bin")):  # how a training of a framework ended
+            self._send_if_changed(end.relative_to(self._root).as_posix(), is_complete=True)
         for folder in sorted(self._root.glob(f"{FOLDER}/step-*")):
             self._send_checkpoint(folder)
 
@@ -98,6 +102,15 @@ class LearnerFiles:
             self._manifests.pop(path, None)
         self._sender.failed.clear()
 
+    def received(self, path: str) -> None:
+        """Count a file of the guardian as sent, so that it does not go back."""
+        status = (self._root / path).lstat()
+        self._sent[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if path == METRICS:
+            write_whole(self._root / _BASE, str(status.st_size).encode())
+        elif path.startswith(f"{FOLDER}/") and path.endswith(f"/{MANIFEST}"):
+            self._sent[path] = (0, 0, 0)
+
     def refused(self, path: str) -> None:
         """Send a file again at the next look, because it changed while it was sent; not for ever."""
         self._refusals[path] = self._refusals.get(path, 0) + 1
@@ -116,17 +129,23 @@ class LearnerFiles:
         self._watch.close()
 
     def _open_streams(self) -> None:
-        for path in (f"{self._folder}/{LOG}", METRICS):
+        for local, path in ((f"{self._folder}/{LOG}",) * 2, (METRICS, f"{self._folder}/{METRICS}")):
             try:
-                inode = (self._root / path).lstat().st_ino
+                inode = (self._root / local).lstat().st_ino
                 if self._streams.get(path) == inode:
                     continue
-                source = FileSource(self._root / path)
+                source = FileSource(self._root / local, self._base() if local == METRICS else 0)
             except OSError:
                 continue
             self._session.end_stream(path)  # the guardian has replaced the file
             self._streams[path] = inode
             self._session.send_stream(path, source)
+
+    def _base(self) -> int:
+        try:
+            return int((self._root / _BASE).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
 
     def end_streams(self) -> None:
         """Stop sending the streams of a learner that has ended."""
@@ -140,7 +159,7 @@ class LearnerFiles:
         manifest = f"{name}/{MANIFEST}"
         if manifest in self._sent or not (folder / MANIFEST).exists():
             return
-        files = [path for path in _files_below(self._root, name) if path != manifest]
+        files = [path for path in files_below(self._root, name) if path != manifest]
         for path in files:
             self._send_if_changed(path, is_complete=True)
         self._sent[manifest] = (0, 0, 0)
@@ -158,13 +177,3 @@ class LearnerFiles:
             self._sent[path] = signature
             self._sender.send(path)
         self._seen[path] = signature
-
-
-def _files_below(root: Path, folder: str) -> Iterator[str]:
-    """Yield the regular files below a directory, without following symbolic links."""
-    for place, folders, names in os.walk(root / folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(place) / name
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(root).as_posix()

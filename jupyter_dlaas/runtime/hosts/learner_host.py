@@ -68,6 +68,10 @@ class Started:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment with which an adopted learner was started, as far as known."""
 
+    @property
+    def member(self) -> int:
+        return self.process.member
+
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
@@ -127,6 +131,10 @@ class Ended:
     """False if a process that it left behind does not end."""
     failure: Failure | None = None
     """Failure for which its host ended it."""
+
+    @property
+    def member(self) -> int:
+        return self.process.member
 
 
 @dataclass(frozen=True, slots=True)

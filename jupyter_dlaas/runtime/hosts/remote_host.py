@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.runtime.hosts.agent import agent_name
 from jupyter_dlaas.runtime.hosts.agent_messages import (
     ActivityReport,
@@ -28,6 +29,7 @@ from jupyter_dlaas.runtime.hosts.agent_messages import (
     pack_line,
 )
 from jupyter_dlaas.runtime.hosts.file_sender import FileSender
+from jupyter_dlaas.runtime.hosts.job_files import MetricsMerger
 from jupyter_dlaas.runtime.hosts.learner_files import belongs_to_learner
 from jupyter_dlaas.runtime.hosts.learner_host import (
     Connected,
@@ -100,6 +102,7 @@ class RemoteHost:
         self._job_dir, self._log = job_dir, log
         self._agents: dict[int, _Agent] = {}
         self._events: list[HostEvent] = []
+        self._merger = MetricsMerger(job_dir)
         self._acceptor = Acceptor(me, listeners, self._session_of, log)
 
     def _session_of(self, name: str) -> Session | None:
@@ -138,7 +141,7 @@ class RemoteHost:
         if failed:
             agent.files.failed.clear()
             self._cancel(member, agent, failed[0], is_permanent=True)
-        elif agent.state is not None and not agent.needed & agent.files.pending:
+        elif agent.state is not None and not _runs(agent.state) and not agent.needed & agent.files.pending:
             agent.ordered = max(agent.ordered, agent.state.started) + 1
             agent.is_order_sent = True
             self._send(agent, _start_order(agent.order, agent.ordered))
@@ -229,10 +232,20 @@ class RemoteHost:
         for member, agent in self._agents.items():
             agent.files.turn()
             self._start_when_ready(member)
+        self._merge_metrics()
         for name, event in self._acceptor.turn((), now):  # send what these events have caused
             self._take(int(name[1:]), event)
         events, self._events = self._events, []
         return events
+
+    def _merge_metrics(self) -> None:
+        writer = self._merger.writer
+        if writer is not None:
+            self._merger.merge(writer, may_follow=True)
+        is_over = writer is None or writer not in self._agents or self._agents[writer].process is None
+        for member in sorted(self._agents):
+            if member != writer:
+                self._merger.merge(member, may_follow=is_over)
 
     def close(self) -> None:
         self._acceptor.close()
@@ -287,20 +300,26 @@ class RemoteHost:
         if state == former or not state.started:
             return
         is_ordered = state.started == agent.ordered
-        if agent.order is not None and (is_ordered or former is None):
-            agent.order = None  # carried out; or an earlier guardian's order was
+        if agent.order is not None and (is_ordered or _is_due_to(state, agent.order)):
+            agent.order = None  # carried out, perhaps when an earlier guardian gave it
+        elif agent.order is not None:
+            if former is None and _runs(state):
+                self._send(agent, SweepOrder())  # of an order that no longer counts
+            return
         if state.not_started is not None:
             self._events.append(NotStarted(member, state.not_started, state.is_permanent, state.program))
             return
         if state.pid is None or state.start is None or state.boot is None:
             return
         process = LearnerProcess(member, state.host, Identity(state.pid, state.start, state.boot))
+        learner_folder(self._job_dir, member).mkdir(mode=0o700, exist_ok=True)  # its log is followed there
         agent.activity = None
         is_known = former is not None and former.started == state.started and former.pid == state.pid
         if not is_known and (agent.process is None or agent.process.identity != process.identity):
             self._events.append(Started(process, is_adopted=not is_ordered, environment=state.environment))
         agent.process = process
         if state.has_ended:
+            self._merge_metrics()
             agent.process = None
             self._events.append(Ended(process, state.code, state.signal, state.is_out_of_memory, state.is_clean))
 
@@ -311,6 +330,15 @@ class RemoteHost:
         if process is not None:
             agent.order = None
             self._events.append(Ended(process))
+
+
+def _runs(state: LearnerState) -> bool:
+    return state.started > 0 and state.not_started is None and not state.has_ended
+
+
+def _is_due_to(state: LearnerState, order: LearnerOrder) -> bool:
+    """Return whether a running learner was started by the same order: in this gang, with the same rendezvous store."""
+    return _runs(state) and all(order.environment.get(name) == value for name, value in state.environment.items())
 
 
 def _start_order(order: LearnerOrder, number: int) -> StartOrder:

@@ -86,21 +86,21 @@ class BytesSource:
 
 
 class FileSource:
-    """Content of a file, which stays readable when the file is removed or replaced."""
+    """Content of a file from a byte on, which stays readable when the file is removed or replaced."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first: int = 0) -> None:
         """Open the file. Raise OSError."""
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._fd, self._first = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), first
 
     def size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return max(0, os.fstat(self._fd).st_size - self._first)
 
     def is_executable(self) -> bool:
         """Return whether the file's owner may execute it."""
         return bool(os.fstat(self._fd).st_mode & stat.S_IXUSR)
 
     def read(self, offset: int, limit: int) -> bytes:
-        return os.pread(self._fd, limit, offset)
+        return os.pread(self._fd, limit, self._first + offset)
 
     def close(self) -> None:
         os.close(self._fd)

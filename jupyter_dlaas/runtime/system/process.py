@@ -17,6 +17,7 @@ from typing import Final
 __all__ = [
     "JOB_MARK",
     "MEMBER_MARK",
+    "PRIVATE",
     "Activity",
     "Identity",
     "Stat",
@@ -44,6 +45,8 @@ __all__ = [
 
 JOB_MARK: Final = "DLAAS_JOB_DIR"
 MEMBER_MARK: Final = "DLAAS_MEMBER"
+PRIVATE: Final = "DLAAS_PRIVATE_FILES"
+"""Variable of learners whose job directory is their own: no other learner and no guardian uses its files."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 

@@ -1,0 +1,176 @@
+"""Jobs whose guardian and learners share no file and no address: gangs change, and processes and links fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_dlaas.wire.journal import FactKind
+from tests.isolated.launcher import IsolatedJob, isolated_job
+from tests.learner import live_programs
+from tests.learner.live_programs import LIVE, assert_each_sample_once, result
+from tests.runtime.jobs import until
+from tests.selection import exhaustive
+
+pytestmark = pytest.mark.timeout(900)
+
+Build = Callable[..., IsolatedJob]
+EPOCHS = 60
+IMPORT_S = 300.0
+"""Deadline of what waits for learners: each imports torch anew, on a machine with other work."""
+OPTIONS: dict[str, Any] = {
+    "learners_min": 1,
+    "learners_max": 4,
+    "framework": "torch",
+    "outputs": ("history", "losses", "weights"),
+    "checkpoint_every_s": 0.0,
+}
+ON_CPU = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
+PLAIN = """
+import os, time
+import jupyter_dlaas as dlaas
+run = dlaas.run()
+go = os.environ["DLAAS_JOB_DIR"] + "/output/hurry"
+for epoch in run.epochs(4):
+    for batch in run.batches(list(range(8)), 4):
+        run.log(batch=sum(batch))
+    run.checkpoint()
+    print("epoch", epoch, flush=True)
+    while epoch == 1 and not os.path.exists(go):
+        time.sleep(0.01)
+answer = len(run.history["batch"])
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Build]:
+    made: list[IsolatedJob] = []
+
+    def one(source: str, **options: Any) -> IsolatedJob:
+        made.append(isolated_job(tmp_path, source, **options))
+        return made[-1]
+
+    yield one
+    for job in made:
+        job.close()
+
+
+@pytest.fixture
+def live(build: Build) -> IsolatedJob:
+    """A job of the live program, its first learners not started yet."""
+    return build(ON_CPU + LIVE, **OPTIONS)
+
+
+def trains(job: IsolatedJob, member: int, size: int) -> None:
+    live_programs.trains(job, member, size=size, deadline_s=IMPORT_S)
+
+
+def finish(job: IsolatedJob) -> None:
+    """Let the job complete, and check that nothing was lost or repeated."""
+    job.hurry()
+    assert job.closed(deadline_s=IMPORT_S) == "completed", job.report()
+    assert_each_sample_once(job, samples=101, epochs=EPOCHS)
+    assert len(result(job, "history")["loss"]) == EPOCHS
+    assert job.metrics() == sorted(set(job.metrics()))
+    assert len(job.metrics()) == EPOCHS
+    assert_journal_has_no_holes(job)
+
+
+def assert_journal_has_no_holes(job: IsolatedJob) -> None:
+    numbers = [fact.n for fact in job.facts()]
+    assert numbers == list(range(len(numbers)))
+
+
+def agents_are_gone(job: IsolatedJob) -> bool:
+    return all(process.poll() == 0 for process in job.agents.values())
+
+
+@exhaustive
+def test_a_gang_grows_and_rank_0_leaves(live: IsolatedJob) -> None:
+    live.run(2)
+    trains(live, 1, size=2)
+    live.resize(0, 1, fresh=1)
+    trains(live, 2, size=3)
+    live.resize(1, 2)
+    trains(live, 2, size=2)
+    finish(live)
+    assert [fact.live for fact in live.facts(FactKind.GENERATION)][1:] == [True, True]
+    until(lambda: agents_are_gone(live), "the end of all agents")
+
+
+def test_a_cut_link_stops_nothing_and_loses_nothing(build: Build) -> None:
+    job = build(PLAIN, outputs=("answer",), learners=1)
+    job.run(1)
+    job.wait(FactKind.CHECKPOINT, deadline_s=IMPORT_S)
+    job.relay.cut()
+    (job.agent_dir(0) / "job/output/hurry").touch()
+    log = job.agent_dir(0) / "job/learner-0/stdout.log"
+    until(lambda: log.exists() and "epoch 3" in log.read_text(), "the end of training during the cut")
+    assert len(job.facts(FactKind.CHECKPOINT)) == 1
+    job.relay.mend()
+
+    assert job.closed(deadline_s=IMPORT_S) == "completed", job.report()
+    assert job.log(0) == "epoch 0\nepoch 1\nepoch 2\nepoch 3\n"
+    assert result(job, "answer") == len(job.metrics()) == 8
+    assert max(fact.step for fact in job.facts(FactKind.CHECKPOINT)) > 2
+    assert_journal_has_no_holes(job)
+
+
+@exhaustive
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_learner_costs_the_others_no_sample(live: IsolatedJob, victim: int) -> None:
+    live.run(3)
+    trains(live, 2, size=3)
+    live.kill_learner(victim)
+    trains(live, 2, size=2)
+    finish(live)
+
+
+@exhaustive
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_lost_machine_costs_the_others_no_sample(live: IsolatedJob, victim: int) -> None:
+    live.run(3)
+    trains(live, 1, size=3)
+    live.lose_machine(victim)
+    trains(live, 1, size=2)
+    live.hurry()
+    assert live.closed(deadline_s=IMPORT_S) == "completed", live.report()
+    assert len(result(live, "history")["loss"]) == EPOCHS
+    assert_journal_has_no_holes(live)
+
+
+@exhaustive
+def test_an_agent_started_again_ends_its_learner(live: IsolatedJob) -> None:
+    live.run(2)
+    trains(live, 1, size=2)
+    live.kill_agent(1)
+    live.start_agent(1)
+    trains(live, 0, size=1)
+    finish(live)
+
+
+@exhaustive
+def test_a_new_guardian_adopts_the_agents_and_changes_the_gang(live: IsolatedJob) -> None:
+    live.run(2)
+    trains(live, 1, size=2)
+    live.kill_guardian()
+    live.start_guardian()
+    live.resize(1)
+    trains(live, 1, size=1)
+    finish(live)
+
+
+@exhaustive
+def test_halted_gang_resumes_on_other_machines(live: IsolatedJob) -> None:
+    live.run(2)
+    trains(live, 1, size=2)
+    live.halt()
+    assert live.closed(deadline_s=IMPORT_S) == "halted", live.report()
+    live.run(1)
+    trains(live, 2, size=1)
+    live.hurry()
+    assert live.closed(2, deadline_s=IMPORT_S) == "completed", live.report()
+    assert len(result(live, "history")["loss"]) == EPOCHS
