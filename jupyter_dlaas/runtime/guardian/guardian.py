@@ -32,7 +32,7 @@ from jupyter_dlaas.runtime.guardian.exit_status import read_result, was_let_go
 from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_orders import LearnerOrders
-from jupyter_dlaas.runtime.guardian.learner_process import Learner
+from jupyter_dlaas.runtime.guardian.learner_process import Learner, taken_over
 from jupyter_dlaas.runtime.guardian.log_follower import Following
 from jupyter_dlaas.runtime.guardian.membership_shell import MembershipCoordinator
 from jupyter_dlaas.runtime.guardian.rendezvous import Rendezvous
@@ -367,21 +367,10 @@ class Guardian:
                 self._start_one(wanted.members, rank, where)
 
     def _take_over(self, found: Started) -> Learner:
-        """Return the learner that an earlier guardian has started."""
-        member, who, environment = found.process.member, found.process.identity, found.environment
-        earlier, fact = self._earlier, self._earlier.up.get(member)
-        joins = environment.get("DLAAS_JOINS") == "1"
-        if fact is None:
-            generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
-            if not joins:
-                self._generation = max(self._generation, generation)
-        elif member in earlier.order:
-            generation, rank = earlier.together, earlier.order.index(member)
-        else:
-            generation, rank = fact.generation or 0, fact.rank or 0
-        one = Learner(member, generation, rank, who, is_alive=True, is_ready=member in earlier.ready, is_adopted=True)
-        one.environment, one.shares_clock = environment, self._host.is_shared
-        one.membership_epoch = -1 if joins else 0  # until the learner reports it
+        one = taken_over(found, self._earlier)
+        one.shares_clock = self._host.is_shared
+        if one.member not in self._earlier.up and one.membership_epoch >= 0:
+            self._generation = max(self._generation, one.generation)
         return one
 
     def _lost_meanwhile(self, member: int, who: Identity) -> Learner:
@@ -451,7 +440,7 @@ class Guardian:
 
     def _see(self, event: HostEvent) -> None:
         if isinstance(event, Started | NotStarted | Ended) and self._is_over(event.member):
-            self._host.sweep(event.member)  # its host was counted as lost; it must not go on beside its successor
+            self._host.sweep(event.member)  # its host was counted as lost; it must not continue beside its successor
             self._host.dismiss(event.member)
             return
         match event:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jupyter_dlaas.jobdir.journal_replay import JournalState
+from jupyter_dlaas.runtime.hosts.learner_host import Started
 from jupyter_dlaas.runtime.system.process import Identity, uptime_s
 from jupyter_dlaas.wire.learner_messages import (
     ChangeAgreement,
@@ -16,7 +18,7 @@ from jupyter_dlaas.wire.learner_messages import (
 )
 from jupyter_dlaas.wire.protocol import Failure
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "taken_over"]
 
 
 @dataclass(slots=True)
@@ -122,3 +124,26 @@ class Learner:
 
 def _newer(reported: int | None, known: int) -> int:
     return known if reported is None else reported
+
+
+def taken_over(found: Started, earlier: JournalState) -> Learner:
+    """Return the learner that an earlier guardian has started, whose journal is `earlier`."""
+    member, environment = found.process.member, found.environment
+    fact = earlier.up.get(member)
+    if fact is None:
+        generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
+    elif member in earlier.order:
+        generation, rank = earlier.together, earlier.order.index(member)
+    else:
+        generation, rank = fact.generation or 0, fact.rank or 0
+    return Learner(
+        member,
+        generation,
+        rank,
+        found.process.identity,
+        is_alive=True,
+        is_ready=member in earlier.ready,
+        is_adopted=True,
+        environment=environment,
+        membership_epoch=-1 if environment.get("DLAAS_JOINS") == "1" else 0,  # until the learner reports it
+    )

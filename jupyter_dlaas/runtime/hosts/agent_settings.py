@@ -63,7 +63,7 @@ def read_settings(job_dir: Path) -> AgentSettings | None:
     except Invalid as error:
         raise ValueError(f"{AGENTS} is damaged: {error}") from error
     if not settings.own_address or not Path(settings.token_file).is_file():
-        raise ValueError(f"{AGENTS}: there is no token file {settings.token_file}")
+        raise ValueError(f"{AGENTS}: the token file {settings.token_file} does not exist")
     return settings
 
 
