@@ -41,15 +41,18 @@ IN_JOBS: Final[Mapping[str, str]] = {
 }
 INTERNAL: Final[Mapping[str, str]] = {
     "DLAAS_ADDRESS": "Address of an agent's own machine, at which gloo listens.",
+    "DLAAS_AGENT_ADDRESS": "Address at which others reach an agent's learner, if it is not the one of its link.",
     "DLAAS_AGENT_DIR": "An agent's private directory.",
     "DLAAS_AGENT_GUARDIAN": "Address at which the guardian accepts links.",
     "DLAAS_AGENT_JOB": "Handle of the job of which the agent runs a learner.",
     "DLAAS_AGENT_MEMBER": "Member number of the agent's learner.",
     "DLAAS_AGENT_TOKEN_FILE": "File with the job's token.",
     "DLAAS_AGENT_TTL_S": "Seconds that an agent without a learner waits for its guardian.",
+    "DLAAS_GUARDIAN_ADDRESS": "Address at which learners reach a guardian that listens for agents.",
     "DLAAS_JOINS": "The learner joins a running gang.",
     "DLAAS_MAY_CHANGE": "The gang may change its membership while it trains.",
     "DLAAS_NURSERY": "Marks a job's own fork server.",
+    "DLAAS_PRIVATE_FILES": "The learner's job directory is its own: it shares no file with the others.",
     "DLAAS_ROOM": "Reserves space for the environment that `/proc` shows of a forked process.",
     "DLAAS_SECRETS": "Names of the variables whose values are masked.",
 }

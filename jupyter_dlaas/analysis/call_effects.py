@@ -142,12 +142,12 @@ def behaviour_of(function: Function) -> Behaviour:
         made = one if made is None else made.also(one)
     trained = reach(optimised_names(body) | _stepped(effects.calls), held)
     found = Behaviour(
-        touches=reached - own,
+        touches=(reached - own) | _default_objects(function, reached & params),
         params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
         touched_params=reached & params,
         trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
         altered=effects.altered - own,
-        trained=trained - own,
+        trained=(trained - own) | _default_objects(function, trained & params),
         trained_params=trained & params,
         prompts=any(call.function == "input" for call in effects.calls) and "input" not in own,
         seeds=any(
@@ -226,12 +226,22 @@ def _runs_of(name: str, calls: Sequence[Call]) -> list[Call]:
     return [call for call in calls if name and (call.function == name or name in call.args)]
 
 
-def _remembering(function: Function) -> set[str]:
-    """Return the parameters whose default is an object that persists between calls: `def note(x, log=[])`."""
+def _defaults(function: Function) -> list[tuple[str, ast.expr]]:
+    """Return the parameters that have a default, with its expression."""
     args = [*function.args.posonlyargs, *function.args.args]
     pairs = list(zip(args[::-1], function.args.defaults[::-1], strict=False))
     pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d is not None]
-    return {a.arg for a, d in pairs if isinstance(d, ast.List | ast.Dict | ast.Set | ast.Call)}
+    return [(a.arg, d) for a, d in pairs]
+
+
+def _remembering(function: Function) -> set[str]:
+    """Return the parameters whose default is an object that persists between calls: `def note(x, log=[])`."""
+    return {name for name, d in _defaults(function) if isinstance(d, ast.List | ast.Dict | ast.Set | ast.Call)}
+
+
+def _default_objects(function: Function, params: Collection[str]) -> frozenset[str]:
+    """Return the notebook's variables that are the defaults of these parameters: `def note(x, log=losses)`."""
+    return frozenset().union(*(objects_in(default) for name, default in _defaults(function) if name in params))
 
 
 def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:

@@ -21,7 +21,7 @@ from jupyter_dlaas.analysis.cells import (
     training_statements,
 )
 from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
-from jupyter_dlaas.analysis.effects import words
+from jupyter_dlaas.analysis.effects import reach, words
 from jupyter_dlaas.analysis.model import (
     Capture,
     ExecutedCell,
@@ -136,7 +136,14 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         errors=tuple(p for p in problems if p.code not in WARNINGS),
         warnings=tuple(p for p in problems if p.code in WARNINGS),
         random_state={one.cell: one.state for one in random.restores},
+        reached=_reached(traced, goal),
     )
+
+
+def _reached(traced: Trace, goal: int) -> frozenset[str]:
+    steps = traced.steps[goal:]
+    read = frozenset[str]().union(*(step.flow.reads | step.flow.soft | step.reads_late for step in steps))
+    return reach(reach(read, traced.late), traced.holds)
 
 
 def _solve(

@@ -514,7 +514,9 @@ def _why_not_stored(client: Client, job: str, name: str) -> str:
         text = str(client.log(job, offset=-_LOG_TAIL_BYTES)["text"])
     except DlaasError:
         return ""
-    reports = re.findall(rf"^\[{re.escape(name)} could not be brought back: (.*)\]$", text, re.MULTILINE)
+    # The second form is that of earlier versions.
+    line = rf"^\[{re.escape(name)} could not be (?:returned|brought back): (.*)\]$"
+    reports = re.findall(line, text, re.MULTILINE)
     return f"not returned: {reports[-1]}." if reports else ""
 
 

@@ -124,7 +124,7 @@ def prepared(
                 pushed = write_pushed(Path(folder) / "pushed.bin", objects)
                 if not _binds(made.text) >= set(pushed.main_names):  # names that only pickling revealed
                     made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names))
-            generators = _generators(shell.user_ns, made.text) if line.outputs else ()
+            generators = _generators(shell.user_ns, made) if line.outputs else ()
             outputs = tuple(dict.fromkeys((*line.outputs, *generators)))
             yield Ready(made, {**_options(cell, line, made, pushed, suggestion), "outputs": outputs})
         except DlaasError as error:
@@ -147,12 +147,13 @@ def _binds(text: str) -> set[str]:
     }
 
 
-def _generators(space: Mapping[str, object], text: str) -> tuple[str, ...]:
-    """Return the notebook's random generators that a program uses.
+def _generators(space: Mapping[str, object], made: Capture) -> tuple[str, ...]:
+    """Return the notebook's random generators from which the training cell may draw.
 
     They are returned with the results, so that a second run continues to draw, as it does from the global streams.
     """
-    return tuple(sorted(name for name in _binds(text) & space.keys() if generator_of(space[name]) is not None))
+    names = _binds(made.text) & made.reached & space.keys()
+    return tuple(sorted(name for name in names if generator_of(space[name]) is not None))
 
 
 def _options(

@@ -104,7 +104,7 @@ def test_sharded_model_refuses_another_size_with_a_reason(job: Build) -> None:
     reach(one, "0-25")
     (told,) = one.facts(FactKind.ALONE)
     assert told.learners == 1
-    assert "it stays at 1" in (told.why or "")
+    assert "The job stays at 1" in (told.why or "")
     one.run(learners=2)
     go_on(one, "0-25", "stop")
     lost = one.wait(FactKind.LOST, deadline_s=DEADLINE_S)

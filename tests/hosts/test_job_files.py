@@ -82,7 +82,7 @@ def test_settings_state_an_address_for_learners(tmp_path: Path, monkeypatch: pyt
     assert found is not None
     assert found.own_address == "10.0.0.7"
     token.unlink()
-    with pytest.raises(ValueError, match="token file .* does not exist"):
+    with pytest.raises(ValueError, match=r"token file .* does not exist"):
         read_settings(tmp_path)
     write(listen="7000")
     with pytest.raises(ValueError, match="not a valid address"):

@@ -375,7 +375,7 @@ def test_missing_or_invalid_use_is_refused_with_a_message() -> None:
         run.prepare([1, 2])
     with pytest.raises(DlaasError, match=r"run\.epochs needs the number of epochs"):
         next(run.epochs())
-    with pytest.raises(DlaasError, match='only reduce="mean"'):
+    with pytest.raises(DlaasError, match='reduce must be "mean" or None'):
         run.log(reduce="max", x=1)
     with pytest.raises(DlaasError, match="nothing was pushed with this job"):
         pushed("model")

@@ -35,6 +35,16 @@ pipe = Pipe()
 """
 RUN_ALL = "def run_all(all):\n    for one in all:\n        one()"
 CHANGES = {
+    "default of a parameter": (
+        "losses = []\ndef note(x, log=losses):\n    log.append(x)\n    return x",
+        "last = note(3)",
+        "losses",
+    ),
+    "default of a keyword": (
+        "seen = {}\ndef note(x, *, log=seen):\n    log[x] = 1\n    return x",
+        "last = note(3)",
+        "seen",
+    ),
     "method given to a call": ("items = []", "done = list(map(items.append, range(3)))", "items"),
     "method given to a thread": (
         "import threading\nitems = []",

@@ -102,7 +102,7 @@ def test_an_optimiser_that_would_point_elsewhere_is_refused(torched: Kernel, poo
 
 
 def test_numpy_generators_and_data_continue_in_the_job(torched: Kernel, pool: Pool) -> None:
-    torched.run("rng = np.random.default_rng(5)\nrng.random()")
+    torched.run("rng = np.random.default_rng(5)\nsame = rng\nfirst = rng.random()")
     torched.run("%%train chance --push rng -o drawn --wait\ndrawn = rng.random()")
 
-    assert torched.value("drawn == rng.random()")
+    assert torched.value("[first, drawn, same.random()] == np.random.default_rng(5).random(3).tolist()")

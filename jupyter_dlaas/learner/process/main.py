@@ -295,6 +295,7 @@ def _store_results(context: Context) -> dict[str, Any]:
         if (table := code_versions.table())["modules"]:
             write_whole(context.job_dir / "results" / results.VERSIONS, json.dumps(table).encode(), sync=True)
     for name, why in errors.items():
+        # kernel/follow.py reads this line
         print(f"[{name} could not be returned: {why}]", file=sys.stderr, flush=True)
     return {"results": stored, "errors": errors}
 
