@@ -12,7 +12,11 @@ function learnersGist({ trans }: ILanguage, view: IJobView): string {
     counts.set(state, (counts.get(state) ?? 0) + 1);
   }
   if (counts.size === 1 && counts.has('training')) {
-    return trans.__('%1 of %2 training', view.learners.length, Math.max(view.learners.length, view.size.wish));
+    return trans.__(
+      '%1 of %2 training',
+      view.learners.length,
+      Math.max(view.learners.length, view.size.wish)
+    );
   }
   return [...counts].map(([state, n]) => trans._p('learners', '%1 %2', n, state)).join(' · ');
 }

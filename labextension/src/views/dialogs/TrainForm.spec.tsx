@@ -59,9 +59,7 @@ describe('what check says in the dialog', () => {
   it('stands at the cell of which it is said', () => {
     const [first, , third] = show(CHECKED);
 
-    expect(third.textContent).toContain(
-      'Trains: calls fit; needs 1 statement of [1]; 2 are left out.'
-    );
+    expect(third.textContent).toContain('Trains: calls fit; needs 1 statement of [1]; 2 are left out.');
     expect(within(third).getByRole('alert').textContent).toBe('cell [3], line 1, reads y. Define y above.');
     expect(first.textContent).toContain('all write a.pt.');
     expect(within(first).queryByRole('alert')).toBeNull();
