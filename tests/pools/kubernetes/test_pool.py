@@ -1,0 +1,47 @@
+"""The Kubernetes pool without a cluster: what a pod gets of a job, and what is said while the cluster is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.pools.base import PoolUnavailable
+from dlaas_server.pools.config import PoolConfig
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
+from dlaas_server.pools.kubernetes.pool import KubernetesPool, pod_environment
+from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_variables_of_the_notebooks_machine_stay_there() -> None:
+    here = {"PATH": "/usr/bin", "HOME": "/home/ana", "LD_PRELOAD": "x.so", "CONDA_PREFIX": "/opt", "PYTHONPATH": "/lib"}
+    job = {"BATCH": "32", "WANDB_PROJECT": "digits", "PYTHONHASHSEED": "0", "DLAAS_SECRETS": "TOKEN", "TOKEN": "t"}
+
+    assert pod_environment({**here, **job}) == job
+
+
+async def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "missing-kubeconfig"
+    pool = KubernetesPool(tmp_path / "pool", KubernetesSection(kubeconfig=str(kubeconfig)), config=PoolConfig())
+    await pool.open(lambda job, stream: None, lambda: None)
+    try:
+        assert str(kubeconfig) in (pool.unavailable() or "")
+        assert pool.nodes() == ()
+        with pytest.raises(PoolUnavailable, match="missing-kubeconfig"):
+            await pool.create("digits-1", "me", JobSpec(), {})
+        with pytest.raises(PoolUnavailable, match="missing-kubeconfig"):
+            await pool.act("digits-1", Wanted(revision=1, goal=Goal.RUN, generation=1))
+        assert await pool.is_guarded("digits-1") is None
+        assert await pool.end("digits-1", kill=False) is False
+        with pytest.raises(NotFound):
+            await pool.facts("digits-2", 0)
+    finally:
+        await pool.close()
