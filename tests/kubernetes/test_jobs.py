@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from dlaas_server.core.model.states import Event
+from dlaas_server.engine.blobs import Blobs
+from dlaas_server.engine.job_stream import Watchers
+from dlaas_server.engine.lifecycle import Lifecycle
+from dlaas_server.engine.operations import Requests
 from dlaas_server.pools.base import log_of
 from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
+from dlaas_server.store import Store
 from jupyter_dlaas.runtime.system.process import kill_round
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, MemberWanted, Wanted
-from jupyter_dlaas.wire.protocol import JobSpec
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerUp, MemberWanted, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
 from tests.kubernetes.conftest import NODES, Namespace
 from tests.kubernetes.pool import section_of
 
@@ -142,3 +149,59 @@ async def test_a_gang_of_two_runs_on_two_nodes(jobs: Jobs) -> None:
     for member in (0, 1):
         assert f"step 2 of member {member}" in await jobs.log(member)
     await jobs.gone(0, 1)
+
+
+class Engine:
+    """An engine on the pool, with its loop."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def __aenter__(self) -> Engine:
+        self._jobs.folder.mkdir(exist_ok=True)
+        self._store = await Store.open(self._jobs.folder / "store.sqlite3")
+        self.lifecycle = Lifecycle(self._store, self._jobs.pool, "me", time.time)
+        self.requests = Requests(self.lifecycle, Watchers(), Blobs(self._jobs.folder / "blobs"))
+        await self.lifecycle.open()
+        self._loop = asyncio.create_task(self.lifecycle.run())
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+        await self.lifecycle.close()
+        await self._store.close()
+
+    async def submit(self, program: str, learners: int) -> str:
+        spec = JobSpec(name="digits", learners_min=learners, learners_max=learners)
+        request = Submit(key=f"key-{uuid.uuid4()}", spec=spec, source=program)
+        return (await self.requests.submit("me", request))[0].id
+
+    async def reached(self, job: str, state: State) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while (now := self.lifecycle.jobs[job].state) is not state:
+            assert not now.is_final or now is State.HALTED, f"{now}; {self._jobs.report()}"
+            assert time.monotonic() < end_s, f"{now}; {self._jobs.report()}"
+            await asyncio.sleep(0.05)
+
+
+async def test_an_engine_halts_and_resumes_a_gang_of_pods(tmp_path: Path, namespace: Namespace) -> None:
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            job = await engine.submit(ENDLESS, learners=2)
+            assert job == "digits-1"
+            await engine.reached(job, State.PROCESSING)
+            await engine.requests.act("me", job, Event.HALT)
+            await engine.reached(job, State.HALTED)
+            await jobs.gone(0, 1)
+            await engine.requests.act("me", job, Event.RESUME)
+            await engine.reached(job, State.PROCESSING)
+            members = [fact.member for fact in await jobs.facts() if isinstance(fact, LearnerUp)]
+            assert sorted(members) == [0, 1, 2, 3]
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+            await jobs.gone(2, 3)
+            assert engine.lifecycle.jobs[job].restarts_total == 0
+    finally:
+        jobs.sweep()

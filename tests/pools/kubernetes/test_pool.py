@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dlaas_server.engine.service import configured_pool
 from dlaas_server.pools.base import PoolUnavailable
-from dlaas_server.pools.config import PoolConfig
+from dlaas_server.pools.config import ConfigError, PoolConfig, load_config
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pool import KubernetesPool, pod_environment
 from jupyter_dlaas.wire.journal import Goal, Wanted
@@ -45,3 +46,15 @@ async def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
             await pool.facts("digits-2", 0)
     finally:
         await pool.close()
+
+
+def test_a_section_of_the_configuration_moves_jobs_to_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[kubernetes]\nnamespace = "ml"\n[[kubernetes.tolerations]]\nkey = "gpu"\n')
+    config = load_config(tmp_path)
+
+    assert isinstance(configured_pool(tmp_path, config, lambda uptime_s: uptime_s), KubernetesPool)
+    assert config.kubernetes is not None
+    assert (config.kubernetes.namespace, config.kubernetes.tolerations[0].key) == ("ml", "gpu")
+    (tmp_path / "config.toml").write_text('[kubernetes]\nnamespace = "M L"\n')
+    with pytest.raises(ConfigError, match=r"kubernetes\.namespace.*not a valid namespace"):
+        load_config(tmp_path)

@@ -20,6 +20,7 @@ from dlaas_server.pools.kubernetes.manifests.package_archive import package_arch
 from dlaas_server.pools.kubernetes.manifests.settings import CapacityView, KubernetesSection
 from dlaas_server.pools.kubernetes.preflight import missing_accesses
 from dlaas_server.pools.kubernetes.watch import Change, Watch
+from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["GPU", "Picture"]
 
@@ -109,7 +110,7 @@ class Picture:
             try:
                 self._connected = await asyncio.to_thread(self._connect)
                 break
-            except (ApiUnreachable, ApiError) as error:
+            except DlaasError as error:  # also a missing package `kubernetes`
                 self._problem = str(error)
                 log.warning("the cluster cannot be used yet: %s", error)
                 self._has_answered.set()

@@ -67,23 +67,19 @@ class KubernetesPool:
             directory, config=config, start=_start_guardian, uses_zygote=False, at_uptime=at_uptime, has_learners=False
         )
         self.path, self.config, self.name = self._local.path, self._local.config, self._local.name
+        self.unit = "CPU slot"
         self._settings = settings
         self._changed: Changed = lambda job, stream: None
         self._nodes_changed: Callable[[], None] = lambda: None
         self._picture = Picture(
             settings,
             pod_changed=lambda job: self._gangs.changed(job),
-            nodes_changed=lambda: self._nodes_changed(),
+            nodes_changed=self._note_nodes,
             became_known=lambda: self._gangs.all_changed(),
         )
         self._gangs = Gangs(
             self._picture, folder_of=self._folder, changed=lambda job, stream: self._changed(job, stream)
         )
-
-    @property
-    def unit(self) -> str:
-        """Kind of devices: "GPU", or "CPU slot" if the cluster has no GPUs."""
-        return self._picture.unit
 
     # ---- open and close --------------------------------------------------------------------------------------
 
@@ -92,6 +88,7 @@ class KubernetesPool:
         self._changed, self._nodes_changed = changed, nodes_changed
         await self._local.open(self._note, nodes_changed)
         await self._picture.open()
+        self.unit = self._picture.unit
 
     async def close(self) -> None:
         """Stop. Jobs continue."""
@@ -103,6 +100,10 @@ class KubernetesPool:
         self._changed(job, stream)
         if stream == JOURNAL:
             self._gangs.changed(job)  # the guardian may have closed the job
+
+    def _note_nodes(self) -> None:
+        self.unit = self._picture.unit
+        self._nodes_changed()
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the cluster's nodes, or one that stands for the namespace."""

@@ -31,6 +31,7 @@ class TolerationEntry:
     """[[kubernetes.tolerations]]: a taint of nodes that learners tolerate."""
 
     key: str = field(metadata=rule(longest=317))
+    """Key of the taint."""
     value: str | None = None
     """Unset: any value."""
     effect: str | None = field(default=None, metadata=rule(pattern="NoSchedule|PreferNoSchedule|NoExecute"))
