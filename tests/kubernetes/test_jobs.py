@@ -21,7 +21,7 @@ from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.store import Store
 from jupyter_dlaas.runtime.system.process import kill_round
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerUp, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnerUp, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
 from tests.kubernetes.conftest import NODES, Namespace
 from tests.kubernetes.pool import section_of
@@ -203,5 +203,42 @@ async def test_an_engine_halts_and_resumes_a_gang_of_pods(tmp_path: Path, namesp
             await engine.reached(job, State.CANCELLED)
             await jobs.gone(2, 3)
             assert engine.lifecycle.jobs[job].restarts_total == 0
+    finally:
+        jobs.sweep()
+
+
+async def test_a_deleted_pod_is_replaced_by_the_engine(tmp_path: Path, namespace: Namespace) -> None:
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            await asyncio.to_thread(namespace.delete, "pods", "digits-1-m0", grace_s=0)
+            await jobs.recorded(FactKind.GENERATION, 2)
+            ends = {fact.member: fact for fact in await jobs.facts() if isinstance(fact, LearnerDown)}
+            assert ends.keys() == {0}, jobs.report()
+            await engine.reached(job, State.PROCESSING)
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+            await jobs.gone(0, 1)
+    finally:
+        jobs.sweep()
+
+
+async def test_a_new_engine_finds_its_pods_running(tmp_path: Path, namespace: Namespace) -> None:
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+        pod = namespace.get("pods", "digits-1-m0")
+        jobs.pool = KubernetesPool(jobs.folder, section_of(namespace), config=PoolConfig())
+        async with Engine(jobs) as engine:
+            assert engine.lifecycle.jobs[job].state is State.PROCESSING
+            await engine.requests.act("me", job, Event.HALT)
+            await engine.reached(job, State.HALTED)
+            assert [fact.member for fact in await jobs.facts() if isinstance(fact, LearnerUp)] == [0]
+            await jobs.gone(0)
+        assert pod["status"]["phase"] == "Running"
     finally:
         jobs.sweep()

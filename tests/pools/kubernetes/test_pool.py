@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from dlaas_server.engine.service import configured_pool
 from dlaas_server.pools.base import PoolUnavailable
 from dlaas_server.pools.config import ConfigError, PoolConfig, load_config
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
-from dlaas_server.pools.kubernetes.pool import KubernetesPool, pod_environment
+from dlaas_server.pools.kubernetes.pool import KubernetesPool, _free_port, _ports, pod_environment
 from jupyter_dlaas.wire.journal import Goal, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound
 
@@ -58,3 +59,15 @@ def test_a_section_of_the_configuration_moves_jobs_to_the_cluster(tmp_path: Path
     (tmp_path / "config.toml").write_text('[kubernetes]\nnamespace = "M L"\n')
     with pytest.raises(ConfigError, match=r"kubernetes\.namespace.*not a valid namespace"):
         load_config(tmp_path)
+
+
+def test_jobs_of_a_pool_have_ports_of_their_own(tmp_path: Path) -> None:
+    ports = set[int]()
+    for n in range(20):
+        port = _free_port("127.0.0.1", _ports(tmp_path))
+        (tmp_path / f"a-{n}").mkdir()
+        (tmp_path / f"a-{n}" / "agents.json").write_text(json.dumps({"listen": f"127.0.0.1:{port}"}))
+        ports.add(port)
+
+    assert ports == _ports(tmp_path)
+    assert len(ports) == 20

@@ -12,7 +12,7 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.picture import Picture
 from dlaas_server.pools.local.job_folder import JobFolder, in_words
 from dlaas_server.pools.local.pool import LocalPool
-from jupyter_dlaas.jobdir.atomic_files import write_whole
+from jupyter_dlaas.jobdir.atomic_files import read_json, write_whole
 from jupyter_dlaas.runtime.hosts.agent_settings import AGENTS
 from jupyter_dlaas.runtime.zygote.start_guardian import Started, start_guardian
 from jupyter_dlaas.wire.codec import Json
@@ -69,6 +69,8 @@ class KubernetesPool:
         self.path, self.config, self.name = self._local.path, self._local.config, self._local.name
         self.unit = "CPU slot"
         self._settings = settings
+        self._choosing = asyncio.Lock()
+        """Held while a job's port is chosen, so that two jobs do not get the same."""
         self._changed: Changed = lambda job, stream: None
         self._nodes_changed: Callable[[], None] = lambda: None
         self._picture = Picture(
@@ -126,7 +128,8 @@ class KubernetesPool:
         folder = self._folder(job)
         if not (folder.root / AGENTS).exists():
             with in_words(f"the settings for agents of job {job} cannot be stored"):
-                await asyncio.to_thread(self._write_agents, folder)
+                async with self._choosing:
+                    await asyncio.to_thread(self._write_agents, folder)
 
     def _write_agents(self, folder: JobFolder) -> None:
         given = self._settings.engine_address
@@ -136,7 +139,8 @@ class KubernetesPool:
             raise PoolUnavailable(str(error)) from error
         host = f"[{address}]" if ":" in address else address
         # A configured address may belong to a router in front of this machine, where nothing can listen.
-        listen = f"*:{_free_port('')}" if given else f"{host}:{_free_port(address)}"
+        taken = _ports(folder.root.parent)
+        listen = f"*:{_free_port('', taken)}" if given else f"{host}:{_free_port(address, taken)}"
         write_whole(folder.root / TOKEN, secrets.token_bytes(TOKEN_BYTES))
         about = {"listen": listen, "address": address, "token_file": str(folder.root / TOKEN)}
         write_whole(folder.root / AGENTS, json.dumps(about).encode())
@@ -253,8 +257,17 @@ def _own_address(server: str) -> str:
         raise ApiUnreachable(f"no way leads from this machine to {server}: {error}") from error
 
 
-def _free_port(host: str) -> int:
-    """Return a port on which nothing listens now."""
+def _ports(jobs: Path) -> set[int]:
+    """Return the ports of all jobs of the pool, also of those whose guardian does not run now."""
+    listens = [str((read_json(path) or {}).get("listen", "")) for path in jobs.glob(f"*/{AGENTS}")]
+    return {int(port) for listen in listens if (port := listen.rpartition(":")[2]).isdigit()}
+
+
+def _free_port(host: str, taken: Collection[int]) -> int:
+    """Return a port on which nothing listens now, and that no other job of the pool has."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as free:
-        return int(free.getsockname()[1])
+    while True:
+        with socket.create_server((host, 0), family=family) as free:
+            port = int(free.getsockname()[1])
+        if port not in taken:
+            return port
