@@ -31,6 +31,9 @@ def sections() -> list[tuple[str, type]]:
             of = typing.get_args(hint)
             if dataclasses.is_dataclass(hint):
                 found.append((f"[{prefix}{name}]", typing.cast(type, hint)))
+            elif of and of[-1] is types.NoneType and dataclasses.is_dataclass(of[0]):
+                found.append((f"[{prefix}{name}]", typing.cast(type, of[0])))
+                add(f"{prefix}{name}.", typing.cast(type, of[0]))
             elif of and dataclasses.is_dataclass(of[0]):
                 found.append((f"[[{prefix}{name}]]", typing.cast(type, of[0])))
                 add(f"{prefix}{name}.", typing.cast(type, of[0]))

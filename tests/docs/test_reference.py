@@ -52,7 +52,11 @@ def test_every_part_is_on_a_page() -> None:
 def test_every_key_of_the_configuration_is_listed_and_described() -> None:
     records: dict = {}
     schema(PoolConfig, records)
-    tables = {"PoolConfig": {"pool", "retention", "nodes", "queues"}, "NodeEntry": {"devices"}}
+    tables = {
+        "PoolConfig": {"pool", "retention", "nodes", "queues", "kubernetes"},
+        "NodeEntry": {"devices"},
+        "KubernetesSection": {"tolerations"},
+    }
     expected = [
         key for name, record in records.items() for key in record["properties"] if key not in tables.get(name, ())
     ]

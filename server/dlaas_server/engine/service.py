@@ -17,7 +17,7 @@ import pwd
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,8 @@ from dlaas_server.engine.operations import Requests
 from dlaas_server.engine.pool_clock import PoolClock
 from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.websocket import StreamHandler
-from dlaas_server.pools.base import PoolError
+from dlaas_server.pools.base import Pool, PoolError
+from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.job_folder import in_words
 from dlaas_server.store import Store
@@ -42,7 +43,7 @@ from jupyter_dlaas.runtime.system.process import boot_id, identity, is_alive, re
 from jupyter_dlaas.wire.codec import DlaasError
 from jupyter_dlaas.wire.protocol import PROTOCOL
 
-__all__ = ["main", "remove_old_jobs", "serve"]
+__all__ = ["configured_pool", "main", "remove_old_jobs", "serve"]
 
 log = logging.getLogger("dlaas.engine")
 IDLE_S: Final = 600.0
@@ -101,22 +102,32 @@ def _other_engine(folder: Path) -> bool:
     return other is not None and other.pid != os.getpid() and is_alive(other)
 
 
+def configured_pool(folder: Path, config: PoolConfig, at_uptime: Callable[[float], float]) -> Pool:
+    """Return the pool that a configuration describes: this machine, or a cluster."""
+    if config.kubernetes is None:
+        return LocalPool(folder, config=config, at_uptime=at_uptime)
+    from dlaas_server.pools.kubernetes.pool import KubernetesPool  # other pools never load it
+
+    return KubernetesPool(folder, config.kubernetes, config=config, at_uptime=at_uptime)
+
+
 async def serve(folder: Path, idle_s: float) -> None:
     """Serve the pool until a signal arrives or it was idle for `idle_s`."""
     store = await Store.open(folder / "store.sqlite3")
     if store.warning:
         log.warning("%s", store.warning)
     clock = PoolClock(folder)
-    pool = LocalPool(folder, at_uptime=clock.at_uptime)
-    retention = pool.config.retention
+    config = load_config(folder)
+    pool = configured_pool(folder, config, clock.at_uptime)
+    retention = config.retention
     lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name, clock.now_s)
     lifecycle.drift, lifecycle.slept = clock.drift_s, clock.slept_s
     clock.start_after(await store.last_s())
-    lifecycle.configured = pool.config.policy
-    lifecycle.admins = frozenset(pool.config.pool.admins)
+    lifecycle.configured = config.policy
+    lifecycle.admins = frozenset(config.pool.admins)
     blobs = Blobs(folder / "blobs")
     lifecycle.blobs = lambda sha256: str(blobs.path(sha256))
-    limits = pool.config.pool
+    limits = config.pool
     lifecycle.user_limits = UserLimits(queued=limits.queued_per_user, priority=limits.priority_max)
     lifecycle.keep_s = None if retention.days is None else retention.days * 86400
     lifecycle.keep_jobs = retention.jobs

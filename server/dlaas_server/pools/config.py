@@ -30,6 +30,10 @@ memory_gib = 16
 slots = 4                     # number of devices of one kind, or list each under [[nodes.devices]]
 kind = "CPU"
 rack = "r1"                   # location, for placement "topology"; area = "hall 2" is the level above
+
+[kubernetes]                  # learners run in pods of this cluster, instead of on this machine
+namespace = "ml"
+image = "registry.example.com/torch:2"
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ from pathlib import Path
 
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy, Share
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode, rule
 from jupyter_dlaas.wire.protocol import NAME_PATTERN, PoolPlacement
 
@@ -169,6 +174,8 @@ class PoolConfig:
     retention: Retention = Retention()
     nodes: tuple[NodeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
+    kubernetes: KubernetesSection | None = None
+    """Cluster on which learners run; None: they run on this machine."""
 
     @property
     def policy(self) -> Policy:

@@ -10,8 +10,8 @@ __all__ = ["readable", "safe_parts", "writable"]
 
 _PUT_FILES: Final = ("train.py",)
 _PUT_FOLDERS: Final = ("files", "inputs")
-_SECRET: Final = ("environment.json", "wanted.json", "guardian.lock", "guardian.sock", "guardian.wake")
-"""Files that cannot be fetched: they contain the job's environment, or no content at all."""
+_SECRET: Final = ("environment.json", "wanted.json", "token", "guardian.lock", "guardian.sock", "guardian.wake")
+"""Files that cannot be fetched: they contain the job's environment or its token, or no content at all."""
 
 
 def safe_parts(path: str) -> tuple[str, ...]:

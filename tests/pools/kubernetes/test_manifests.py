@@ -135,3 +135,14 @@ def test_a_learner_without_a_node_is_placed_by_the_cluster() -> None:
 
     assert pod["metadata"]["name"] == "digits-1-m7"
     assert "nodeName" not in pod["spec"]
+
+
+def test_a_guardian_beside_the_engine_has_no_pod() -> None:
+    described = job()
+    elsewhere = replace(described, pods=replace(described.pods, guardian_address="192.0.2.7:4000"))
+    manifests = job_manifests(elsewhere)
+
+    assert [m["kind"] for m in manifests] == ["ConfigMap", "NetworkPolicy", "Secret", "Pod", "Pod"]
+    assert {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]} in manifests[1]["spec"]["egress"]
+    agent = {entry["name"]: entry["value"] for entry in manifests[-1]["spec"]["containers"][0]["env"]}
+    assert agent["DLAAS_AGENT_GUARDIAN"] == "192.0.2.7:4000"

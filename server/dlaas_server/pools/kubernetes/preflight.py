@@ -25,7 +25,7 @@ from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod, wait_of_refusal
 from dlaas_server.pools.kubernetes.watch import Change, Watch
 
-__all__ = ["Finding", "preflight"]
+__all__ = ["Finding", "missing_accesses", "preflight"]
 
 MINOR_MIN: Final = 30
 PROBE: Final = "jupyter-dlaas-preflight"
@@ -55,11 +55,11 @@ def preflight(
     yield version
     if not version.is_ok:
         return
-    missing = list(_missing(api, ROLE_RULES, settings.namespace))
+    missing = list(missing_accesses(api, ROLE_RULES, settings.namespace))
     yield _rights(settings, missing)
     if missing:
         return
-    sees_cluster = settings.view is not CapacityView.NAMESPACE and not list(_missing(api, CLUSTER_RULES, None))
+    sees_cluster = settings.view is not CapacityView.NAMESPACE and not list(missing_accesses(api, CLUSTER_RULES, None))
     yield _view(settings, sees_cluster)
     yield from _devices(api, settings, sees_cluster)
     if probes_image:
@@ -80,7 +80,8 @@ def _version(api: Api) -> Finding:
     return Finding(name="reachable", is_ok=True, text=f"{api.server} runs Kubernetes {name}.")
 
 
-def _missing(api: Api, rules: Sequence[Rule], namespace: str | None) -> Iterator[Access]:
+def missing_accesses(api: Api, rules: Sequence[Rule], namespace: str | None) -> Iterator[Access]:
+    """Yield the rights that the pool does not have. `namespace` None: in the whole cluster."""
     for access in accesses(rules):
         answer = api.create("selfsubjectaccessreviews", None, access_review(access, namespace))
         if not answer.get("status", {}).get("allowed"):

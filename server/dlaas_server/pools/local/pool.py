@@ -104,7 +104,9 @@ class LocalPool:
         start: Starter = start_guardian,
         uses_zygote: bool | None = None,
         at_uptime: Callable[[float], float] | None = None,
+        has_learners: bool = True,
     ) -> None:
+        """Keep jobs in a directory. `has_learners` False: only guardians run here, and learners elsewhere."""
         directory = directory.resolve()  # a job is identified by its directory, so the path must be unique
         self.path = directory
         self.config = load_config(directory) if config is None else config
@@ -114,6 +116,7 @@ class LocalPool:
         self._jobs_inode = 0
         self._probe = probe
         self._start = start
+        self._has_learners = has_learners
         if uses_zygote is None:
             uses_zygote = os.environ.get("JUPYTER_DLAAS_WARM", "1") != "0"
         self._zygote_dir = directory / "zygotes" if uses_zygote else None
@@ -149,12 +152,14 @@ class LocalPool:
             if self._zygote_dir is not None:
                 self._zygote_dir.mkdir(mode=0o700, exist_ok=True)
             self._package_dir = await asyncio.to_thread(_package_dir, self.path / "runtime")
-        if self._probe is None:
+        if self._probe is None and self._has_learners:
             self._probe = await asyncio.to_thread(choose_probe, self.config, is_ours=self._is_ours)
-        self.unit = self._probe.unit
         self._watch = JobWatch(changed, self._guardian_gone)
         for folder in await asyncio.to_thread(self._find_jobs):
             self._rediscover(folder)
+        if self._probe is None:
+            return
+        self.unit = self._probe.unit
         self._nodes = await asyncio.to_thread(self._probe.nodes, self._lent_devices())
         if self.unit == "GPU":
             self._probing = asyncio.create_task(self._probe_again(), name="device probe")
@@ -253,7 +258,8 @@ class LocalPool:
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create the job's directory; an existing one is unchanged."""
         self._check_place()
-        variables = {POOL_VARIABLE: str(self.path), **environment}  # so that train.py can load results of earlier jobs
+        # So that train.py can load results of earlier jobs.
+        variables = {POOL_VARIABLE: str(self.path), **environment} if self._has_learners else environment
         await asyncio.to_thread(self._folder(job).create, owner, spec, variables)
 
     async def put(self, job: str, path: str, data: bytes) -> None:
@@ -333,11 +339,12 @@ class LocalPool:
             stored = folder.wanted()
             if stored is not None and stored.revision > wanted.revision:
                 return
-            refused = self._refused[job] = missing_seats(wanted, stored, self._nodes)
-            if refused:
-                self._changed(job, JOURNAL)
-                return  # the document before this one stays in force: no learner of a gang starts without the others
-            wanted = replace(wanted, members=tuple(self._seat(m, spec) for m in wanted.members))
+            if self._has_learners:
+                refused = self._refused[job] = missing_seats(wanted, stored, self._nodes)
+                if refused:
+                    self._changed(job, JOURNAL)
+                    return  # the former document stays in force: no learner of a gang starts without the others
+                wanted = replace(wanted, members=tuple(self._seat(m, spec) for m in wanted.members))
             if stored != wanted:
                 folder.write_wanted(wanted)
             self._lend(job, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,17 +66,19 @@ def anchor(job: JobObjects) -> Json:
 def job_objects(job: JobObjects, anchor_object: Json) -> Sequence[tuple[str, Json]]:
     """Return (resource, manifest) of all objects that the anchor owns, in order: policy, secret, service, pods.
 
+    With an address of the guardian, which then runs elsewhere, there is no Service, volume or pod for it.
     The network policy comes before any pod, so that no learner is ever reachable by others.
     """
     owner = owner_of(anchor_object)
     found: list[tuple[str, Json]] = [
         ("networkpolicies", _network_policy(job.pods, owner)),
         ("secrets", _secret(job, owner)),
-        ("services", _service(job.pods, owner)),
     ]
-    if job.pods.settings.storage is not None:
-        found.append(("persistentvolumeclaims", _claim(job.pods, owner)))
-    found.append(("pods", guardian_pod(job.pods, owner, epoch=job.epoch)))
+    if job.pods.guardian_address is None:
+        found.append(("services", _service(job.pods, owner)))
+        if job.pods.settings.storage is not None:
+            found.append(("persistentvolumeclaims", _claim(job.pods, owner)))
+        found.append(("pods", guardian_pod(job.pods, owner, epoch=job.epoch)))
     found += [("pods", learner_pod(job.pods, owner, learner)) for learner in job.learners]
     return found
 
@@ -96,7 +99,8 @@ def _network_policy(pods: JobPods, owner: Json) -> Json:
     engine = [{"podSelector": {"matchLabels": {**MANAGED_BY, LABEL_ROLE: ROLE_ENGINE}}}]
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     egress: list[Json] = [{"to": own}, {"ports": dns}]
-    egress += [{"to": [{"ipBlock": {"cidr": network}}]} for network in pods.settings.egress]
+    outside = [*_guardian_networks(pods), *pods.settings.egress]
+    egress += [{"to": [{"ipBlock": {"cidr": network}}]} for network in outside]
     spec = {
         "podSelector": {"matchLabels": {LABEL_JOB: pods.name}},
         "policyTypes": ["Ingress", "Egress"],
@@ -105,6 +109,17 @@ def _network_policy(pods: JobPods, owner: Json) -> Json:
     }
     kind = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
     return {**kind, "metadata": _metadata(pods, owner), "spec": spec}
+
+
+def _guardian_networks(pods: JobPods) -> list[str]:
+    """Return the network of a guardian that runs outside of the cluster: its link and its store, on any port."""
+    if pods.guardian_address is None:
+        return []
+    host = pods.guardian_address.rpartition(":")[0].strip("[]")
+    try:
+        return [str(ipaddress.ip_network(host))]
+    except ValueError:
+        return []  # a host name: the address behind it must be in `egress`
 
 
 def _secret(job: JobObjects, owner: Json) -> Json:

@@ -77,7 +77,7 @@ class JobPods:
     python: str | None = None
     """Minor version that the job's objects require, such as "3.11"; None: any from 3.11 on."""
     guardian_address: str | None = None
-    """Address of the guardian for agents; None: the job's Service."""
+    """Address of a guardian that runs outside of the cluster; None: it is a pod behind the job's Service."""
 
     @property
     def name(self) -> str:

@@ -31,6 +31,7 @@ class TolerationEntry:
     """[[kubernetes.tolerations]]: a taint of nodes that learners tolerate."""
 
     key: str = field(metadata=rule(longest=317))
+    """Key of the taint."""
     value: str | None = None
     """Unset: any value."""
     effect: str | None = field(default=None, metadata=rule(pattern="NoSchedule|PreferNoSchedule|NoExecute"))
@@ -50,6 +51,8 @@ class KubernetesSection:
     """Context of the kubeconfig; unset: its current context. Inside a cluster the pod's service account is used."""
     kubeconfig: str | None = field(default=None, metadata=rule(longest=4096))
     """Kubeconfig file; unset: `KUBECONFIG`, or `~/.kube/config`."""
+    engine_address: str | None = field(default=None, metadata=rule(pattern=r"[\w.:-]{1,253}"))
+    """Address at which pods reach this machine; unset: the one from which it reaches the API server."""
     image: str = field(default=DEFAULT_IMAGE, metadata=rule(pattern=r"\S{1,1000}", says="is not a valid image"))
     """Image of learners: Python 3.11 or newer as `python3`, and the frameworks of the jobs."""
     guardian_image: str | None = field(default=None, metadata=rule(pattern=r"\S{1,1000}", says="is not a valid image"))

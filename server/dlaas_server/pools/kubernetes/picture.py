@@ -1,0 +1,272 @@
+"""Cluster as the pool sees it: connection, learners' pods, events about pods, and capacity."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from dlaas_server.core.model.cluster import Node
+from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, connect
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node
+from dlaas_server.pools.kubernetes.job_creation import ensure_package
+from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES
+from dlaas_server.pools.kubernetes.manifests.names import ANNOTATION_JOB, LABEL_ROLE, ROLE_LEARNER, Json, selector
+from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
+from dlaas_server.pools.kubernetes.manifests.settings import CapacityView, KubernetesSection
+from dlaas_server.pools.kubernetes.preflight import missing_accesses
+from dlaas_server.pools.kubernetes.watch import Change, Watch
+from jupyter_dlaas.wire.codec import DlaasError
+
+__all__ = ["GPU", "Picture"]
+
+log = logging.getLogger(__name__)
+
+GPU: Final = "GPU"
+CPU_SLOT: Final = "CPU slot"
+RETRY_S: Final = 1.0
+RETRY_S_MAX: Final = 15.0
+FIRST_LOOK_S: Final = 5.0
+"""Time that opening the pool waits for the first picture. A cluster that answers later is found later."""
+BATCH_S: Final = 0.2
+"""Time within which changes of capacity are reported once: nodes report often."""
+QUOTA_S: Final = 10.0
+"""Interval of reading quotas, which may not be watched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connected:
+    """Connection to the cluster, and what it follows."""
+
+    api: Api
+    pods: Watch
+    events: Watch
+    others: Watch
+    """Pods that use capacity: those of the cluster, or of the namespace."""
+    nodes: Watch | None
+    """None: nodes are not readable."""
+
+    @property
+    def watches(self) -> list[Watch]:
+        return [self.pods, self.events, self.others, *([self.nodes] if self.nodes is not None else [])]
+
+
+class Picture:
+    """Current picture of the cluster. Belongs to the event loop in which it is opened."""
+
+    def __init__(
+        self,
+        settings: KubernetesSection,
+        *,
+        pod_changed: Callable[[str], None],
+        nodes_changed: Callable[[], None],
+        became_known: Callable[[], None],
+    ) -> None:
+        """Call `pod_changed(job)` for each change of a learner's pod or of what is known about it."""
+        self.settings = settings
+        self._pod_changed, self._nodes_changed, self._became_known = pod_changed, nodes_changed, became_known
+        self._connected: _Connected | None = None
+        self._problem = "it was not asked yet"
+        self._quotas: Sequence[Json] = ()
+        self._nodes: tuple[Node, ...] = ()
+        self._has_capacity = False
+        self._has_answered = asyncio.Event()
+        self._capacity_timer: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # ---- open and close --------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect, and wait a short time for the first picture. After a failure, try again in the background."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks.append(asyncio.create_task(self._keep_connecting(), name="connect to the cluster"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._has_answered.wait()
+        self._update_nodes()
+
+    async def close(self) -> None:
+        """Stop following the cluster."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._capacity_timer is not None:
+            self._capacity_timer.cancel()
+        connected, self._connected = self._connected, None
+        self._problem = "the pool is closed"
+        if connected is not None:
+            await asyncio.gather(*(asyncio.to_thread(watch.close) for watch in connected.watches))
+            connected.api.close()
+
+    async def _keep_connecting(self) -> None:
+        pause_s = RETRY_S
+        while True:
+            try:
+                self._connected = await asyncio.to_thread(self._connect)
+                break
+            except DlaasError as error:  # also a missing package `kubernetes`
+                self._problem = str(error)
+                log.warning("the cluster cannot be used yet: %s", error)
+                self._has_answered.set()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S_MAX)
+        for watch in self._connected.watches:
+            watch.start()
+        while self._connected.nodes is None:
+            await asyncio.sleep(QUOTA_S)
+            try:
+                await asyncio.to_thread(self._read_quotas, self._connected.api)
+            except (ApiUnreachable, ApiError) as error:
+                log.warning("quotas of namespace %s cannot be read: %s", self.settings.namespace, error)
+            self._update_nodes()
+
+    def _connect(self) -> _Connected:
+        api, settings = connect(self.settings), self.settings
+        try:
+            is_allowed = settings.view is not CapacityView.NAMESPACE and not list(
+                missing_accesses(api, CLUSTER_RULES, None)
+            )
+            if settings.view is CapacityView.CLUSTER and not is_allowed:
+                raise ApiError(403, "Forbidden", 'nodes of the cluster cannot be read; set view = "auto"')
+            ensure_package(api, settings.namespace, package_archive())
+            if not is_allowed:
+                self._read_quotas(api)
+        except BaseException:
+            api.close()
+            raise
+        everywhere = None if is_allowed else settings.namespace
+        learners = f"{selector()},{LABEL_ROLE}={ROLE_LEARNER}"
+        return _Connected(
+            api=api,
+            pods=Watch(api, "pods", settings.namespace, self._note_pod, labels=learners, knows=self._note_knowledge),
+            events=Watch(api, "events", settings.namespace, self._note_event, fields="involvedObject.kind=Pod"),
+            others=Watch(api, "pods", everywhere, self._note_capacity, knows=self._note_knowledge),
+            nodes=Watch(api, "nodes", None, self._note_capacity, knows=self._note_knowledge) if is_allowed else None,
+        )
+
+    def _read_quotas(self, api: Api) -> None:
+        self._quotas = api.list("resourcequotas", self.settings.namespace)["items"]
+
+    # ---- what is known ---------------------------------------------------------------------------------------
+
+    @property
+    def api(self) -> Api:
+        """Connection to the API server. Raises ApiUnreachable if there was none yet."""
+        if self._connected is None:
+            raise ApiUnreachable(self._problem)
+        return self._connected.api
+
+    @property
+    def pins(self) -> bool:
+        """True if nodes are readable, so that the pool chooses them."""
+        return self._connected is not None and self._connected.nodes is not None
+
+    @property
+    def api_host(self) -> str:
+        """Host of the API server. Raises ApiUnreachable if there was no connection yet."""
+        return urlsplit(self.api.server).hostname or ""
+
+    def unavailable(self) -> str | None:
+        """Return why the cluster cannot be reached now, as a sentence; None if it can."""
+        if self._connected is None:
+            return f"The Kubernetes cluster cannot be reached: {self._problem}."
+        unknown = self._connected.pods.knowledge().unknown
+        if unknown is None and self._has_capacity:
+            return None
+        why = unknown or "its capacity was not read yet"
+        return f"The API server {self._connected.api.server} cannot be reached: {why}."
+
+    @property
+    def unit(self) -> str:
+        """ "GPU" if a node of the pool has some, otherwise "CPU slot"."""
+        return GPU if any(device.kind != "CPU" for node in self._nodes for device in node.devices) else CPU_SLOT
+
+    def pods_of(self, job: str) -> Mapping[str, Json]:
+        """Return the learners' pods of a job by name, as last seen."""
+        if self._connected is None:
+            return {}
+        pods = self._connected.pods.objects()
+        return {name: pod for (_, name), pod in pods.items() if _job_of(pod) == job}
+
+    def jobs(self) -> set[str]:
+        """Return the jobs that have learners' pods."""
+        if self._connected is None:
+            return set()
+        return {job for pod in self._connected.pods.objects().values() if (job := _job_of(pod))}
+
+    def events_of(self, pod: Json) -> Sequence[Json]:
+        """Return the events about a pod, oldest first."""
+        if self._connected is None:
+            return ()
+        uid = pod["metadata"].get("uid")
+        found = [e for e in self._connected.events.objects().values() if e.get("involvedObject", {}).get("uid") == uid]
+        return sorted(found, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes with their devices, as last seen."""
+        return self._nodes
+
+    def _update_nodes(self) -> None:
+        self._capacity_timer = None
+        connected = self._connected
+        if connected is None or connected.others.knowledge().unknown is not None:
+            return
+        pods = list(connected.others.objects().values())
+        if connected.nodes is None:
+            found: tuple[Node, ...] = (namespace_node(self._quotas, pods, self.settings),)
+        elif connected.nodes.knowledge().unknown is None:
+            found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings)
+        else:
+            return
+        self._has_capacity = True
+        if found != self._nodes:
+            self._nodes = found
+            self._nodes_changed()
+
+    # ---- news, in the threads of the watches -----------------------------------------------------------------
+
+    def _note_pod(self, change: Change) -> None:
+        job = _job_of(change.after or change.before or {})
+        if job:
+            self._in_loop(self._pod_changed, job)
+
+    def _note_event(self, change: Change) -> None:
+        about = (change.after or {}).get("involvedObject", {})
+        connected = self._connected
+        if connected is not None and (
+            pod := connected.pods.objects().get((self.settings.namespace, about.get("name")))
+        ):
+            self._in_loop(self._pod_changed, _job_of(pod))
+
+    def _note_capacity(self, change: Change) -> None:
+        self._in_loop(self._plan_update)
+
+    def _note_knowledge(self) -> None:
+        self._in_loop(self._report_knowledge)
+
+    def _in_loop(self, call: Callable[..., None], *arguments: str) -> None:
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _plan_update(self) -> None:
+        if self._capacity_timer is None and self._loop is not None:
+            self._capacity_timer = self._loop.call_later(BATCH_S, self._update_nodes)
+
+    def _report_knowledge(self) -> None:
+        self._update_nodes()
+        if self.unavailable() is None:
+            self._has_answered.set()
+            self._became_known()
+        self._nodes_changed()
+
+
+def _job_of(pod: Json) -> str:
+    annotations: dict[str, str] = pod.get("metadata", {}).get("annotations") or {}
+    return annotations.get(ANNOTATION_JOB, "")

@@ -1,0 +1,244 @@
+"""Jobs of the Kubernetes pool: guardians beside the engine, learners in pods on a real control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.core.model.states import Event
+from dlaas_server.engine.blobs import Blobs
+from dlaas_server.engine.job_stream import Watchers
+from dlaas_server.engine.lifecycle import Lifecycle
+from dlaas_server.engine.operations import Requests
+from dlaas_server.pools.base import log_of
+from dlaas_server.pools.config import PoolConfig
+from dlaas_server.pools.kubernetes.pool import KubernetesPool
+from dlaas_server.store import Store
+from jupyter_dlaas.runtime.system.process import kill_round
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnerUp, MemberWanted, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
+from tests.kubernetes.conftest import NODES, Namespace
+from tests.kubernetes.pool import section_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
+
+DEADLINE_S = 90.0
+SHORT = """
+import os
+for step in range(3):
+    print("step", step, "of member", os.environ["DLAAS_MEMBER"], flush=True)
+answer = 6 * 7
+"""
+ENDLESS = """
+import os, time
+for step in range(100_000):
+    print("step", step, "of member", os.environ["DLAAS_MEMBER"], flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Jobs:
+    """A pool, and what its tests wait for."""
+
+    def __init__(self, folder: Path, namespace: Namespace) -> None:
+        self.folder, self.namespace = folder, namespace
+        self.pool = KubernetesPool(folder, section_of(namespace), config=PoolConfig())
+        self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        await self.pool.open(lambda job, stream: self._changed.set(), self._changed.set)
+        while self.pool.unavailable() is not None:
+            self._changed.clear()
+            async with asyncio.timeout(DEADLINE_S):
+                await self._changed.wait()
+
+    async def submit(self, program: str, *members: int, outputs: Sequence[str] = ()) -> str:
+        job = "digits-1"
+        await self.pool.create(job, "me", JobSpec(outputs=tuple(outputs), gpus_per_learner=1), {"PATH": "/nowhere"})
+        await self.pool.put(job, "train.py", program.encode())
+        await self.act(1, Goal.RUN, *members)
+        return job
+
+    async def act(self, revision: int, goal: Goal, *members: int) -> None:
+        seats = tuple(MemberWanted(member=m, node=NODES[m % 2], devices=(f"{NODES[m % 2]}/0",)) for m in members)
+        document = Wanted(revision=revision, goal=goal, generation=1, members=seats, grace_s=5.0)
+        await self.pool.act("digits-1", document)
+
+    async def facts(self) -> Sequence[Fact]:
+        return (await self.pool.facts("digits-1", 0))[0]
+
+    async def recorded(self, kind: FactKind, times: int = 1) -> Sequence[Fact]:
+        """Wait until the guardian has recorded a fact so many times; return all facts."""
+        end_s = time.monotonic() + DEADLINE_S
+        while True:
+            facts = await self.facts()
+            if sum(fact.kind == kind for fact in facts) >= times:
+                return facts
+            assert time.monotonic() < end_s, self.report()
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._changed.wait()
+
+    async def log(self, member: int) -> str:
+        return (await self.pool.read("digits-1", log_of(member), 0, 1 << 20)).data.decode()
+
+    async def gone(self, *members: int) -> None:
+        """Wait until pods and anchor of the job are gone."""
+        for member in members:
+            await asyncio.to_thread(self.namespace.wait_gone, "pods", f"digits-1-m{member}")
+        await asyncio.to_thread(self.namespace.wait_gone, "configmaps", "digits-1")
+
+    def report(self) -> str:
+        logs = sorted((self.folder / "jobs").glob("*/guardian.log")) + sorted(self.folder.glob("jobs/*/journal.jsonl"))
+        texts = [f"{log.name}: {log.read_text(errors='replace')[-3000:]}" for log in logs]
+        return "\n".join([*texts, str(self.pool.waiting("digits-1")), str(self.pool.refused("digits-1"))])
+
+    def sweep(self) -> None:
+        for root in (self.folder / "jobs").iterdir():
+            for _ in range(100):
+                if kill_round(str(root)) == 0:
+                    break
+
+
+@pytest.fixture
+async def jobs(tmp_path: Path, namespace: Namespace) -> AsyncIterator[Jobs]:
+    made = Jobs(tmp_path / "pool", namespace)
+    await made.open()
+    yield made
+    await made.pool.close()
+    made.sweep()
+
+
+async def test_a_job_runs_in_a_pod_and_returns_its_result(jobs: Jobs) -> None:
+    job = await jobs.submit(SHORT, 0, outputs=["answer"])
+    await jobs.recorded(FactKind.CLOSED)
+
+    log = await jobs.log(0)
+    assert [line for line in log.splitlines() if line.startswith("step")] == [f"step {n} of member 0" for n in range(3)]
+    assert await jobs.pool.files(job, "results"), jobs.report()
+    await jobs.gone(0)
+
+
+@pytest.mark.parametrize("goal", [Goal.STOP, Goal.HALT])
+async def test_a_job_that_is_stopped_leaves_no_pod(jobs: Jobs, goal: Goal) -> None:
+    await jobs.submit(ENDLESS, 0)
+    await jobs.recorded(FactKind.GENERATION)
+    await jobs.act(2, goal)
+    await jobs.recorded(FactKind.CLOSED)
+
+    await jobs.gone(0)
+
+
+async def test_a_gang_of_two_runs_on_two_nodes(jobs: Jobs) -> None:
+    await jobs.submit(SHORT, 0, 1)
+    facts = await jobs.recorded(FactKind.CLOSED)
+
+    assert sum(fact.kind == FactKind.LEARNER_UP for fact in facts) == 2
+    for member in (0, 1):
+        assert f"step 2 of member {member}" in await jobs.log(member)
+    await jobs.gone(0, 1)
+
+
+class Engine:
+    """An engine on the pool, with its loop."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def __aenter__(self) -> Engine:
+        self._jobs.folder.mkdir(exist_ok=True)
+        self._store = await Store.open(self._jobs.folder / "store.sqlite3")
+        self.lifecycle = Lifecycle(self._store, self._jobs.pool, "me", time.time)
+        self.requests = Requests(self.lifecycle, Watchers(), Blobs(self._jobs.folder / "blobs"))
+        await self.lifecycle.open()
+        self._loop = asyncio.create_task(self.lifecycle.run())
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+        await self.lifecycle.close()
+        await self._store.close()
+
+    async def submit(self, program: str, learners: int) -> str:
+        spec = JobSpec(name="digits", learners_min=learners, learners_max=learners)
+        request = Submit(key=f"key-{uuid.uuid4()}", spec=spec, source=program)
+        return (await self.requests.submit("me", request))[0].id
+
+    async def reached(self, job: str, state: State) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while (now := self.lifecycle.jobs[job].state) is not state:
+            assert not now.is_final or now is State.HALTED, f"{now}; {self._jobs.report()}"
+            assert time.monotonic() < end_s, f"{now}; {self._jobs.report()}"
+            await asyncio.sleep(0.05)
+
+
+async def test_an_engine_halts_and_resumes_a_gang_of_pods(tmp_path: Path, namespace: Namespace) -> None:
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            job = await engine.submit(ENDLESS, learners=2)
+            assert job == "digits-1"
+            await engine.reached(job, State.PROCESSING)
+            await engine.requests.act("me", job, Event.HALT)
+            await engine.reached(job, State.HALTED)
+            await jobs.gone(0, 1)
+            await engine.requests.act("me", job, Event.RESUME)
+            await engine.reached(job, State.PROCESSING)
+            members = [fact.member for fact in await jobs.facts() if isinstance(fact, LearnerUp)]
+            assert sorted(members) == [0, 1, 2, 3]
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+            await jobs.gone(2, 3)
+            assert engine.lifecycle.jobs[job].restarts_total == 0
+    finally:
+        jobs.sweep()
+
+
+async def test_a_deleted_pod_is_replaced_by_the_engine(tmp_path: Path, namespace: Namespace) -> None:
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            await asyncio.to_thread(namespace.delete, "pods", "digits-1-m0", grace_s=0)
+            await jobs.recorded(FactKind.GENERATION, 2)
+            ends = {fact.member: fact for fact in await jobs.facts() if isinstance(fact, LearnerDown)}
+            assert ends.keys() == {0}, jobs.report()
+            await engine.reached(job, State.PROCESSING)
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+            await jobs.gone(0, 1)
+    finally:
+        jobs.sweep()
+
+
+async def test_a_new_engine_finds_its_pods_running(tmp_path: Path, namespace: Namespace) -> None:
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+        pod = namespace.get("pods", "digits-1-m0")
+        jobs.pool = KubernetesPool(jobs.folder, section_of(namespace), config=PoolConfig())
+        async with Engine(jobs) as engine:
+            assert engine.lifecycle.jobs[job].state is State.PROCESSING
+            await engine.requests.act("me", job, Event.HALT)
+            await engine.reached(job, State.HALTED)
+            assert [fact.member for fact in await jobs.facts() if isinstance(fact, LearnerUp)] == [0]
+            await jobs.gone(0)
+        assert pod["status"]["phase"] == "Running"
+    finally:
+        jobs.sweep()

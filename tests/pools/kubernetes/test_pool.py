@@ -1,0 +1,73 @@
+"""The Kubernetes pool without a cluster: what a pod gets of a job, and what is said while the cluster is away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.engine.service import configured_pool
+from dlaas_server.pools.base import PoolUnavailable
+from dlaas_server.pools.config import ConfigError, PoolConfig, load_config
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
+from dlaas_server.pools.kubernetes.pool import KubernetesPool, _free_port, _ports, pod_environment
+from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_variables_of_the_notebooks_machine_stay_there() -> None:
+    here = {"PATH": "/usr/bin", "HOME": "/home/ana", "LD_PRELOAD": "x.so", "CONDA_PREFIX": "/opt", "PYTHONPATH": "/lib"}
+    job = {"BATCH": "32", "WANDB_PROJECT": "digits", "PYTHONHASHSEED": "0", "DLAAS_SECRETS": "TOKEN", "TOKEN": "t"}
+
+    assert pod_environment({**here, **job}) == job
+
+
+async def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "missing-kubeconfig"
+    pool = KubernetesPool(tmp_path / "pool", KubernetesSection(kubeconfig=str(kubeconfig)), config=PoolConfig())
+    await pool.open(lambda job, stream: None, lambda: None)
+    try:
+        assert str(kubeconfig) in (pool.unavailable() or "")
+        assert pool.nodes() == ()
+        with pytest.raises(PoolUnavailable, match="missing-kubeconfig"):
+            await pool.create("digits-1", "me", JobSpec(), {})
+        with pytest.raises(PoolUnavailable, match="missing-kubeconfig"):
+            await pool.act("digits-1", Wanted(revision=1, goal=Goal.RUN, generation=1))
+        assert await pool.is_guarded("digits-1") is None
+        assert await pool.end("digits-1", kill=False) is False
+        with pytest.raises(NotFound):
+            await pool.facts("digits-2", 0)
+    finally:
+        await pool.close()
+
+
+def test_a_section_of_the_configuration_moves_jobs_to_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[kubernetes]\nnamespace = "ml"\n[[kubernetes.tolerations]]\nkey = "gpu"\n')
+    config = load_config(tmp_path)
+
+    assert isinstance(configured_pool(tmp_path, config, lambda uptime_s: uptime_s), KubernetesPool)
+    assert config.kubernetes is not None
+    assert (config.kubernetes.namespace, config.kubernetes.tolerations[0].key) == ("ml", "gpu")
+    (tmp_path / "config.toml").write_text('[kubernetes]\nnamespace = "M L"\n')
+    with pytest.raises(ConfigError, match=r"kubernetes\.namespace.*not a valid namespace"):
+        load_config(tmp_path)
+
+
+def test_jobs_of_a_pool_have_ports_of_their_own(tmp_path: Path) -> None:
+    ports = set[int]()
+    for n in range(20):
+        port = _free_port("127.0.0.1", _ports(tmp_path))
+        (tmp_path / f"a-{n}").mkdir()
+        (tmp_path / f"a-{n}" / "agents.json").write_text(json.dumps({"listen": f"127.0.0.1:{port}"}))
+        ports.add(port)
+
+    assert ports == _ports(tmp_path)
+    assert len(ports) == 20
