@@ -178,7 +178,7 @@ class Capture:
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
     random_state: Mapping[int, str] = field(default_factory=dict)  # cell -> random state at its start
-    reached: frozenset[str] = frozenset()  # names that the training cell reads, and names whose objects these hold
+    reached: tuple[str, ...] = ()  # names that the training cell reads, and names whose objects these hold
 
     @property
     def is_ready(self) -> bool:

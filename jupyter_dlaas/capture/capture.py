@@ -140,10 +140,10 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     )
 
 
-def _reached(traced: Trace, goal: int) -> frozenset[str]:
+def _reached(traced: Trace, goal: int) -> tuple[str, ...]:
     steps = traced.steps[goal:]
     read = frozenset[str]().union(*(step.flow.reads | step.flow.soft | step.reads_late for step in steps))
-    return reach(reach(read, traced.late), traced.holds)
+    return tuple(sorted(reach(reach(read, traced.late), traced.holds)))
 
 
 def _solve(

@@ -152,7 +152,7 @@ def _generators(space: Mapping[str, object], made: Capture) -> tuple[str, ...]:
 
     They are returned with the results, so that a second run continues to draw, as it does from the global streams.
     """
-    names = _binds(made.text) & made.reached & space.keys()
+    names = _binds(made.text) & set(made.reached) & space.keys()
     return tuple(sorted(name for name in names if generator_of(space[name]) is not None))
 
 
