@@ -155,7 +155,7 @@ def is_running(pod: Json) -> bool:
 def test_a_quota_refuses_the_gang_with_its_name(
     api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
 ) -> None:
-    namespace.create("resourcequotas", {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})
+    namespace.create("resourcequotas", {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
     namespace.wait("resourcequotas", "few", lambda quota: "hard" in quota.get("status", {}))
     driven = Driven(api, section, followed, job_of(section), pins=True)
     driven.gang.accept(document(0, 1))

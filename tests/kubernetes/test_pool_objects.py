@@ -279,6 +279,9 @@ def use_everything(api: Api, namespace: str, section: KubernetesSection) -> None
     for watch in watches:
         watch.start()
     create_job(api, job_of(section, LearnerPod(member=0)))
+    inside = job_of(section, name="digits-2")  # with a guardian in a pod: a Service and a volume claim
+    create_job(api, replace(inside, pods=replace(inside.pods, guardian_address=None)))
+    delete_job(api, namespace, "digits-2")
     write_wanted(api, namespace, "digits-1", '{"revision": 2}', generation=2)
     assert anchors(api, namespace)["digits-1"]["data"]["wanted.json"] == '{"revision": 2}'
     release_gates(api, namespace, ["digits-1-m0"])
