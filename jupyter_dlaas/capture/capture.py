@@ -153,19 +153,24 @@ def _solve(
     scanned = scan(traced.steps, goal, facts)
     now = facts.random_state if facts is not None else None
     literals: dict[int, str] = {}
-    draws: frozenset[int] = frozenset()
+    draws: frozenset[int] = frozenset()  # steps to keep for the random numbers that they draw
+    lost: frozenset[int] = frozenset()  # those of them that cannot be kept
     refused: set[int] = set()  # steps of which other names need the effects: their values cannot replace them
     new: Set[int] = frozenset()
     errors_max: int | None = None
     while True:
-        solved = solve(traced, goal, training, facts, literals, draws)
+        solved = solve(traced, goal, training, facts, literals, draws - lost)
         if errors_max is None:
             errors_max = len(solved.errors)
+        elif len(solved.errors) > errors_max and draws - lost:
+            lost = draws  # what they need cannot be provided; what is drawn after them is reported
+            continue
         elif len(solved.errors) > errors_max:
             refused |= new
             literals = {index: reason for index, reason in literals.items() if index not in new}
-            solved = solve(traced, goal, training, facts, literals, draws)
-        random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned)
+            solved = solve(traced, goal, training, facts, literals, draws - lost)
+        lost |= draws - solved.slice.kept.keys()
+        random = follow(cells, traced.steps, solved.slice.kept, goal, training.count, now, scanned, lost)
         if not random.missing <= draws:
             draws |= random.missing
             new = frozenset()

@@ -72,8 +72,12 @@ def follow(
     count: int,
     now: str | None,
     scan: Scan,
+    lost: Collection[int] = (),
 ) -> Streams:
-    """Return what to restore before the training cell (`count`, with the streams at `now`), in the program's order."""
+    """Return what to restore before the training cell (`count`, with the streams at `now`), in the program's order.
+
+    `lost`: omitted steps that must not be kept although they draw.
+    """
     states = {cell.count: cell.random_state for cell in cells} | {count: now}
     by_cell: dict[int, list[int]] = {}
     for index in range(goal):
@@ -107,7 +111,7 @@ def follow(
                 found.elsewhere[i] = frozenset(surely & drew)
             elif _may_draw(steps[i]):
                 off |= drew
-                surely |= _surely_drawn(steps[i], i, scan) & drew
+                surely |= drew if i in lost else _surely_drawn(steps[i], i, scan) & drew
         if not indexes:  # a cell that ran as a job, or cannot be parsed
             off |= drew
     if seeded & off and now is not None:

@@ -56,8 +56,10 @@ def test_random_draws_of_another_training_are_replayed() -> None:
     ],
 )
 def test_statements_that_draw_before_a_kept_draw_are_kept(before: str) -> None:
-    made = job(f"{SEED}\n{before}\nw = torch.rand(3)", train="w.sum()", streams="ab")
+    own = "def shuffled(items):\n    return list(items)\nclass Net:\n    def __init__(self, size):\n        pass"
+    made = job(own, f"{SEED}\n{before}\nw = torch.rand(3)", train="w.sum()", streams="aab")
 
+    assert made.errors == ()
     assert [text for text in made.text.splitlines() if "torch.rand(3)" in text or text == before.splitlines()[-1]] == [
         before.splitlines()[-1],
         "w = torch.rand(3)",
@@ -91,6 +93,17 @@ def test_a_pushed_value_is_not_drawn_again() -> None:
 
     assert "Net()" not in made.text
     assert 'net = dlaas.pushed("net")' in made.text
+
+
+def test_a_draw_that_cannot_run_again_is_reported_instead() -> None:
+    cell = ExecutedCell(count=1, source=f"{SEED}\nnet = Net(options)\nw = torch.rand(3)", random_state="a")
+    large = NameFact(type_name="Options", cannot_travel="an open file")
+    names = {"net": NameFact(type_name="Net"), "options": large, "w": NameFact(type_name="torch.Tensor")}
+    made = capture([cell], TrainingCell(count=2, source="w.sum()"), KernelFacts(names=names, random_state="b"))
+
+    assert made.errors == ()
+    assert "Net(options)" not in made.text
+    assert [problem.code for problem in made.warnings] == ["drawn_again"]
 
 
 def test_nothing_is_made_up_for_where_nothing_was_drawn() -> None:
