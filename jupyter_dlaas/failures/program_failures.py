@@ -64,8 +64,8 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
         message=r"Expected state_dict to be dict-like",
-        advice="This is no state_dict, perhaps a whole model or a checkpoint that contains one: print its type(…), and "
-        "its keys if it is a dict.",
+        advice="This is not a state_dict, perhaps a whole model or a checkpoint that contains one: print its type(…), "
+        "and its keys if it is a dict.",
     ),
     Row(
         code="stored_class",

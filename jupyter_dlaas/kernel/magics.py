@@ -45,7 +45,7 @@ VERBS: Final = tuple(name for name in parser.VERBS if name not in _OUTSIDE)
 SUMMARIES: Final = {name: parser.VERBS[name].summary for name in VERBS} | {
     "attach": "Show a job's card in this cell, and assign its results"
 }
-"""What each verb does in a notebook."""
+"""Summaries of the verbs in a notebook."""
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
 """Verbs that print text of the user's program, which is shown unchanged."""
 _OF_JOB: Final = frozenset(name for name in VERBS if parser.VERBS[name].of_job)

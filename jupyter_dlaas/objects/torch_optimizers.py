@@ -19,14 +19,17 @@ def reduce_state(value: Any) -> Any:
     """
     torch: Any = sys.modules.get("torch")
     base = getattr(getattr(torch, "optim", None), "Optimizer", None)
-    if base is None or not isinstance(value, base) or type(value).__getstate__ is not base.__getstate__:
+    if base is None or not isinstance(value, base):
         return NotImplemented
-    state = value.__getstate__()
+    usual = {"__getstate__": base.__getstate__, "__reduce__": object.__reduce__, "__reduce_ex__": object.__reduce_ex__}
+    if any(getattr(type(value), name) is not method for name, method in usual.items()):
+        return NotImplemented
+    reduced = value.__reduce_ex__(5)
+    state = reduced[2]
     added = {
         name: one
         for name, one in vars(value).items()
         # schedulers, among others, replace methods of the object, and do so again where it is loaded
         if name not in state and not callable(getattr(type(value), name, None)) and not name.startswith(_NOT_STORED)
     }
-    reduced = value.__reduce_ex__(5)
     return (*reduced[:2], state | added, *reduced[3:]) if added else NotImplemented

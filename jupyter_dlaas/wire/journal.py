@@ -386,7 +386,8 @@ class GenerationLost(_Line):
 class SeatRefused(_Line):
     """The pool could not provide a member's seat: no process of it runs.
 
-    A guardian writes it to the journal, or the pool reports it without a number. It is no failure of the job.
+    A guardian writes it to the journal, or the pool reports it without a number. It does not count as a
+    failure of the job.
     """
 
     kind: ClassVar = FactKind.SEAT_REFUSED

@@ -300,6 +300,21 @@ def test_log_parsing_time_is_bounded_and_includes_the_end() -> None:
     assert read[-1] == "loss: 9999"
 
 
+def test_an_interruption_while_reading_uses_no_budget() -> None:
+    clock, read = Clock(), list[str]()
+
+    class Interrupted(Reader):
+        def _recognise(self, text: str) -> None:
+            read.append(text)
+            clock.now += 10.0
+
+    reader = Interrupted([], Place(), recognises=True, budget=Budget(clock, lambda: 0.0))
+    for number in range(9):
+        reader.line(f"loss: {number}")
+
+    assert len(read) == 9
+
+
 def test_nan_loss_is_reported_once_across_guardians(job: Build) -> None:
     one = job(
         dedent(

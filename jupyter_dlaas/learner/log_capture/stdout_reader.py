@@ -27,7 +27,7 @@ _BURST_S: Final = 0.25
 class Budget:
     """The processor time for reading: a share of the elapsed time, with an initial burst.
 
-    On a busy machine the process may be interrupted while it reads; that is no cost of reading.
+    On a busy machine the process may be interrupted while it reads, which does not count.
     """
 
     def __init__(

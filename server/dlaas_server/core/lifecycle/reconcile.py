@@ -36,7 +36,7 @@ class Known:
     """Number of such deliveries in a row."""
 
     def postponed(self, now_s: float) -> Known:
-        """Return the knowledge after such a delivery. The delay grows to RETRY_MAX_S; there is no last attempt."""
+        """Return the knowledge after such a delivery. The delay grows to RETRY_MAX_S; attempts never end."""
         delay_s = min(RETRY_S * 2.0 ** min(self.attempts, 16), RETRY_MAX_S)
         return replace(self, retry_s=now_s + delay_s, attempts=self.attempts + 1)
 

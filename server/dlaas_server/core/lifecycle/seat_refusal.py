@@ -1,6 +1,6 @@
 """Refused seats: what becomes of a job if the pool cannot provide seats that were planned for it. Pure.
 
-It is no failure of the job: no restart is counted, and nothing that runs is stopped without a checkpoint.
+It does not count as a failure of the job: no restart is counted, and nothing that runs is stopped without a checkpoint.
 """
 
 from __future__ import annotations

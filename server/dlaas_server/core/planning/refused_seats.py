@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dlaas_server.core.model.cluster import Device, Node
+from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
+from dlaas_server.core.planning.suspect_devices import withheld
 from jupyter_dlaas.wire.journal import Fact, LearnerUp, SeatRefused
 
 __all__ = ["RefusedSeat", "left_out", "proven", "refused_again", "retried", "retry_s"]
@@ -91,19 +92,4 @@ def retry_s(seats: Mapping[str, RefusedSeat]) -> float | None:
 
 def left_out(nodes: Sequence[Node], seats: Mapping[str, RefusedSeat]) -> tuple[Node, ...]:
     """Return the nodes with refused devices out of service and refused nodes cordoned."""
-    reasons = {(one.node, one.device): one.reason for one in seats.values() if one.is_left_out}
-    if not reasons:
-        return tuple(nodes)
-
-    def judged(node: Node, device: Device) -> Device:
-        reason = reasons.get((node.name, device.id))
-        return device if reason is None or device.out_of_service else replace(device, out_of_service=reason)
-
-    return tuple(
-        replace(
-            node,
-            cordoned=node.cordoned or reasons.get((node.name, "")),
-            devices=tuple(judged(node, device) for device in node.devices),
-        )
-        for node in nodes
-    )
+    return withheld(nodes, {(one.node, one.device): one.reason for one in seats.values() if one.is_left_out})

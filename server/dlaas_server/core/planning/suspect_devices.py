@@ -16,7 +16,7 @@ from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import CheckpointSaved, Fact, Goal, JobCompleted, LearnerDown
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
 
-__all__ = ["Suspect", "cleared", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again"]
+__all__ = ["Suspect", "cleared", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again", "withheld"]
 
 SUSPECT_S: Final = 600.0
 """Seconds that a device or node takes no learners after a failure."""
@@ -166,7 +166,11 @@ def expiry_s(suspects: Mapping[str, Suspect]) -> float | None:
 
 def out_of_service(nodes: Sequence[Node], suspects: Mapping[str, Suspect]) -> tuple[Node, ...]:
     """Return the nodes with suspect devices out of service and suspect nodes cordoned."""
-    reasons = {(s.node, s.device): s.reason for s in suspects.values() if s.is_out}
+    return withheld(nodes, {(s.node, s.device): s.reason for s in suspects.values() if s.is_out})
+
+
+def withheld(nodes: Sequence[Node], reasons: Mapping[tuple[str, str], str]) -> tuple[Node, ...]:
+    """Return the nodes with these devices out of service, and nodes (empty device) cordoned, for these reasons."""
     if not reasons:
         return tuple(nodes)
 

@@ -21,7 +21,7 @@ PlacedSeat = tuple[str, tuple[str, ...]]
 
 
 class Fenced(DlaasError):
-    """Write of an engine that is no longer the pool's leader."""
+    """The error for a write by an engine that has lost the pool's leadership."""
 
     code = "fenced"
 

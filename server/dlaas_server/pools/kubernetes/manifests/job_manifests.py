@@ -66,7 +66,7 @@ def anchor(job: JobObjects) -> Json:
 def job_objects(job: JobObjects, anchor_object: Json) -> Sequence[tuple[str, Json]]:
     """Return (resource, manifest) of all objects that the anchor owns, in order: policy, secret, service, pods.
 
-    With an address of the guardian, which then runs elsewhere, there is no Service, volume or pod for it.
+    A guardian that runs elsewhere (`guardian_address`) gets no Service, volume or pod.
     The network policy comes before any pod, so that no learner is ever reachable by others.
     """
     owner = owner_of(anchor_object)
