@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,20 @@ def test_process_1_ignores_signals_that_it_does_not_handle(tmp_path: Path) -> No
         return await container.wait()
 
     assert finish(scene()) == 137
+
+
+def test_a_container_that_has_just_ended_ignores_signals(tmp_path: Path) -> None:
+    async def scene() -> int:
+        container = make_container(tmp_path, "sh", "-c", "exit 3")
+        await container.start()
+        end_s = time.monotonic() + 60
+        while container.is_running():
+            assert time.monotonic() < end_s
+            time.sleep(0.01)  # noqa: ASYNC251  # the loop must not learn of the end
+        container.send_signal(signal.SIGTERM)
+        return await container.wait()
+
+    assert finish(scene()) == 3
 
 
 def test_everything_ends_with_its_container(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import json
 import os
@@ -178,10 +179,16 @@ class Container:
         code: int = report.get("code", -signal.SIGKILL)
         return 128 - code if code < 0 else code
 
+    def is_running(self) -> bool:
+        """Return whether the command still has a process. Does not depend on the event loop."""
+        return Path(f"/proc/{self._pid}").exists()
+
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the command, which is process 1 of its namespace."""
+        """Send a signal to the command, which is process 1 of its namespace. One that has ended ignores it."""
         if self._process is not None and self._process.returncode is None and self._pid:
-            os.kill(self._pid, number)  # not yet reaped: the sandbox reaps it and ends at once
+            # The sandbox may have reaped the command and not ended itself.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def destroy(self) -> None:
         """Kill the container together with its runtime, as a failing machine does."""

@@ -248,13 +248,24 @@ class ProcessNode:
         is_over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if worker is None and is_over:
             if "deletionTimestamp" in pod["metadata"]:
-                metadata = pod["metadata"]
-                with contextlib.suppress(ApiError):
-                    await self.api.delete("pods", metadata["namespace"], metadata["name"], grace_s=0, uid=uid)
+                self._spawn(self._delete_ended(pod["metadata"]))
             return
         if worker is None:
             worker = self._workers[uid] = PodWorker(self, pod)
         worker.update(pod)
+
+    async def _delete_ended(self, metadata: Json) -> None:
+        """Delete the object of a pod that had ended before this node knew it, as soon as the API server answers."""
+        while True:
+            try:
+                await self.api.delete("pods", metadata["namespace"], metadata["name"], grace_s=0, uid=metadata["uid"])
+                return
+            except ApiError as error:
+                if error.status < 500:
+                    return  # it is gone
+            except (aiohttp.ClientError, TimeoutError) as error:
+                LOGGER.info("deletion of %s: %s", metadata["name"], error)
+            await asyncio.sleep(RETRY_S)
 
     def event(self, pod: Json, kind: str, reason: str, message: str) -> None:
         """Record an event about a pod."""

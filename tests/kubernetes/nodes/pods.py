@@ -90,6 +90,7 @@ class PodWorker:
         if "deletionTimestamp" in pod["metadata"] and self._deletion is None:
             grace_s = pod["metadata"].get("deletionGracePeriodSeconds", 0)
             self._deletion = asyncio.create_task(self._delete(grace_s))
+            self._deletion.add_done_callback(self._log_failure)
 
     async def remove(self) -> None:
         """End a pod whose object no longer exists."""
