@@ -132,7 +132,7 @@ def sizes(
             raise Invalid(f"gpus: 0 contradicts {each} gpus per learner")
         return Sizes(learners_min=1, learners_max=1, gpus_per_learner=0)
     if low == 0:
-        raise Invalid(f"gpus: a running job holds at least 1; use 1:{high} (halt releases all)")
+        raise Invalid(f"gpus: the minimum is 1; use 1:{high}. To release all devices, halt the job")
     if each == 0:
         raise Invalid("gpus: for learners without GPUs, use learners=N with 0 gpus per learner")
     each = each or 1

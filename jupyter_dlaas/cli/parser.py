@@ -29,11 +29,11 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Submit and follow jobs": (
         Verb(
             "submit",
-            "Submit a script: submit FILE [options] [-- arguments of the script]",
+            "Submit a script: submit FILE [options] [-- script arguments]",
             "submit train.py --gpus 1:4",
         ),
         Verb("jobs", "List jobs: running, next in the queue, newest", "jobs --state QUEUED,PROCESSING"),
-        Verb("attach", "Follow a job's states and log; Ctrl-C detaches", "attach resnet-48", of_job=True),
+        Verb("attach", "Follow a job's state and log; Ctrl-C detaches", "attach resnet-48", of_job=True),
         Verb("logs", "Show the learners' logs", "logs resnet-48 --follow", of_job=True),
         Verb("why", "Explain why a job is in its current state", "why resnet-48", of_job=True),
         Verb("story", "Show the event history of a job", "story resnet-48", of_job=True),
@@ -66,7 +66,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb(
             "metrics", "Show a job's metrics: the last value of each, or all records", "metrics resnet-48", of_job=True
         ),
-        Verb("results", "List a job's results and the line that loads them", "results resnet-48", of_job=True),
+        Verb("results", "List a job's results and how to load them", "results resnet-48", of_job=True),
         Verb(
             "artifacts",
             "List a job's output files and checkpoints, or save one of them",
@@ -180,8 +180,12 @@ def build() -> argparse.ArgumentParser:
     parsers = top.add_subparsers(dest="verb", metavar="VERB", parser_class=_VerbParser)
     made = {name: _verb(parsers, verb) for name, verb in VERBS.items()}
     _submit_options(made["submit"])
-    made["jobs"].add_argument("--state", help="list only jobs in these states, separated by commas")
-    made["jobs"].add_argument("--limit", type=int, default=30, help="maximum number of jobs to list (default: 30)")
+    made["jobs"].add_argument(
+        "--state", metavar="STATES", help="list only jobs in these states, separated by commas: QUEUED,PROCESSING"
+    )
+    made["jobs"].add_argument(
+        "--limit", type=int, default=30, metavar="N", help="maximum number of jobs to list (default: 30)"
+    )
     _pool_options(made["pool"])
     _queue_options(made["queue"])
     for name in ("cordon", "uncordon", "drain"):
@@ -215,7 +219,7 @@ def build() -> argparse.ArgumentParser:
         "--suggest", action="store_true", help="show the changes that would make the loop elastic"
     )
     made["serve"].add_argument(
-        "--idle-s", type=float, default=0.0, help="exit after this many idle seconds (default: never)"
+        "--idle-s", type=float, default=0.0, metavar="SECONDS", help="exit after this idle time (default: never)"
     )
     made["engine"].add_argument(
         "what", choices=("status", "stop"), help="print whether the engine is running (status), or stop it (stop)"
@@ -224,7 +228,7 @@ def build() -> argparse.ArgumentParser:
         "arguments",
         nargs=argparse.REMAINDER,
         metavar="manifests|check",
-        help="print what an administrator applies (manifests), or check rights, quota, devices and image (check); "
+        help="print manifests for an administrator to apply, or check rights, quota, devices and image; "
         "for their options: k8s manifests --help",
     )
     return top
@@ -292,11 +296,15 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
     add("--gpus", metavar="N|MIN:MAX", help="number of GPUs, one learner each (CPU slots in a pool without GPUs)")
     add("--learners", metavar="N|MIN:MAX", help="number of learners (training processes)")
     add("--gpus-per-learner", metavar="K", help="GPUs per learner (default: 1)")
-    add("--cpus", type=float, metavar="N", help="CPUs per learner")
-    add("--memory", metavar="8G", help="memory per learner")
+    add("--cpus", type=float, metavar="N", help="CPUs per learner, such as 2 or 0.5")
+    add("--memory", metavar="8G", help="memory per learner; a learner that exceeds it fails")
     add("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text")
     add("--priority", default="normal", metavar="low|normal|high|INT", help="higher priorities start first")
-    add("--queue", default="default", help="queue whose share the job's devices count against (default: default)")
+    add(
+        "--queue",
+        default="default",
+        help="queue whose share the job's devices count against (default: the queue `default`)",
+    )
     add(
         "--spot",
         action="store_true",
@@ -310,7 +318,13 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
         help="what may resize the running job: nothing (off), your requests (manual, default), "
         "or measured speed (auto:efficiency=0.2)",
     )
-    add("--schedule", action="append", default=[], metavar="'epoch 30: 4 gpus'", help="sizes by epoch")
+    add(
+        "--schedule",
+        action="append",
+        default=[],
+        metavar="'epoch 30: 4 gpus'",
+        help="resize the job at the start of these epochs",
+    )
     add("--framework", help="training framework (default: detected from the imports)")
     add("--epochs", metavar="N", help="number of epochs, for progress and estimates")
     add("--max-time", metavar="2h", help="halt the job with a checkpoint after this much training time")

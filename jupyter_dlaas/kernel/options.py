@@ -63,8 +63,8 @@ _SIZE: Final = (
     ),
     argument("--learners", metavar="N|MIN:MAX", help="number of learners (training processes)"),
     argument("--gpus-per-learner", metavar="K", help="GPUs per learner (default: 1)"),
-    argument("--cpus", metavar="N", help="CPUs per learner"),
-    argument("--memory", metavar="8G", help="memory per learner"),
+    argument("--cpus", metavar="N", help="CPUs per learner, such as 2 or 0.5"),
+    argument("--memory", metavar="8G", help="memory per learner; a learner that exceeds it fails"),
     argument("--gpu-kind", metavar="KIND", help="require GPUs whose name contains this text"),
     argument(
         "--placement", metavar="pack|spread", help="placement of the learners on nodes (default: the pool's setting)"
@@ -75,11 +75,17 @@ _SIZE: Final = (
         help="what may resize the running job: nothing (off), your requests (manual, default), "
         "or measured speed (auto:efficiency=0.2)",
     ),
-    argument("--schedule", metavar="'epoch 30: 4 gpus'", action="append", help="sizes by epoch"),
+    argument(
+        "--schedule", metavar="'epoch 30: 4 gpus'", action="append", help="resize the job at the start of these epochs"
+    ),
 )
 _SCHEDULING: Final = (
     argument("--priority", metavar="low|normal|high|INT", help="higher priorities start first"),
-    argument("--queue", metavar="QUEUE", help="queue whose share the job's devices count against (default: default)"),
+    argument(
+        "--queue",
+        metavar="QUEUE",
+        help="queue whose share the job's devices count against (default: the queue `default`)",
+    ),
     argument(
         "--spot",
         action="store_true",
@@ -114,7 +120,11 @@ _FRAMEWORK_AND_METRICS: Final = (
     ),
     argument("--epochs", metavar="N", help="number of epochs, for progress and estimates"),
     argument("--metric", metavar="REGEX", action="append", help="read a metric from printed lines: 'loss: ([0-9.]+)'"),
-    argument("--autolog", metavar="on|off", help="read metrics from frameworks, progress bars and prints"),
+    argument(
+        "--autolog",
+        metavar="on|off",
+        help="read metrics from frameworks, progress bars and printed lines (default: on)",
+    ),
 )
 _SUBMISSION: Final = (
     argument(

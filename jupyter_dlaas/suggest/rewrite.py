@@ -459,8 +459,8 @@ class _Writer:
                 self.hints.append(batch.why_not)
         if not found.batches:
             self.hints.append(
-                "There are no batches to divide: the job resumes at the epoch, and each learner computes the same. "
-                "With a loop over run.batches(…), more learners would train faster."
+                "There are no batches to divide: the job resumes at the epoch, and all learners compute the same "
+                "values. With a loop over run.batches(…), more learners would train faster."
             )
         for one in shared:
             for node in ast.walk(one.loop):

@@ -41,7 +41,7 @@ def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: 
         ("many", None, None, "gpus: 'many' must be N or MIN:MAX, such as 2 or 1:4"),
         ("1:2:3", None, None, "gpus: '1:2:3' must be N or MIN:MAX"),
         ("-1", None, None, "gpus: '-1' must be N or MIN:MAX"),
-        ("0:4", None, None, "gpus: a running job holds at least 1; use 1:4"),
+        ("0:4", None, None, "gpus: the minimum is 1; use 1:4"),
         ("3:5", None, 2, "gpus: 3:5 must be multiples of the 2 gpus per learner"),
         ("1", "1", None, "gpus: use either gpus or learners"),
         (None, "0", None, "learners: 0 is too small; the minimum is 1"),

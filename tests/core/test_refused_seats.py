@@ -40,7 +40,7 @@ def test_refused_gang_gives_up_its_seats_and_keeps_its_place() -> None:
     view = job_view(target, row=1, directory="", wait=None, progress=None)
 
     assert (target.members, target.goal, target.restarts_total, target.guardian_starts) == ((), Goal.STOP, 0, 0)
-    assert (view.state, view.reason) == (State.QUEUED, "Its last start had no seat: The quota of ml is full.")
+    assert (view.state, view.reason) == (State.QUEUED, "It could not be placed: The quota of ml is full.")
     closed = with_fact(target, FactKind.CLOSED, why="stopped")
     assert (closed.state, closed.queued_s, closed.in_queue_s) == (State.QUEUED, 7.0, 50.0)
     assert deploying(closed, *seats("n1", 2)).refusal is None

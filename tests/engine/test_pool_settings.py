@@ -172,7 +172,7 @@ def test_blocking_job_without_periodic_checkpoints_gets_a_checkpoint_request(pla
         await engine.until(lambda: engine.is_at(job, "PROCESSING"))
         await engine.ask(administration.drain("ana", "n1", DrainAsked()))
         await engine.until(lambda: nodes_of(engine, job) == ["n2", "n2"])
-        asked = "The pool, as n1 is being drained by ana, requested a checkpoint; it is written at the next step."
+        asked = "The pool (n1 is being drained by ana) requested a checkpoint; it is written at the next step."
         assert asked in await texts(engine, job)
 
         await engine.until(lambda: engine.is_at(job, "PROCESSING"))

@@ -57,7 +57,7 @@ def test_job_with_a_refused_seat_starts_at_once_on_another(play: Callable[..., N
         assert [m.seat.devices for m in engine.lifecycle.jobs[job].gang] == [("n1/1",)]
         await engine.until(engine.all_ended)
         assert engine.states() == {job: "COMPLETED"}
-        assert "Its last start had no seat" not in engine.lifecycle.view(engine.lifecycle.jobs[job]).reason
+        assert "It could not be placed" not in engine.lifecycle.view(engine.lifecycle.jobs[job]).reason
 
     play(scene, slots=2)
 

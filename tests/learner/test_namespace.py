@@ -318,7 +318,7 @@ def test_running_iterator_is_reported_before_training(tmp_path: Path, capfd: pyt
     start(tmp_path, source, stop_at=3)
     messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
     assert len(messages) == 1
-    assert messages[0].startswith("[`ones` would start again from its first item after a halt")
+    assert messages[0].startswith("[`ones` would restart from its first item after a halt")
     assert "run.batches" in messages[0]
 
 

@@ -228,7 +228,7 @@ LINES = {
     "one two": "unexpected argument: two. For all options: %%train?",
     "--gpus 4:1": "gpus: minimum 4 exceeds maximum 1; use 1:4",
     "--gpus many": "gpus: 'many' must be N or MIN:MAX, such as 2 or 1:4",
-    "--gpus 0:4": "gpus: a running job holds at least 1; use 1:4 (halt releases all)",
+    "--gpus 0:4": "gpus: the minimum is 1; use 1:4. To release all devices, halt the job",
     "--gpus 3 --gpus-per-learner 2": "gpus: 3:3 must be multiples of the 2 gpus per learner",
     "--gpus 2 --learners 2": "gpus: use either gpus or learners (with gpus per learner), not both",
     "--cpus few": "cpus: 'few' is not a number; use 2 or 0.5",

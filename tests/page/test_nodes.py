@@ -86,7 +86,7 @@ def test_panel_drains_a_node_as_previewed_and_uncordons_it(lab: Open, site: Site
     expect(rows).to_have_text([left])
     right = started(site, "right")
     dialog.get_by_role("button", name="Drain n1").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("Nothing was done: the pool changed meanwhile.")
+    expect(dialog.get_by_role("alert")).to_contain_text("Nothing was done: the pool changed in the meantime.")
     expect(rows).to_have_text([left, right])
     assert all(node.cordoned is None for node in site.client.pool().nodes)
 

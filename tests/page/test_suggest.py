@@ -112,10 +112,10 @@ def test_ticked_box_trains_the_notebook_as_a_spot_job(lab: Open, site: Site) -> 
     page.notebook("lent.ipynb", ["print('hi')"])
     page.page.get_by_role("button", name="Train this notebook").click()
     dialog = page.page.get_by_role("dialog")
-    box = dialog.get_by_role("checkbox", name="Spot: cheaper, may be taken back")
+    box = dialog.get_by_role("checkbox", name="Spot: cheaper, may be reclaimed")
     expect(box).not_to_be_checked()
 
-    dialog.get_by_text("cheaper, may be taken back").click()
+    dialog.get_by_text("cheaper, may be reclaimed").click()
     expect(box).to_be_checked()
     expect(dialog).to_contain_text("When others need them, it writes a checkpoint within 30 s and continues later.")
     dialog.get_by_role("button", name="Train", exact=True).click()

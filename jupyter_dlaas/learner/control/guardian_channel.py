@@ -159,7 +159,7 @@ class Control:
         try:
             message = guardian_message(line)
         except UnknownKind as error:
-            print(f"[{error}: a later version's guardian sent it]", file=sys.stderr, flush=True)
+            print(f"[{error}: sent by a guardian of a newer version]", file=sys.stderr, flush=True)
             return
         if self.on_message is not None:
             self.on_message(message)

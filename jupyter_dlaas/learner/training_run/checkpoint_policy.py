@@ -26,7 +26,9 @@ FIRST_S: Final = 1.0
 
 Without a checkpoint, no other size is tried.
 """
-_IN_PARTS: Final = "[no checkpoint on request: each learner holds a part, so all of them have to call run.checkpoint()]"
+_IN_PARTS: Final = (
+    "[no checkpoint on request: each learner holds a part of the state, so all of them must call run.checkpoint()]"
+)
 Add = Callable[[Path], dict[str, Any]]
 """A function that returns the state of a framework's own loop, and writes larger objects into the given folder."""
 

@@ -42,7 +42,7 @@ __all__ = [
 
 _LISTED: Final = 8
 _NO_ITERATOR: Final = (
-    "would start again from its first item after a halt, a preemption or a move: the position of a running iterator "
+    "would restart from its first item after a halt, a preemption or a move: the position of a running iterator "
     "cannot be saved. Take the batches from run.batches(…), or call iter() in the loop, once per epoch."
 )
 
@@ -52,13 +52,13 @@ _EMPTIED: Final = (
 
 
 _IN_PARTS: Final = (
-    "are held in parts, one per learner, and checkpoints of this job cannot keep them: after a halt or a move they "
-    "start again. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
+    "are sharded over the learners, and checkpoints of this job cannot keep them: after a halt or a move they start "
+    "from their initial values. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
 )
 _PENDING: Final = (
     "This loop accumulates gradients of sharded parameters over several steps, and a checkpoint between these steps "
-    "cannot keep them: after a halt or a move those of the first steps are missing once. Take all of their samples "
-    "from run.batches at once, and split them within the step."
+    "cannot keep them: after a halt or a move, one update lacks the gradients of its first steps. Take all of their "
+    "samples from run.batches at once, and split them within the step."
 )
 
 
@@ -96,7 +96,9 @@ def _report_left_out(run: RunState, left_out: dict[str, str]) -> None:
     if new and run.rank == 0:
         said = "; ".join(f"`{path or 'what the loop has changed'}` ({why})" for path, why in [*new.items()][:_LISTED])
         report(
-            NOT_KEPT, f"Checkpoints of this job cannot keep {said}. After a halt or a move it is as before the loop."
+            NOT_KEPT,
+            f"Checkpoints of this job cannot keep {said}. "
+            "After a halt or a move, the job continues with the values from before the loop.",
         )
 
 
@@ -113,7 +115,8 @@ def load(run: RunState, context: Context, without: list[Path]) -> int | None:
     run.user_values.update(content["state"])
     run.restores_late = "call" not in content and independence_check.has_own_loop(context)
     if manifest.left_out and run.rank == 0 and "call" not in content:
-        print(f"[changed, but could not be kept, so not put back: {', '.join(manifest.left_out)}]", flush=True)
+        names = ", ".join(manifest.left_out)
+        print(f"[changed by the loop, but not stored in the checkpoint and so not restored: {names}]", flush=True)
     return manifest.step
 
 

@@ -182,7 +182,7 @@ class Agent:
             case FileArrived(path):
                 self._files.received(path)
             case ContentRefused(path, sha256, reason):
-                self._log(f"the guardian does not take {path}: {reason}")
+                self._log(f"the guardian rejects {path}: {reason}")
                 if sha256 is not None:
                     self._files.refused(path)
             case _:
@@ -192,7 +192,7 @@ class Agent:
         try:
             order = guardian_line(text)
         except Invalid as error:
-            self._log(f"an order of the guardian is skipped: {error}")
+            self._log(f"a command from the guardian was skipped: {error}")
             return
         match order:
             case StartOrder():

@@ -158,7 +158,7 @@ class RemoteHost:
         if agent.process is not None or (agent.order is not None and agent.is_order_sent):
             self._send(agent, SignalOrder(number=number))
         elif agent.order is not None and number in (signal.SIGTERM, signal.SIGKILL):
-            self._cancel(member, agent, "it was no longer wanted")
+            self._cancel(member, agent, "it is no longer needed")
 
     def sweep(self, member: int) -> None:
         if member in self._agents:
@@ -270,7 +270,7 @@ class RemoteHost:
             case FileArrived(path):
                 self._events.append(FileAppeared(member, path))
             case ContentRefused(path, _, reason):
-                self._log(f"the agent of learner {member} does not take {path}: {reason}")
+                self._log(f"the agent of learner {member} rejects {path}: {reason}")
                 if path in agent.needed and agent.order is not None and not agent.is_order_sent:
                     self._cancel(member, agent, f"{path}: {reason}")
             case LineReceived(text):

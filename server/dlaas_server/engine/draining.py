@@ -31,7 +31,7 @@ def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dic
         reason = ", ".join(why[name] for name in leave.nodes)
         if leave.way is Way.STAY:
             staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
-            request_checkpoint(draft, leave.job, f"The pool, as {reason},")
+            request_checkpoint(draft, leave.job, f"The pool ({reason})")
         elif leave.is_due and leave.seats:
             job = draft.job(leave.job)
             transition = plan_outcomes.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")

@@ -176,7 +176,7 @@ describe('a card without a word from the server', () => {
 
     expect(card.dataset.status).toBe('processing');
     expect(card.querySelector('.jp-dlaas-banner')?.textContent).toContain(
-      'Last update 12 s ago. The job goes on without this page. Trying again in 4 s.'
+      'Last update 12 s ago. The job continues without this page. Trying again in 4 s.'
     );
     expect(called.act).not.toHaveBeenCalled();
     fireEvent.click(screen.getByRole('button', { name: 'Try now' }));

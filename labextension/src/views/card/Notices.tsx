@@ -31,7 +31,7 @@ function ConnectionBanner(props: {
   return (
     <Banner icon="plug" tone="idle" actions={retry}>
       <b>{trans.__('Last update %1.', format.ago(props.nowS - connection.heardS))}</b>
-      {isFinal(view.state) ? '' : ` ${trans.__('The job goes on without this page.')}`}
+      {isFinal(view.state) ? '' : ` ${trans.__('The job continues without this page.')}`}
       {delayS > 0
         ? ` ${trans.__('Trying again in %1 s.', Math.max(1, Math.round(delayS)))}`
         : ` ${trans.__('Trying again now.')}`}

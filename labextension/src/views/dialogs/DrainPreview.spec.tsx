@@ -35,6 +35,8 @@ describe('the preview of a drain', () => {
     );
 
     expect(screen.queryByRole('table')).toBeNull();
-    expect(screen.getByRole('alert').textContent).toContain('Nothing was done: the pool changed meanwhile.');
+    expect(screen.getByRole('alert').textContent).toContain(
+      'Nothing was done: the pool changed in the meantime.'
+    );
   });
 });

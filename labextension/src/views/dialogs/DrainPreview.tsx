@@ -26,7 +26,9 @@ export function DrainPreview(props: {
       {props.isNew && (
         <div className="jp-dlaas-problem" role="alert" data-tone="warn">
           <Icon name="warn" />
-          <div>{trans.__('Nothing was done: the pool changed meanwhile. Draining would now do this.')}</div>
+          <div>
+            {trans.__('Nothing was done: the pool changed in the meantime. A drain would now do this:')}
+          </div>
         </div>
       )}
       <p>

@@ -9,18 +9,18 @@ import { Segments } from '../controls/Segments';
 function spotText({ trans, format }: ILanguage, pool: IPoolView | null): string {
   if (!pool) {
     return trans.__(
-      'Takes only idle devices. When others need them, it writes a checkpoint and continues later.'
+      'Uses only idle devices. When others need them, it writes a checkpoint and continues later.'
     );
   }
   const notice = format.duration(pool.spot_notice_s);
   return pool.order === 'fair'
     ? trans.__(
-        "Takes only idle devices, and counts %1 in its queue's share. When others need them, it writes a checkpoint within %2 and continues later.",
+        "Uses only idle devices, and counts %1 in its queue's share. When others need them, it writes a checkpoint within %2 and continues later.",
         format.percent(pool.spot_price),
         notice
       )
     : trans.__(
-        'Takes only idle devices. When others need them, it writes a checkpoint within %1 and continues later.',
+        'Uses only idle devices. When others need them, it writes a checkpoint within %1 and continues later.',
         notice
       );
 }
@@ -98,12 +98,12 @@ export function JobFields(props: {
           <input
             id={`${id}spot`}
             type="checkbox"
-            aria-label={trans.__('Spot: cheaper, may be taken back')}
+            aria-label={trans.__('Spot: cheaper, may be reclaimed')}
             aria-describedby={`${id}about-spot`}
             checked={form.spot}
             onChange={event => onChange({ ...form, spot: event.target.checked })}
           />
-          <label htmlFor={`${id}spot`}>{trans.__('cheaper, may be taken back')}</label>
+          <label htmlFor={`${id}spot`}>{trans.__('cheaper, may be reclaimed')}</label>
           <span id={`${id}about-spot`} className="jp-dlaas-small" hidden={!form.spot}>
             {spotText(language, pool)}
           </span>

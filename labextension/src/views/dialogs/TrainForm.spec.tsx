@@ -95,15 +95,15 @@ describe('the box for a spot job', () => {
       );
     };
     render(<Form />);
-    const box = screen.getByRole('checkbox', { name: 'Spot: cheaper, may be taken back' });
+    const box = screen.getByRole('checkbox', { name: 'Spot: cheaper, may be reclaimed' });
     const said = (): ITrainForm => JSON.parse(screen.getByRole('status').textContent ?? '') as ITrainForm;
     expect(said().spot).toBe(false);
 
-    fireEvent.click(screen.getByText('cheaper, may be taken back'));
+    fireEvent.click(screen.getByText('cheaper, may be reclaimed'));
 
     expect(said().spot).toBe(true);
     expect(document.getElementById(box.getAttribute('aria-describedby') ?? '')?.textContent).toBe(
-      "Takes only idle devices, and counts 30% in its queue's share. " +
+      "Uses only idle devices, and counts 30% in its queue's share. " +
         'When others need them, it writes a checkpoint within 1 min 30 s and continues later.'
     );
   });
@@ -120,7 +120,7 @@ describe('the box for a spot job', () => {
       />
     );
 
-    expect(screen.getByText(/^Takes only idle devices\./)).toBeTruthy();
+    expect(screen.getByText(/^Uses only idle devices\./)).toBeTruthy();
   });
 });
 

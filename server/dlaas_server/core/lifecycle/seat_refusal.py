@@ -36,7 +36,7 @@ def seats_refused(job: Job, refused: Sequence[SeatRefused], now_s: float) -> Tra
     refused = concerning(job, refused)
     if not refused:
         return job, ()
-    what = " ".join(sentence(fact.what or f"The pool had no seat for learner {fact.member}") for fact in refused)
+    what = " ".join(sentence(fact.what or f"The pool had no device for learner {fact.member}") for fact in refused)
     if job.is_live and job.resize is not None and _staying(job):
         text = f"{what} The job continues at its previous size."
         return with_story(_without_joiners(job), "seat_refused", text)

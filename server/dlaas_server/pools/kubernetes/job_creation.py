@@ -78,7 +78,7 @@ def create_job(
         while not _create(api, resource, namespace, manifest) and is_new:
             if waited_s >= leftovers_s:
                 name = manifest["metadata"]["name"]
-                raise ApiUnreachable(f"{manifest['kind']} {namespace}/{name} of a former job is still being deleted")
+                raise ApiUnreachable(f"{manifest['kind']} {namespace}/{name} of an earlier job is still being deleted")
             sleep(POLL_S)
             waited_s += POLL_S
     return owner

@@ -70,7 +70,7 @@ class Picture:
         self.settings = settings
         self._pod_changed, self._nodes_changed, self._became_known = pod_changed, nodes_changed, became_known
         self._connected: _Connected | None = None
-        self._problem = "it was not asked yet"
+        self._problem = "it has not been contacted yet"
         self._quotas: Sequence[Json] = ()
         self._nodes: tuple[Node, ...] = ()
         self._has_capacity = False
@@ -179,7 +179,7 @@ class Picture:
         unknown = self._connected.pods.knowledge().unknown
         if unknown is None and self._has_capacity:
             return None
-        why = unknown or "its capacity was not read yet"
+        why = unknown or "its capacity has not been read yet"
         return f"The API server {self._connected.api.server} cannot be reached: {why}."
 
     @property

@@ -254,7 +254,7 @@ def _own_address(server: str) -> str:
             probe.connect(target)
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise ApiUnreachable(f"no way leads from this machine to {server}: {error}") from error
+        raise ApiUnreachable(f"there is no route from this machine to {server}: {error}") from error
 
 
 def _ports(jobs: Path) -> set[int]:
