@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis that prints how to replay a failure, and a list of what was not run and why."""
+"""Setup of every test: Hypothesis prints how to replay a failure, and a list names what was not run and why."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HARDWARE = ("needs a GPU",)
 
 
 def skipped(terminalreporter: pytest.TerminalReporter) -> Counter[str]:
-    """How many tests were skipped, by reason."""
+    """Count the skipped tests by reason."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -111,8 +111,8 @@ def order_by_cost(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties:
-            if name == "told":
-                terminalreporter.section("told")
+            if name == "report":
+                terminalreporter.section("reported")
                 terminalreporter.line(str(value))
     reasons = skipped(terminalreporter)
     left_out = terminalreporter.config.stash[LEFT_OUT]

@@ -52,15 +52,11 @@ PLAIN_LANGUAGE = (
     "server/dlaas_server/rest",
     "server/dlaas_server/sim",
     "server/dlaas_server/store",
-    "tests/clients",
-    "tests/core",
-    "tests/engine",
-    "tests/learner",
-    "tests/notebook",
-    "tests/runtime",
-    "tests/whole",
+    "tests",
 )
 """Packages and modules whose language is checked. Add each one when it is clean."""
+QUOTING = frozenset({"tests/house.py", "tests/test_house.py"})
+"""Modules that quote the private words."""
 PRIVATE_WORDS = {
     "afresh": "again",
     "anew": "again",
@@ -135,7 +131,8 @@ def unplain(root: Path) -> Iterator[str]:
     """Name private language in the checked packages, and docstrings of functions without an imperative verb."""
     for path in files(root):
         name = path.relative_to(root).as_posix()
-        if path.suffix == ".py" and any(name == part or name.startswith(f"{part}/") for part in PLAIN_LANGUAGE):
+        is_checked = any(name == part or name.startswith(f"{part}/") for part in PLAIN_LANGUAGE)
+        if path.suffix == ".py" and is_checked and name not in QUOTING:
             for number, fault in sorted(language_faults(path.read_text(encoding="utf-8"))):
                 yield f"{name}:{number}: {fault}"
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--quiet", "--output-format", "concise"]

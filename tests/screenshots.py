@@ -144,7 +144,7 @@ def take(lab: Lab, theme: str) -> Iterator[tuple[str, Locator]]:
 
 @contextmanager
 def laboratory(folder: Path) -> Iterator[tuple[Lab, Site]]:
-    """A page of JupyterLab on a pool of two slots."""
+    """Open a page of JupyterLab on a pool of two slots."""
     with standing(folder, "site", folder / "aside", slots=2) as site, a_browser() as browser:
         context = browser.new_context(
             device_scale_factor=SCALE, viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce"

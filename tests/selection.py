@@ -1,4 +1,4 @@
-"""Which cases `make test` runs, and which only `make test-all` does.
+"""Selection of the cases of `make test`; `make test-all` runs all.
 
 A product of options has far more cases than ways to fail. `make test` runs a covering part of each product, chosen
 here; the others carry the mark `exhaustive`, which `pytest --exhaustive` runs too.

@@ -1,4 +1,4 @@
-"""What is shipped: wheel and sdist with the built front end, installed without Node; imports that load little."""
+"""Shipped files: wheel and sdist with the built front end, installed without Node; imports that load little."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def built_front_end() -> None:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """The sdist of this tree, and the wheel built from that sdist."""
+    """Build the sdist of this tree, and the wheel from that sdist."""
     built_front_end()
     folder = tmp_path_factory.mktemp("dist")
     built = subprocess.run(
@@ -98,7 +98,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 @pytest.fixture
 def copied_tree(tmp_path: Path) -> Path:
-    """This tree as git would give it to somebody else: nothing is built in it."""
+    """Copy this tree as a clone would have it: nothing is built in it."""
     copy = tmp_path / "tree"
     for path in files(ROOT):
         target = copy / path.relative_to(ROOT)
@@ -109,7 +109,7 @@ def copied_tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def borrowing(tmp_path: Path) -> Environment:
-    """An environment that sees this one's packages, so that nothing has to be fetched; `jlpm` is there, Node is not."""
+    """Create an environment that sees this one's packages, so that nothing is fetched; it has `jlpm`, but no Node."""
     made = environment(tmp_path / "env")
     own = next((made.folder / "lib").glob("python*")) / "site-packages"
     (own / "borrowed.pth").write_text(f"{SITE_PACKAGES}\n")
@@ -123,9 +123,9 @@ def install_editable(where: Environment, tree: Path) -> subprocess.CompletedProc
 
 def assert_enabled(where: Environment) -> None:
     listed = where.run("python", "-m", "jupyter_server.extension.serverextension", "list").stdout
-    told = " ".join(re.sub(r"\x1b\[\d+m", "", listed).split())  # without colours
-    assert "dlaas_server enabled" in told, listed
-    assert re.search(r"Validating dlaas_server\.\.\. dlaas_server (\S+ )?OK", told), listed
+    text = " ".join(re.sub(r"\x1b\[\d+m", "", listed).split())  # without colours
+    assert "dlaas_server enabled" in text, listed
+    assert re.search(r"Validating dlaas_server\.\.\. dlaas_server (\S+ )?OK", text), listed
 
 
 def test_the_wheel_carries_both_packages_and_the_built_front_end(distributions: Distributions) -> None:
@@ -198,7 +198,7 @@ def test_the_front_end_has_the_version_of_the_package() -> None:
 
 
 def loaded_by(statement: str, *options: str) -> set[str]:
-    """The top-level modules that are there after `statement` in a fresh Python."""
+    """Return the top-level modules that `statement` leaves loaded in a new Python."""
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {statement}; print(*sys.modules)"
     done = subprocess.run([sys.executable, *options, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ EXHAUSTIVE = "import pytest\n@pytest.mark.exhaustive\ndef test_rare(): pass\n"
 
 
 def kept(cases: list[Any]) -> list[Any]:
-    """The cases without a mark."""
+    """Return the cases without a mark."""
     return [case for case in cases if not hasattr(case, "marks")]
 
 

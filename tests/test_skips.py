@@ -1,4 +1,4 @@
-"""What was not run is named, and CI must miss no part."""
+"""Tests that were not run are named, and CI must miss no part."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_skips_of_workers_are_named_and_fail_ci(tmp_path: Path) -> None:
 
 
 def test_reports_of_passed_tests_are_printed_at_the_end(tmp_path: Path) -> None:
-    told = "def test_three(record_property): record_property('told', 'nine of ten')\n"
-    (tmp_path / "test_telling.py").write_text(told)
+    source = "def test_three(record_property): record_property('report', 'nine of ten')\n"
+    (tmp_path / "test_reporting.py").write_text(source)
     done = run_skipping("needs a GPU", tmp_path, "true", "--numprocesses=2", "--dist=loadfile")
 
     assert "nine of ten" in done.stdout

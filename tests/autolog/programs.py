@@ -6,7 +6,7 @@ from textwrap import dedent
 
 # `trained(call, step)` is called by each program's own callback after each step. It waits at the steps that are named
 # in the file `pause` until the file `go-STEP` exists; where that says "stop", until the learner was asked to leave.
-# That it waits there is told by the main learner alone: others may be there before it has imported its framework.
+# The main learner alone reports that it waits there: others may be there before it has imported its framework.
 WAITING = dedent(
     """
     import os, pathlib, time
@@ -37,7 +37,7 @@ KERAS = WAITING + dedent(
     x = np.random.normal(size=(52, 5)).astype("float32")
     y = (x.sum(1) > 0).astype("float32")
     talk = []
-    class Told(keras.callbacks.Callback):
+    class Recorder(keras.callbacks.Callback):
         def __init__(self, call):
             super().__init__()
             self.call, self.seen, self.steps = call, [], 0
@@ -52,16 +52,17 @@ KERAS = WAITING + dedent(
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
         return model
     first, second = make(), make()
-    told = [Told(0), Told(1)]
-    given = [told[0]]
+    recorders = [Recorder(0), Recorder(1)]
+    given = [recorders[0]]
     a = first.fit(x, y, epochs=2, batch_size=8, validation_split=0.2, verbose=0, callbacks=given)
     talk.append(a.history["loss"])
     slower = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, min_delta=10.0)
-    b = second.fit(x, y, epochs=4, batch_size=8, validation_data=(x[:9], y[:9]), verbose=0, callbacks=[told[1], slower])
+    held = (x[:9], y[:9])
+    b = second.fit(x, y, epochs=4, batch_size=8, validation_data=held, verbose=0, callbacks=[recorders[1], slower])
     result = {
-        "history": [a.history, b.history], "epochs": [a.epoch, b.epoch], "talk": talk, "given": given == [told[0]],
+        "history": [a.history, b.history], "epochs": [a.epoch, b.epoch], "talk": talk, "given": given == [recorders[0]],
         "weights": [[w.tolist() for w in m.get_weights()] for m in (first, second)],
-        "seen": [one.seen for one in told], "rate": float(second.optimizer.learning_rate),
+        "seen": [one.seen for one in recorders], "rate": float(second.optimizer.learning_rate),
         "after": float(np.random.random()), "score": second.evaluate(x, y, verbose=0),
     }
     """
@@ -145,7 +146,7 @@ TRANSFORMERS = WAITING + dedent(
     torch.manual_seed(3)
     ids = torch.randint(5, 60, (44, 12))
     rows = [{"input_ids": i, "labels": int(i.sum() % 2)} for i in ids]
-    class Told(TrainerCallback):
+    class Recorder(TrainerCallback):
         def __init__(self, call):
             self.call, self.losses = call, []
         def on_log(self, args, state, control, logs=None, **_):
@@ -163,15 +164,15 @@ TRANSFORMERS = WAITING + dedent(
             logging_steps=4, eval_strategy="epoch", save_strategy="no", use_cpu=True, seed=7, disable_tqdm=True,
             gradient_accumulation_steps=2, learning_rate=1e-3,
         )
-        told = Told(call)
-        trainer = Trainer(model=model, args=args, train_dataset=rows, eval_dataset=rows[:8], callbacks=[told])
+        recorder = Recorder(call)
+        trainer = Trainer(model=model, args=args, train_dataset=rows, eval_dataset=rows[:8], callbacks=[recorder])
         output = trainer.train()
         timeless = [
             {name: value for name, value in one.items() if not name.endswith(("_runtime", "_per_second"))}
             for one in trainer.state.log_history
         ]
         return {
-            "history": timeless, "losses": told.losses, "loss": output.training_loss, "steps": output.global_step,
+            "history": timeless, "losses": recorder.losses, "loss": output.training_loss, "steps": output.global_step,
             "weights": {name: one.tolist() for name, one in model.state_dict().items()},
             "files": sorted(path.name for path in (_out / f"trainer-{call}").glob("*")),
         }
@@ -179,7 +180,7 @@ TRANSFORMERS = WAITING + dedent(
     """
 )
 
-# Trainings so short that nobody stores how they ended, one of a model that goes on to be trained in the next.
+# Trainings so short that their end is not stored, one of a model that the next one trains further.
 SHORT = WAITING + dedent(
     """
     import numpy as np, keras
@@ -189,7 +190,7 @@ SHORT = WAITING + dedent(
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     losses, rounds = [], []
-    class Told(keras.callbacks.Callback):
+    class Recorder(keras.callbacks.Callback):
         def __init__(self, call):
             super().__init__()
             self.call, self.steps = call, 0
@@ -197,7 +198,7 @@ SHORT = WAITING + dedent(
             self.steps += 1
             trained(self.call, self.steps)
     for call in range(1, 6):
-        fitted = model.fit(x, y, batch_size=10, epochs=2, verbose=0, callbacks=[Told(call)])
+        fitted = model.fit(x, y, batch_size=10, epochs=2, verbose=0, callbacks=[Recorder(call)])
         losses += fitted.history["loss"]
         rounds.append(call)
         if call == 4:
@@ -226,7 +227,7 @@ TF_KERAS = WAITING + dedent(
         def call(self, x):
             return self.b(self.a(x))
     order = []
-    class Told(keras.callbacks.Callback):
+    class Recorder(keras.callbacks.Callback):
         steps = 0
         def on_train_batch_end(self, batch, logs=None):
             self.steps += 1
@@ -237,7 +238,7 @@ TF_KERAS = WAITING + dedent(
     model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss)
     stop = tf.keras.callbacks.EarlyStopping(monitor="loss", min_delta=0.2, patience=2, restore_best_weights=True)
     warm = tf.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)
-    h = model.fit(data, epochs=9, verbose=2, callbacks=[Told(), stop, warm])
+    h = model.fit(data, epochs=9, verbose=2, callbacks=[Recorder(), stop, warm])
     result = [h.history, order, [one.tolist() for one in model.get_weights()], stop.stopped_epoch]
     """
 )
@@ -340,7 +341,7 @@ GANG_TRANSFORMERS = WAITING + dedent(
             self.layers = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         def forward(self, x, labels):
             return {"loss": torch.nn.functional.mse_loss(self.layers(x)[:, 0], labels)}
-    class Told(TrainerCallback):
+    class Recorder(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             trained(0, state.global_step)
     net = Net()
@@ -349,7 +350,7 @@ GANG_TRANSFORMERS = WAITING + dedent(
         save_strategy="no", use_cpu=True, seed=7, disable_tqdm=True, learning_rate=1e-2, report_to="none",
         remove_unused_columns=False,
     )
-    trainer = Trainer(model=net, args=args, train_dataset=rows, callbacks=[Told()])
+    trainer = Trainer(model=net, args=args, train_dataset=rows, callbacks=[Recorder()])
     trainer.train()
     weights = torch.cat([one.detach().flatten() for one in net.parameters()]).tolist()
     """

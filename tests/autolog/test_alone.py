@@ -1,4 +1,4 @@
-"""Who would train apart from the others is told so; who shares what is learned, in whatever way, is left alone."""
+"""Learners that would train independently are reported; programs that share the work in any way are left alone."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def own_steps(before: str = "", step: str = BACK) -> str:
     return OWN_STEPS.format(before=before, step=step)
 
 
-def told(job: Job) -> list[Any]:
+def reports(job: Job) -> list[Any]:
     assert job.closed(deadline_s=DEADLINE_S) == "completed", job.report()
     return job.facts(FactKind.ALONE)
 
@@ -172,7 +172,7 @@ def test_independent_training_is_reported_once_even_before_growth(
 ) -> None:
     one = job(source, learners_max=2)
     one.run(learners)
-    (fact,) = told(one)
+    (fact,) = reports(one)
 
     assert says in (fact.why or "")
     assert "--gpus 1" in (fact.why or "")
@@ -196,7 +196,7 @@ def test_shared_training_is_not_reported(job: Build, name: str, learners: int) -
     one = job(SHARING[name], learners_max=2, files={"together.py": TOGETHER}, framework="torch")
     one.run(learners)
 
-    assert told(one) == []
+    assert reports(one) == []
 
 
 def test_steps_of_installed_packages_are_not_reported(job: Build, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_steps_of_installed_packages_are_not_reported(job: Build, tmp_path: Path
     one = job(own_steps(there, "installed.back(model, batch)"), learners_max=2, framework="torch")
     one.run(learners=2)
 
-    assert told(one) == []
+    assert reports(one) == []
 
 
 @pytest.mark.parametrize("source", each_nth([LOOKED_AT, FSDP2], 2), ids=["under no_grad", "FSDP2"])
@@ -213,7 +213,7 @@ def test_model_parts_and_evaluation_are_not_reported(job: Build, source: str) ->
     one = job(source, learners_max=2, framework="torch")
     one.run(learners=2)
 
-    assert told(one) == []
+    assert reports(one) == []
 
 
 @pytest.mark.parametrize("spec", [{"learners_max": 1}, {"learners_max": 2, "elastic": "off"}], ids=["one", "off"])
@@ -221,7 +221,7 @@ def test_fixed_single_learner_job_gets_no_report(job: Build, spec: dict[str, obj
     one = job(PLAIN, **spec)
     one.run()
 
-    assert told(one) == []
+    assert reports(one) == []
 
 
 def test_independence_is_reported_once_across_guardians_and_learners(job: Build) -> None:
@@ -238,4 +238,4 @@ def test_independence_is_reported_once_across_guardians_and_learners(job: Build)
     one.output("go").touch()
     until(lambda: one.facts(FactKind.CLOSED), "it ends", DEADLINE_S)
 
-    assert len(told(one)) == 1
+    assert len(reports(one)) == 1

@@ -65,8 +65,8 @@ def test_keras_on_several_learners_reports_no_gain(job: Build, backend: str) -> 
     one.output("pause").write_text("1-5 1-10 1-14 1-20" if is_long else "1-5 1-10")
     one.run(learners=1)
     reach(one, "1-5")
-    (told,) = one.facts(FactKind.ALONE)
-    assert "Keras' fit trains in a single process" in (told.why or ""), "before it grows"
+    (report,) = one.facts(FactKind.ALONE)
+    assert "Keras' fit trains in a single process" in (report.why or ""), "before it grows"
     one.run(learners=2)
     go_on(one, "1-5", "stop")
     reach(one, "1-10")
@@ -102,9 +102,9 @@ def test_sharded_model_refuses_another_size_with_a_reason(job: Build) -> None:
     one.output("pause").write_text("0-25")
     one.run(learners=1)
     reach(one, "0-25")
-    (told,) = one.facts(FactKind.ALONE)
-    assert told.learners == 1
-    assert "The job stays at 1" in (told.why or "")
+    (report,) = one.facts(FactKind.ALONE)
+    assert report.learners == 1
+    assert "The job stays at 1" in (report.why or "")
     one.run(learners=2)
     go_on(one, "0-25", "stop")
     lost = one.wait(FactKind.LOST, deadline_s=DEADLINE_S)

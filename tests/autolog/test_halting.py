@@ -31,7 +31,7 @@ def result_of(job: Job, name: str) -> Any:
 
 
 def curve(job: Job, name: str) -> list[float]:
-    """A metric as its readers see it: what a restart took back does not count."""
+    """Return a metric as its readers see it: rows that a restart rewound do not count."""
     kept: list[tuple[int, dict[str, float]]] = []
     for line in (job.dir / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -57,7 +57,7 @@ def go_on(job: Job, where: str, how: str = "") -> None:
 
 
 def halt_and_kill(job: Job, halt_at: str, kill_at: str) -> None:
-    """Halt it at one step, resume it, kill it at another, and let it go on to its end."""
+    """Halt it at one step, resume it, kill it at another, and let it continue to its end."""
     job.output("pause").write_text(f"{halt_at} {kill_at}")
     job.run()
     reach(job, halt_at)
@@ -75,7 +75,7 @@ def halt_and_kill(job: Job, halt_at: str, kill_at: str) -> None:
 
 
 def end_of(job: Job, count: int = 1) -> str:
-    """How it ended; a training that failed says so at once."""
+    """Return the end of the job; a training that failed fails the test at once."""
     until(lambda: job.facts(FactKind.CLOSED)[count - 1 :] or _failed(job), "it ends", DEADLINE_S)
     assert not _failed(job), job.report()
     return job.closed(count)
@@ -95,7 +95,7 @@ def second_training(job: Job) -> list[int]:
 
 
 def left_at(job: Job) -> int:
-    """The first step of the second training that the checkpoint from which a lost learner went on has not."""
+    """Return the first step of the second training beyond the checkpoint from which a lost learner continued."""
     first_training = len({line for line in steps(job) if line.startswith("0 ")})
     return (job.wait(FactKind.LOST).step or 0) - first_training + 1
 

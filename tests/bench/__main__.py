@@ -28,7 +28,7 @@ ROWS: Final[dict[str, str]] = {
     "overhead": "steps per second; beside the plain script and torchrun",
     "curves": "curves without a changed line; in turn with the same loop without them",
     "elasticity": "changes of size while a job trains, killed learners, halts; beside torchrun elastic and torchft",
-    "recovery": "kill -9 of engine, guardian, learner, all three → it goes on; beside import tornado",
+    "recovery": "kill -9 of engine, guardian, learner, all three → training continues; beside import tornado",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",
     "checking": "jupyter dlaas check: the median notebook, the largest",
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(name: str, runs: int, with_peers: bool) -> list[Line]:
-    """One row on a pool of its own, told as it comes. What breaks it is told in its place: the other rows go on."""
+    """Measure one row on a pool of its own and print it at once. A row that fails does not stop the others."""
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         site = Site(Path(folder) / "site")

@@ -1,4 +1,4 @@
-"""What curves without a changed line cost: `python -m tests.bench.autolog`. Best of some runs, in µs of CPU time.
+"""Cost of curves without a changed line: `python -m tests.bench.autolog`. Best of some runs, in µs of CPU time.
 
 The same calls with and without the parts that a job puts around them, in this process; rank 0 of a job that has a
 recorder and a directory, so that points and progress are really written.

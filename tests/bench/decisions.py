@@ -1,4 +1,4 @@
-"""What one decision costs, with so many jobs waiting for so large a pool: `python -m tests.bench.decisions OUT.png`."""
+"""Cost of one decision by waiting jobs and pool size: `python -m tests.bench.decisions OUT.png`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cost:
     waiting: int
 
     def at(self, share: float) -> float:
-        """What so large a share of the events cost less than."""
+        """Return the cost that this share of the events does not exceed."""
         return self.events_s[min(int(len(self.events_s) * share), len(self.events_s) - 1)]
 
     @property
@@ -68,7 +68,7 @@ def _pool(gpus: int, order: str) -> Scheduler:
 
 
 def cost(order: str, gpus: int, queued: int, events: int, seed: int = 0) -> Cost:
-    """Ends and submissions in turn; about `queued` jobs wait all the time. Then the tenth of the pool that was away."""
+    """Alternate ends and submissions, with about `queued` jobs waiting. Then return the missing tenth of the pool."""
     chance, scheduler, now_s = random.Random(seed), _pool(gpus, order), 0.0
     away = [place(scheduler.capacity, NODE, 1) or () for _ in range(gpus // 80)]
     count = queued + gpus * 3 // 10
@@ -105,7 +105,7 @@ def cost(order: str, gpus: int, queued: int, events: int, seed: int = 0) -> Cost
 
 
 def memory_mb(queued: int, order: str = "shortest") -> float:
-    """What so many waiting jobs take in the scheduler, in MB."""
+    """Return the memory in MB that this many waiting jobs take in the scheduler."""
     chance, scheduler = random.Random(0), _pool(80, order)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

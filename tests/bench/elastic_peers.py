@@ -189,7 +189,7 @@ def torchft(folder: Path) -> Iterator[Peer]:
 
 
 def _torchft_python() -> Path:
-    """An environment with this one's packages and torchft, made on first use."""
+    """Create, on first use, an environment with this one's packages and torchft."""
     home = CACHE / "torchft"
     found = home / "bin" / "python"
     if not (home / "complete").exists():

@@ -1,4 +1,4 @@
-"""How things are timed: one clock for all processes of the machine, runs in turn, the machine told beside."""
+"""Timing: one clock for all processes of the machine, interleaved runs, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Unmeasurable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every row gets: a place with a pool, and how much to do."""
+    """Input of a row: a site with a pool, and the amount of work."""
 
     site: Site
     runs: int
@@ -60,7 +60,7 @@ class Bench:
     scripts: dict[str, Path] = field(default_factory=dict)
 
     def script(self, source: str) -> Path:
-        """The source as a file, for `python script.py`."""
+        """Write the source to a file, for `python script.py`."""
         if source not in self.scripts:
             path = self.site.folder / f"script-{len(self.scripts)}.py"
             path.write_text(source)
@@ -84,7 +84,7 @@ def in_turn(runs: int, *sides: Callable[[], float]) -> list[list[float]]:
 
 
 def stamps(text: str) -> tuple[int, int]:
-    """When the first line ran and when all was ready, by the job's own words."""
+    """Return the times of the first line and of readiness, as the job printed them."""
     found = re.search(r"BENCH first=(\d+) ready=(\d+)", text)
     if found is None:
         raise Unmeasurable(f"the job did not say when it ran: {text[-300:]!r}")
@@ -101,7 +101,7 @@ def plain(script: Path, *, environment: dict[str, str] | None = None) -> tuple[i
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used of the processor until now."""
+    """Return the CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -27,7 +27,7 @@ KERNEL = "bench"
 
 
 def python() -> Path:
-    """The interpreter of the peer's environment, which is made on first use."""
+    """Return the interpreter of the peer's environment, which is made on first use."""
     home = CACHE / "jupyter-scheduler"
     found = home / "bin" / "python"
     if not (home / "complete").exists():
@@ -100,7 +100,7 @@ class Peer:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Peer]:
-    """The server, for as long as it is needed. Its jobs run with this very Python, so that torch need not be copied."""
+    """Run the server as long as it is needed. Its jobs run with this very Python, so that torch need not be copied."""
     interpreter = python()
     home = folder / "jupyter-scheduler"
     root, kernel = home / "work", home / "data" / "kernels" / KERNEL

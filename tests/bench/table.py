@@ -11,7 +11,7 @@ __all__ = ["Figure", "Line", "brief", "figure", "not_measured", "ratio", "render
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What several runs gave: their median, and between what they lay."""
+    """Median and range of several runs."""
 
     median: float
     least: float
@@ -40,12 +40,12 @@ class Line:
 
 
 def figure(values: Sequence[float], unit: str) -> Figure:
-    """The figure of some runs."""
+    """Return the figure of some runs."""
     return Figure(statistics.median(values), min(values), max(values), len(values), unit)
 
 
 def not_measured(what: str, bar: str, why: str) -> Line:
-    """A line that says why it has no figure."""
+    """Return a line that says why it has no figure."""
     return Line(what=what, bar=bar, missing=" ".join(why.split())[:300] or "no reason was given")
 
 
@@ -66,7 +66,7 @@ def short(value: float) -> str:
 
 
 def render(lines: Sequence[Line]) -> str:
-    """The table as text, columns aligned; what is missing is said below the line's name."""
+    """Format the table as text, columns aligned; a missing figure has its reason below the line's name."""
     head = ("what", "measured", "bar", "beside it", "ratio")
     rows = [head, *(_cells(line) for line in lines)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
@@ -81,7 +81,7 @@ def render(lines: Sequence[Line]) -> str:
 
 
 def brief(line: Line) -> str:
-    """The line by itself."""
+    """Format the line by itself."""
     return "; ".join(cell for cell in (*_cells(line), line.missing) if cell)
 
 

@@ -133,7 +133,7 @@ def _at_the_end(pool: ChaosPool, jobs: dict[str, Kind], reference: dict[str, obj
 
 
 def _resume_if_halted(pool: ChaosPool, job: str) -> None:
-    """A halt of ours may have arrived without the resume that followed it."""
+    """Resume it: a halt of ours may have arrived without the resume that followed it."""
     for _ in range(3):
         view = pool.view(job)
         if view["transition"] == "halting":

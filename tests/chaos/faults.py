@@ -81,7 +81,7 @@ def inject(pool: ChaosPool, job: str, chance: random.Random) -> str | None:
 
 
 def clicks(pool: ChaosPool, job: str, chance: random.Random) -> str | None:
-    """What a person does meanwhile: another size, halt and resume, a checkpoint. Lost where no engine answers."""
+    """Act as a user meanwhile: another size, halt and resume, a checkpoint. Lost if no engine answers."""
     what = chance.choice(["resize", "resize", "checkpoint", "halt and resume"])
     with suppress(*API_ERRORS):
         if what == "resize":

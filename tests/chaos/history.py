@@ -1,4 +1,4 @@
-"""What a pool's files and its API say about a run of faults: is anything lost, done twice, or left behind?
+"""Verdict on a run of faults from a pool's files and its API: is anything lost, done twice, or left behind?
 
 Each function returns sentences, one per violation; none where all is well.
 """
@@ -18,7 +18,7 @@ _RELATIVE: Final = 1e-3
 
 @dataclass
 class Ended:
-    """What is known of one job after its end."""
+    """Record of one job after its end."""
 
     job: str
     kind: str
@@ -34,7 +34,7 @@ class Ended:
 
 
 def of_end(job: Ended) -> list[str]:
-    """The job ended as its owner wanted."""
+    """Report an end that its owner did not want."""
     wanted = "CANCELLED" if job.is_cancelled else "COMPLETED"
     return [] if job.state == wanted else [f"{job.job} ended {job.state} instead of {wanted}: {job.reason}"]
 
@@ -54,7 +54,7 @@ def of_lines(job: Ended, lines: int) -> list[str]:
 
 
 def steps_covered(facts: Iterable[Mapping[str, Any]]) -> tuple[int, list[str]]:
-    """How many steps of a job count in the end, from step 0 on without a hole, and the holes behind them.
+    """Count the steps of a job that remain, from step 0 on without a gap, and list the gaps behind them.
 
     A generation begins at a step: whatever an earlier one had trained from there on was lost with it and is trained
     again. What a generation trained may be written down late, after the next one has begun.
@@ -72,13 +72,13 @@ def steps_covered(facts: Iterable[Mapping[str, Any]]) -> tuple[int, list[str]]:
     covered, found = 0, []
     for first, end in sorted(one for one in ranges if one[0] < one[1]):
         if first > covered:
-            found.append(f"steps {covered} to {first} were trained by nobody")
+            found.append(f"no learner trained steps {covered} to {first}")
         covered = max(covered, end)
     return covered, found
 
 
 def of_steps(job: Ended, steps: int, undisturbed: Mapping[str, Any]) -> list[str]:
-    """A loop of `run`: every step counts once, and its weights are those of the undisturbed program."""
+    """Check a loop of `run`: every step counts once, and its weights are those of the undisturbed program."""
     found = [f"{job.job}: {one}" for one in steps_covered(job.facts)[1]]
     if job.state != "COMPLETED":
         return found

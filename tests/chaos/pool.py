@@ -50,7 +50,7 @@ class ChaosPool:
     # -- API -----------------------------------------------------------------------------------------------------------
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float = 15.0) -> tuple[int, Any]:
-        """One request; the status and the decoded answer. Raises OSError or HTTPException where nobody answers."""
+        """Return status and decoded body of one request. Raises OSError or HTTPException without an answer."""
         connection = _UnixConnection(self.site.pool / "engine.sock", timeout_s)
         try:
             raw = None if body is None else json.dumps(body).encode()
@@ -119,7 +119,7 @@ class ChaosPool:
         return {}
 
     def journal(self, job: str) -> list[dict[str, Any]]:
-        """The facts of a job; a line that is cut off at the end is not one yet."""
+        """Return the facts of a job; a line that is cut off at the end is not one yet."""
         lines = (self.folder(job) / "journal.jsonl").read_bytes().split(b"\n")[:-1]
         return [json.loads(line) for line in lines if line.strip()]
 

@@ -43,8 +43,8 @@ def test_steps_of_a_lost_generation_count_once() -> None:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ([begins(0), trained(0, 8), trained(10, 20)], "steps 8 to 10 were trained by nobody"),
-        ([begins(0), trained(0, 8), begins(9, 2), trained(9, 20, 2)], "steps 8 to 9 were trained by nobody"),
+        ([begins(0), trained(0, 8), trained(10, 20)], "no learner trained steps 8 to 10"),
+        ([begins(0), trained(0, 8), begins(9, 2), trained(9, 20, 2)], "no learner trained steps 8 to 9"),
         ([begins(0), trained(0, 19)], "19 of 20 steps"),
         ([begins(0), trained(0, 20), begins(15, 2)], "15 of 20 steps"),
     ],

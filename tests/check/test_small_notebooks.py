@@ -1,4 +1,4 @@
-"""Small notebooks, one difficulty each: no needed name is unbound, and what goes along is what a person would take.
+"""Small notebooks, one difficulty each: no needed name is unbound, and the program has what a person would include.
 
 A notebook's metadata has `dlaas`: `cell`, its training cell, and `kept`, the statements that go along ("cell:line").
 """

@@ -1,4 +1,4 @@
-"""Which cells look like training: shapes met in public notebooks."""
+"""Detection of training cells: shapes met in public notebooks."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Kept:
         return self.pool / "jobs" / job
 
     def halted(self, name: str) -> str:
-        """The job of a program that was halted in mid-training."""
+        """Return the job of a program that was halted in mid-training."""
         [found] = [
             path.name
             for path in (self.pool / "jobs").glob(f"{name}-*")

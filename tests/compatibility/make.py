@@ -168,7 +168,7 @@ def _pairs(pool: Path) -> list[tuple[str, str]]:
 
 
 def _generic(data: bytes, pool: Path) -> bytes | None:
-    """The text of a file with names in place of paths; None for other files."""
+    """Return the text of a file with names in place of paths; None for other files."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The pool of a former release opens: ended jobs are shown, queued ones start, halted ones go on at their step."""
+"""The pool of a former release opens: ended jobs are shown, queued ones start, halted ones continue at their step."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_former_pool_opens_and_its_jobs_go_on(archive: Path, site: Build) -> N
         assert sent.failure is not None
         assert f"was pickled by {kept.python}" in sent.failure.what
 
-    # The halted job goes on.
+    # The halted job continues.
     job = kept.halted("plain")
     # Another Python cannot load the function that the loop has made, and repeats the steps since the one before.
     result = goes_on(here, kept, job)
@@ -164,7 +164,7 @@ def test_jobs_of_a_former_pool_are_known_without_its_store(archive: Path, tmp_pa
     (kept.pool / "store.sqlite3").unlink()
     found, _ = load_pool(kept.pool)
 
-    # A queued job whose directory is not made yet is in the store alone; nothing else tells who ended a job, or why.
+    # A queued job whose directory is not made yet is only in the store, and so are the user and the reason of an end.
     assert found.jobs.keys() == {job for job in store.jobs if not job.startswith("sent-")}
     for job in found.jobs.values():
         before = store.jobs[job.id]

@@ -171,7 +171,7 @@ def numbers_in(value: Any) -> list[float]:
 
 
 def newer(data: bytes) -> bytes:
-    """The same file as a later release would write it."""
+    """Return the same file as a later release would write it."""
     line, _, body = data.partition(b"\n")
     return json.dumps(json.loads(line) | {"format": 99}).encode() + b"\n" + body
 

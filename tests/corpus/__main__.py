@@ -102,7 +102,7 @@ def text_of(result: Result) -> str:
 
 
 def summary(results: list[Result]) -> str:
-    """The counts of all of them."""
+    """Return the counts of all of them."""
     ran = [one for one in results if one.ran]
     trained = [one for one in ran if one.trained]
     repeat = [one for one in trained if one.same is not None]

@@ -15,7 +15,7 @@ __all__ = ["Comparison", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the figures of a job differ from those of its notebook."""
+    """Differences between the figures of a job and those of its notebook."""
 
     compared: int
     differing: tuple[str, ...]

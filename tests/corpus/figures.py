@@ -48,12 +48,12 @@ def is_users(name: str, value: Any) -> bool:
 
 
 def is_driver(value: Any) -> bool:
-    """A thing that trains a model, rather than a model: Lightning's and Transformers' Trainer."""
+    """Return whether a value trains a model and is none itself: Lightning's and Transformers' Trainer."""
     return any(one.__name__ in {"Trainer", "Learner"} and _package(one) != "__main__" for one in type(value).__mro__)
 
 
 def has_weights(value: Any) -> bool:
-    """A trained thing: a module, a Keras model, an estimator, a booster; not a number or an array alone."""
+    """Return whether a value is trained: a module, a Keras model, an estimator, a booster; not a number or an array."""
     names = {f"{_package(one)}.{one.__name__}" for one in type(value).__mro__}
     return bool(
         names & {"torch.Module", "keras.Layer", "sklearn.BaseEstimator", "xgboost.Booster", "lightgbm.Booster"}
@@ -120,7 +120,7 @@ def _walk(value: Any, at: str, depth: int, above: set[int]) -> Iterator[tuple[st
 
 
 def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> Iterator[tuple[str, Any]]:
-    """What a value is made of."""
+    """Yield the parts of a value."""
     if kind.__name__ == "function":  # a closure may count, or hold an average
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         yield from ((f".{name}", cell.cell_contents) for name, cell in cells if name != value.__name__)
@@ -163,13 +163,13 @@ def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> 
 
 
 def _is_own(kind: type) -> bool:
-    """A class of a module that stands beside the notebook."""
+    """Return whether a class belongs to a module beside the notebook."""
     file = getattr(sys.modules[kind.__module__], "__file__", None) or ""
     return bool(file) and Path(file).resolve().is_relative_to(Path.cwd())
 
 
 def _is_tree(value: Any) -> bool:
-    """What JAX's libraries keep parameters in: flax modules, equinox modules, optax' states."""
+    """Return whether a value holds parameters of JAX's libraries: flax modules, equinox modules, optax' states."""
     return _package(type(value)) in ("flax", "equinox", "optax")
 
 

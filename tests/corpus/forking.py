@@ -36,12 +36,12 @@ KINDS: Final = {
 
 
 class ForkedKernel:
-    """What `rooms.Kernel` needs of a kernel's manager."""
+    """Kernel manager as `rooms.Kernel` needs it."""
 
     def __init__(self, nursery: Path, directory: Path, environment: dict[str, str], log: Path) -> None:
-        file, door = str(log.with_suffix(".json")), str(log.with_suffix(""))
-        # Not TCP: between the choice of a free port and its use somebody else may take it.
-        self.file, _ = write_connection_file(file, transport="ipc", ip=door)
+        file, endpoint = str(log.with_suffix(".json")), str(log.with_suffix(""))
+        # Not TCP: between the choice of a free port and its use, another process may take it.
+        self.file, _ = write_connection_file(file, transport="ipc", ip=endpoint)
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(str(nursery))
         asked = {"directory": str(directory), "environment": environment, "file": self.file, "log": str(log)}
@@ -75,7 +75,7 @@ class Nursery:
     def kernel(
         self, text: str, directory: Path, environment: dict[str, str], log: Path, hash_seed: str
     ) -> ForkedKernel:
-        """A kernel for a notebook with this text: it has what that imports."""
+        """Fork a kernel for a notebook with this text: it has what that imports."""
         kind = "jax" if "jax" in text else "tensorflow" if "tensorflow" in text else "torch"
         return ForkedKernel(self._socket(kind, hash_seed), directory, environment, log)
 
@@ -102,7 +102,7 @@ class Nursery:
 
 
 def serve(path: Path, modules: list[str]) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for kernels
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for kernels
     for name in modules:
         importlib.import_module(name)
     listener = socket.socket(socket.AF_UNIX)
@@ -141,7 +141,7 @@ def become_kernel(line: socket.socket, asked: dict[str, Any]) -> NoReturn:
 
 
 def reseed() -> None:
-    """What was seeded at an import would be the same in every fork."""
+    """Seed again: what was seeded at an import would be the same in every fork."""
     random.seed()
     sys.modules["numpy"].random.seed()
     if torch := sys.modules.get("torch"):

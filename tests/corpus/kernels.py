@@ -27,14 +27,14 @@ STEADY: Final = {
 
 
 def variables(site: Path) -> dict[str, str]:
-    """The environment of all kernels of a pool, but for the hash seed."""
+    """Return the environment of all kernels of a pool, except for the hash seed."""
     whole = {**environment(site), **STEADY}
     whole.pop("PYTHONHASHSEED", None)
     return whole
 
 
 def hash_seed(*, is_first: bool) -> str:
-    """The notebook's first run has another hash seed than the job's kernel and the run that is compared with it.
+    """Return the hash seed: the first run's differs from that of the job's kernel and of the run compared with it.
 
     Else numbers that depend on the order of a set would seem to repeat.
     """
@@ -58,14 +58,14 @@ class Room:
         self.timeout_s = timeout_s
 
     def run(self, source: str, cell: int) -> Outcome:
-        """Raises CellRaised, as a notebook stops at a cell that raises."""
+        """Run the cells. Raises CellRaised, as a notebook stops at a cell that raises."""
         outcome = self.kernel.run(source, timeout_s=self.timeout_s, cell_id=f"cell-{cell}", fails=True)
         if outcome.status != "ok":
             raise CellRaised(cell, outcome)
         return outcome
 
     def look(self, names: list[str] | None = None) -> dict[str, Any]:
-        """What the names hold (None: digests of all), and what a job must leave alone. Leaves no trace there."""
+        """Return the values of names (None: digests of all), and what a job must leave alone. Leaves no trace there."""
         answer = self.folder / "look.pickle"
         asked = f"__import__('runpy').run_path({str(FIGURES)!r})['look'](globals(), {names!r}, {str(answer)!r})"
         client = self.kernel.client
@@ -87,7 +87,7 @@ class Room:
 def room(
     site: Path, work: Path, timeout_s: float, nursery: Nursery | None = None, text: str = "", *, is_first: bool = True
 ) -> Iterator[Room]:
-    """A kernel whose pool is the site's, in the working directory `work`; a fork, where there is a nursery.
+    """Open a kernel whose pool is the site's, in the working directory `work`; a fork, if there is a nursery.
 
     `is_first`: the notebook's first run (see `hash_seed`).
     """

@@ -61,7 +61,7 @@ class Notebook:
             (folder / name).write_text(text)
 
     def checked(self) -> Report:
-        """What `jupyter dlaas check` says about the cells that ran, one below the other, and the training cell."""
+        """Check the cells that ran, one below the other, and the training cell, as `jupyter dlaas check` does."""
         cells = [self.cells[cell - 1] for cell in self.order]
         return check(_ipynb([*cells, self.source]), str(self.path), len(cells) + 1, files=self.files)
 

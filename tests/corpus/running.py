@@ -32,12 +32,12 @@ __all__ = ["Result", "Runner"]
 TIMEOUT_S: Final = 300.0
 _ADVICE: Final = re.compile(r"(--with-cell \d+) to run that cell")
 _WARNED: Final = frozenset({"ids", "digests", "has_weights", "drivers", "figures", "random"})
-"""What is compared in another way, or goes on from the job's end: the random streams come along with results."""
+"""Names that are compared in another way, or continue from the job's end: results include the random streams."""
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What was found about one notebook."""
+    """Findings about one notebook."""
 
     path: str
     cell: int = 0
@@ -86,7 +86,7 @@ class Result:
 
 @dataclass
 class _Own:
-    """What the notebook itself gave."""
+    """Values of the notebook itself."""
 
     names: list[str]
     drivers: list[str]
@@ -114,7 +114,7 @@ class Runner:
         self.pool.close()
 
     def run(self, notebook: Notebook) -> Result:
-        """Never raises for what a notebook may do: that is told in the result."""
+        """Never raises for what a notebook may do: the result reports that."""
         result = Result(path=str(notebook.path), cell=notebook.training)
         with _timed(result, "all"), closing(ensure_event_loop()):  # the kernels' clients make one in each thread
             try:
@@ -242,7 +242,7 @@ def _train_cell(source: str, names: list[str], options: str) -> str:
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any], names: list[str], holders: list[str]) -> list[str]:
-    """What is another than before, beside the names that were asked for, and the state of what holds their objects."""
+    """Return the changes beside the names that were requested, and the state of what holds their objects."""
     asked = set(names)
     found = [what for what in before if what not in _WARNED and before[what] != after[what]]
     for kind, apart in (("ids", asked), ("digests", asked | {*holders})):

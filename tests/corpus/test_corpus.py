@@ -55,7 +55,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 @pytest.fixture(scope="module")
 def result_of(runner: Runner, request: pytest.FixtureRequest) -> Iterator[Ask]:
-    """Gives what was found about a notebook. Those of this session run in the background, in the order of its tests."""
+    """Return the findings about a notebook. Those of this session run in the background, in the order of its tests."""
     found: dict[Path, Future[Result]] = {}
     with ThreadPoolExecutor(2) as threads:
 
@@ -145,7 +145,7 @@ def test_most_notebooks_show_curves_or_progress_unchanged(
     results = [result_of(path) for path in trained]
     silent = [Path(one.path).stem for one in results if not one.shows]
     share = 1 - len(silent) / len(results)
-    record_property("told", f"{share:.0%} of {len(results)} notebooks show a curve or progress; not: {silent or '-'}")
+    record_property("report", f"{share:.0%} of {len(results)} notebooks show a curve or progress; not: {silent or '-'}")
 
     assert share >= 0.85
 

@@ -1,4 +1,4 @@
-"""The examples of other frameworks train; halted while they train, they go on and end as if nothing had happened."""
+"""The examples of other frameworks train; halted while they train, they continue and end as if undisturbed."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_each_example_is_tried_here() -> None:
 
 
 def paced(source: str) -> str:
-    """The example, with one line more in its loop over batches."""
+    """Return the example with one more line in its loop over batches."""
     found, loops = re.subn(r"^( *)for .* in run\.batches\(.*:\n", rf"\g<0>\1    {PACE}\n", source, flags=re.MULTILINE)
     assert loops == 1
     return found
 
 
 def halted_and_resumed(job: Build, source: str) -> Job:
-    """It leaves in the middle and goes on."""
+    """Let it leave in the middle and continue."""
     one = job(source, outputs=("accuracy",), environment=ENVIRONMENT)
     one.run()
     until(lambda: steps_done(one) > 20, f"it trains\n{one.report()}", DEADLINE_S)

@@ -38,7 +38,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Comple
 
 
 def end_engine(home: Path) -> None:
-    """It would end by itself when idle; a test does not wait for that."""
+    """Stop the engine: it would end by itself when idle, but a test does not wait for that."""
     engine = engine_record(home / "data" / "dlaas" / "local")
     if "pid" in engine and str(home).encode() in Path(f"/proc/{engine['pid']}/environ").read_bytes():
         os.kill(int(engine["pid"]), signal.SIGTERM)

@@ -21,7 +21,7 @@ __all__ = ["Answer", "Line", "complaint", "error_complaint"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """Response to a request."""
 
     status: int
     media: str
@@ -68,7 +68,7 @@ class Line:
 
 
 def complaint(operation: Operation, description: Mapping[str, Any], answer: Answer) -> str | None:
-    """What is wrong with an answer: a status that is not documented, a body that is not as described. None: nothing."""
+    """Return the fault of a response: an undocumented status, or a body unlike its schema. None: no fault."""
     documented = operation.body["responses"]
     if answer.status >= 500 and answer.status != 503:
         return f"a 5xx: {answer}"
@@ -85,7 +85,7 @@ def complaint(operation: Operation, description: Mapping[str, Any], answer: Answ
 
 
 def error_complaint(answer: Answer) -> str | None:
-    """What is wrong with an error: another form than ours, or a code that nobody knows."""
+    """Return the fault of an error: another form than ours, or an unknown code."""
     try:
         error = json.loads(answer.body)["error"]
         code, message = error["code"], error["message"]

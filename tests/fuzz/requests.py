@@ -24,7 +24,7 @@ JUNK: Final[tuple[Any, ...]] = (
     *("", " ", "\0", "\ud800", "é\u202e\n", "x" * 100_000, "../../etc/passwd", "null", "1e999", "'; --"),
     *([], {}, [[]], [None], {"": None}, {"a": {"b": [1]}}, ["x"] * 2000),
 )
-"""What somebody may send instead of anything else."""
+"""Values that a client may send instead of anything else."""
 BODIES: Final = (
     *(b"", b"{", b"[" * 100_000, b"null", b"[]", b'"text"', b"12", b"\xff\xfe{}", b"\xef\xbb\xbf{}", b"{} {}", b"NaN"),
     *(b'{"a": 1, "a": 2}', b'{"spec": ' + b'{"spec": ' * 5000, b'{"key": "\\ud800"}', bytes(range(256))),
@@ -85,7 +85,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent. `is_valid` where the description allows all of it."""
+    """Request to send. `is_valid` if the description allows all of it."""
 
     method: str
     target: str
@@ -105,7 +105,7 @@ def operations(description: Description) -> list[Operation]:
 
 
 def wrong_methods(description: Description) -> list[tuple[str, str]]:
-    """(method, path) of what no operation takes."""
+    """List the (method, path) pairs that no operation takes."""
     every = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
     return [(m, path) for path, known in description["paths"].items() for m in every if m.lower() not in known]
 
@@ -168,7 +168,7 @@ def _objects(schema: Mapping[str, Any], records: Mapping[str, Any]) -> st.Search
 
 
 def _places(value: Json, here: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """The path of every value inside `value`."""
+    """List the paths of all values inside `value`."""
     found: list[tuple[str | int, ...]] = [here]
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, one in inner:
@@ -177,13 +177,13 @@ def _places(value: Json, here: tuple[str | int, ...] = ()) -> list[tuple[str | i
 
 
 def _junk(draw: st.DrawFn) -> Any:
-    """A copy: what one example spoils further must not spoil the next, nor come to hold itself."""
+    """Draw a copy: what one example spoils must not spoil the next, nor come to hold itself."""
     return copy.deepcopy(draw(st.sampled_from(JUNK)))
 
 
 @st.composite
 def broken(draw: st.DrawFn, whole: st.SearchStrategy[Any]) -> Any:
-    """A valid value with one to three places spoilt: other types, huge numbers, unknown fields, fields left out."""
+    """Spoil one to three places of a valid value: other types, huge numbers, unknown fields, fields left out."""
     value = copy.deepcopy(draw(whole))
     for _ in range(draw(st.integers(1, 3))):
         *way, last = draw(st.sampled_from(_places(value))) or ("",)

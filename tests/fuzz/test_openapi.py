@@ -1,4 +1,4 @@
-"""The REST API against its own description: a real engine, requests that nobody would send, and never a 5xx.
+"""The REST API against its own description: a real engine, requests that no client would send, and never a 5xx.
 
 `FUZZ_SEED=1234 pytest tests/fuzz` replays a run, `FUZZ_EXAMPLES=1000` makes it longer.
 """
@@ -40,7 +40,7 @@ ENDING = ("cancel_job", "delete_job")
 
 
 RULED = ("submit_job", "warm")
-"""Operations with rules that no schema tells: between fields, and for what stands in names of variables."""
+"""Operations with rules outside their schemas: between fields, and for names of variables."""
 EMPTYING = ("cordon_node", "drain_node")
 """Operations that would take the only node from the jobs of the others."""
 
@@ -56,13 +56,13 @@ class Pool:
     victims: list[str] = field(repr=False)
 
     def known_to(self, operation: Operation) -> dict[str, list[str]]:
-        """What there is to ask this operation for."""
+        """Return the names that this operation may take: those that it would end are of spare jobs."""
         if operation.id in EMPTYING:
             return self.known | {"node": ["nowhere"]}
         return self.known | {"id": self.victims} if operation.id in ENDING else self.known
 
     def stream(self) -> websocket.WebSocket:
-        """The WebSocket of a page."""
+        """Open the WebSocket of a page."""
         one = discovery.connect_unix(self.folder / discovery.SOCKET, 20.0)
         return websocket.create_connection("ws://localhost/dlaas/stream", socket=one, timeout=20)
 

@@ -58,7 +58,7 @@ SLOWLY = "import time; time.sleep(0.01)"
 
 
 def prepared(*, epochs: int, each: str = "pass", exact: bool = False) -> str:
-    """The source of a prepared loop. each: a statement after each step; exact: the same weights at any size."""
+    """Return the source of a prepared loop. each: a statement after each step; exact: the same weights at any size."""
     exactly = {"exact": ", shards=4", "step": EXACT_STEP, "batch": "batch"}
     usually = {"exact": "", "step": STEP, "batch": "a, b"}
     return PREPARED.format(epochs=epochs, each=each, **(exactly if exact else usually))

@@ -1,4 +1,4 @@
-"""What every host of learners promises to a guardian. Each host's test module gives a `rig` and runs all of it."""
+"""Contract of a host of learners with a guardian. Each host's test module gives a `rig` and runs all of it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class LearnerHostContract:
         assert ended(rig).signal == signal.SIGKILL
         assert not is_running(heard(rig, "child")[0]["pid"])
 
-    def test_several_learners_are_told_apart(self, rig: Rig) -> None:
+    def test_several_learners_are_distinguished(self, rig: Rig) -> None:
         for member in (0, 1, 7):
             rig.host.start(order(member))
         until(rig, lambda: all(heard(rig, "hello", member) for member in (0, 1, 7)), "three hellos")
@@ -274,7 +274,7 @@ class LearnerHostContract:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not reaped does not."""
+    """Return whether a process runs; one that has ended and was not reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except OSError:

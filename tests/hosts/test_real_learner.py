@@ -66,7 +66,7 @@ def log(rig: RemoteRig, member: int) -> str:
 
 
 def logged_steps(rig: RemoteRig) -> list[int]:
-    """Steps of the metric, without those that a restart has rewound."""
+    """Return the steps of the metric, without those that a restart has rewound."""
     steps: list[int] = []
     for line in (rig.job_dir / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)

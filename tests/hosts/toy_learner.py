@@ -1,4 +1,4 @@
-"""Learner of the contract tests: does what it is told over its control channel. Standard library only."""
+"""Learner of the contract tests: obeys commands on its control channel. Standard library only."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class IsolatedJob(Job):
         return []
 
     def metrics(self) -> list[int]:
-        """Steps of the job's metrics, without those that a change has rewound."""
+        """Return the steps of the job's metrics, without those that a change has rewound."""
         path, steps = self.dir / "metrics.jsonl", list[int]()
         for line in path.read_text().splitlines() if path.exists() else ():
             record = json.loads(line)

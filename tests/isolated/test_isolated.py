@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)
 Build = Callable[..., IsolatedJob]
 EPOCHS = 60
 IMPORT_S = 300.0
-"""Deadline of what waits for learners: each imports torch anew, on a machine with other work."""
+"""Deadline for learners: each imports torch itself, on a machine with other work."""
 OPTIONS: dict[str, Any] = {
     "learners_min": 1,
     "learners_max": 4,
@@ -60,7 +60,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
 @pytest.fixture
 def live(build: Build) -> IsolatedJob:
-    """A job of the live program, its first learners not started yet."""
+    """Create a job of the live program; its first learners are not started yet."""
     return build(ON_CPU + LIVE, **OPTIONS)
 
 

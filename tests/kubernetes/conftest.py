@@ -140,7 +140,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def own_cluster(cluster: Cluster) -> OwnCluster:
-    """The cluster, where it has process nodes, which have faults on request."""
+    """Return the cluster if it has process nodes, which have faults on request."""
     if not isinstance(cluster, OwnCluster):
         pytest.skip("needs process nodes")
     return cluster
@@ -157,7 +157,7 @@ def make_namespace(cluster: Cluster, labels: dict[str, str]) -> Namespace:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[Namespace]:
-    """A namespace that enforces the restricted Pod Security standard."""
+    """Create a namespace that enforces the restricted Pod Security standard."""
     made = make_namespace(cluster, {"pod-security.kubernetes.io/enforce": "restricted"})
     yield made
     cluster.loop.run(cluster.api.delete("namespaces", None, made.name))

@@ -1,4 +1,4 @@
-"""What the tests of the Kubernetes pool share: settings, a job, and the picture of its pods."""
+"""Shared parts of the Kubernetes pool's tests: settings, a job, and the picture of its pods."""
 
 from __future__ import annotations
 

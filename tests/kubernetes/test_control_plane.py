@@ -28,7 +28,7 @@ sys.stdin.read()
 def test_the_start_is_measured(own_cluster: OwnCluster, record_property: Callable[[str, object], None]) -> None:
     taken_s = own_cluster.control_plane.started_in_s
     assert taken_s is not None
-    record_property("told", f"test cluster: control plane ready after {taken_s:.1f} s")
+    record_property("report", f"test cluster: control plane ready after {taken_s:.1f} s")
 
 
 def test_kubectl_has_the_version_of_the_cluster(namespace: Namespace) -> None:

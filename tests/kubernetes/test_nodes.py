@@ -21,7 +21,7 @@ AT_ONCE = [
 
 @pytest.fixture
 def node(own_cluster: OwnCluster) -> Iterator[ProcessNode]:
-    """A node that the test may break."""
+    """Add a node that the test may break."""
     name = "fragile"
     yield own_cluster.add_node(name)
     own_cluster.remove_node(name)

@@ -58,7 +58,7 @@ class MemoryStorage:
         return len(self._parts.setdefault((path, sha256), bytearray()))
 
     def part(self, path: str) -> bytes:
-        """What has arrived of a file under way."""
+        """Return the bytes that have arrived of a file in transfer."""
         return next((bytes(data) for (name, _), data in self._parts.items() if name == path), b"")
 
     def write(self, path: str, sha256: str, data: bytes) -> None:

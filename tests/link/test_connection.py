@@ -200,7 +200,7 @@ def test_an_unknown_field_is_ignored() -> None:
 
 
 def mutated(data: bytes, choice: random.Random) -> bytes:
-    """Some bytes changed, cut out or put in."""
+    """Change, remove or insert some bytes."""
     changed = bytearray(data)
     for _ in range(choice.randint(1, 4)):
         at = choice.randrange(len(changed) + 1)
@@ -217,7 +217,7 @@ def mutated(data: bytes, choice: random.Random) -> bytes:
 
 
 def random_fields(choice: random.Random) -> bytes:
-    """A header of a known kind with fields of any kind."""
+    """Draw a header of a known kind with fields of any kind."""
     values = ["0", "1", "2", "-1", "7", "1e9", "null", "true", '"x"', '"../x"', f'"{"0" * 64}"', "[]", "{}"]
     names = ["transfer", "path", "offset", "size", "sha256", "number", "lines", "reason", "is_executable", "nonce"]
     fields = [f'"{name}":{choice.choice(values)}' for name in choice.sample(names, choice.randint(0, len(names)))]

@@ -115,7 +115,7 @@ def address_of(sock: socket.socket) -> Address:
 
 
 def unix_address(root: Path) -> Address:
-    """A path longer than a socket address holds."""
+    """Return a path longer than a socket address holds."""
     folder = root / ("long" * 30)
     folder.mkdir(exist_ok=True)
     return Address(path=str(folder / "link.sock"))

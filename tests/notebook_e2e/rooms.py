@@ -34,7 +34,7 @@ def until(is_so: Callable[[], object], patience_s: float = PATIENCE_S) -> Any:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of a kernel or script that has its own pool and its own Jupyter folders."""
+    """Return the environment of a kernel or script that has its own pool and its own Jupyter folders."""
     left_out = ("JUPYTER", "JPY_", "DLAAS_", "COLAB_", "VSCODE_", "PYTEST_")
     kept = {  # one by one: pytest changes its own at any time, and this may run in a thread
         name: value
@@ -116,7 +116,7 @@ class Pool:
 
 @dataclass
 class Outcome:
-    """What one cell did: its reply, and what it sent."""
+    """Outcome of one cell: its reply and its messages."""
 
     status: str = ""
     stdout: str = ""
@@ -158,7 +158,7 @@ class Kernel:
         return outcome
 
     def start(self, code: str, *, cell_id: str | None = None) -> str:
-        """Ask to run a cell, and go on."""
+        """Send a cell without waiting for its reply."""
         content = {
             "code": code,
             "silent": False,
@@ -226,7 +226,7 @@ class Kernel:
                     self.updates[content["transient"]["display_id"]] = content["data"]
 
     def value(self, expression: str) -> Any:
-        """The value of an expression, by its text."""
+        """Return the value of an expression, by its text."""
         outcome = self.run(f"print(repr({expression}))")
         return eval(outcome.stdout)
 
@@ -240,10 +240,10 @@ class Kernel:
 
 @contextmanager
 def kernel_in(folder: Path, *, python: str = sys.executable, **more: str) -> Iterator[Kernel]:
-    """A kernel of some Python, in its own working directory, with its own pool."""
+    """Start a kernel of some Python, in its own working directory, with its own pool."""
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    # Over TCP somebody else may take a port between its choice and its use.
+    # Over TCP, another process may take a port between its choice and its use.
     manager = KernelManager(transport="ipc", ip=str(folder / f"kernel-{uuid.uuid4().hex[:8]}"))
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -293,5 +293,5 @@ def make_dirty(kernel: Kernel) -> None:
 
 
 def displays_of(kernel: Kernel, text: str) -> list[str]:
-    """The last updates of outputs that hold a text."""
+    """Return the last updates of outputs that contain a text."""
     return [data["text/plain"] for data in kernel.updates.values() if text in data["text/plain"]]

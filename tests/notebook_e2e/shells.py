@@ -15,7 +15,7 @@ from traitlets.config import Config
 
 @contextmanager
 def shell(*, loaded: bool = True) -> Iterator[InteractiveShell]:
-    """A new shell with its own `__main__`, with the extension loaded in its first cell."""
+    """Create a shell with its own `__main__`, with the extension loaded in its first cell."""
     before = sys.modules["__main__"], sys.displayhook, sys.excepthook
     sys.modules["__main__"] = module = types.ModuleType("__main__")
     config = Config()
@@ -42,7 +42,7 @@ def run(one: InteractiveShell, source: str) -> Any:
 
 
 def refusal(one: InteractiveShell, source: str) -> str:
-    """What a cell that must fail is refused with, as the user sees it."""
+    """Return the refusal of a cell that must fail, as the user sees it."""
     result = one.run_cell(source, store_history=True)
     assert result.error_in_exec is not None, "nothing was refused"
     return str(result.error_in_exec)

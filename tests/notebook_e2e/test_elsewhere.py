@@ -17,7 +17,7 @@ OURS = Path(jupyter_dlaas.__file__).parents[1]
 
 
 def ran(pool: Pool, *command: str, typed: str = "") -> str:
-    """What a program prints that has this pool, in its own folder."""
+    """Return the output of a program that has this pool, in its own folder."""
     done = subprocess.run(
         command,
         env=environment(pool.folder),
@@ -78,7 +78,7 @@ def test_a_terminals_ipython_trains_and_gets_its_results(pool: Pool) -> None:
         pool, sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--no-confirm-exit", typed=typed
     )
 
-    assert re.search(r"terminal-\d+  (DEPLOYING|QUEUED)", said), "one line tells of the job"
+    assert re.search(r"terminal-\d+  (DEPLOYING|QUEUED)", said), "one line reports the job"
     assert "twice: assigned from terminal-" in said
     assert "twice is 1.0" in said
     assert "COMPLETED" in said
@@ -88,7 +88,7 @@ def test_a_terminals_ipython_trains_and_gets_its_results(pool: Pool) -> None:
 
 @pytest.fixture(scope="module")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of its own: what it shares with ours it gets by a path file, so nothing is downloaded."""
+    """Create an environment of its own: it shares packages with ours by a path file, so nothing is downloaded."""
     folder = tmp_path_factory.mktemp("other") / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"

@@ -184,13 +184,13 @@ get_ipython().events.register("pre_execute", ends_now)
 
 
 def test_rebound_name_is_left_alone(kernel: Kernel, pool: Pool) -> None:
-    kernel.run("%%train anew -o mine\nimport time\ntime.sleep(0.5)\nmine = 'from the job'")
+    kernel.run("%%train again -o mine\nimport time\ntime.sleep(0.5)\nmine = 'from the job'")
     kernel.run("mine = 'from here'")
 
-    kernel.run("dlaas.job('anew').wait(60)")
+    kernel.run("dlaas.job('again').wait(60)")
     kernel.listen(lambda: displays_of(kernel, "mine: left unchanged: it was rebound after the submission"))
     assert kernel.value("mine") == "from here"
-    kernel.run("%dlaas attach anew")
+    kernel.run("%dlaas attach again")
     assert kernel.value("mine") == "from the job"
 
 
@@ -447,8 +447,8 @@ def test_following_a_log_can_be_interrupted(kernel: Kernel, pool: Pool) -> None:
 
 
 def test_a_verb_for_a_job_that_is_not_there(kernel: Kernel, pool: Pool) -> None:
-    assert kernel.run("%dlaas why nobody", fails=True).evalue == (
-        "there is no job 'nobody'; run `%dlaas jobs` to list all jobs"
+    assert kernel.run("%dlaas why missing", fails=True).evalue == (
+        "there is no job 'missing'; run `%dlaas jobs` to list all jobs"
     )
 
 

@@ -48,7 +48,7 @@ def parsed(text: str) -> Tags:
 
 
 def hostile(text: str) -> Bundle:
-    """A bundle in which everything that a user or a job can choose is this text."""
+    """Return a bundle in which everything that a user or a job can choose is this text."""
     job = bundle().job
     return bundle(
         pool=text,

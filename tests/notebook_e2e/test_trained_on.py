@@ -1,4 +1,4 @@
-"""After `-o model` training goes on: in the next job, in the notebook's own loop, through every name of the model."""
+"""After `-o model`, training continues: in the next job, in the notebook's loop, through every name of the model."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_mismatched_model_is_rebound_and_references_are_reported(torched: Kernel
 def test_alias_keeps_its_model_if_the_cell_rebinds(torched: Kernel, pool: Pool) -> None:
     torched.run("model = nn.Linear(4, 1)\nbaseline, first = model, model.weight.detach().clone()")
 
-    torched.run("%%train anew -o model --wait\nmodel = nn.Linear(4, 1)\nmodel.weight.data.fill_(3.0)")
+    torched.run("%%train again -o model --wait\nmodel = nn.Linear(4, 1)\nmodel.weight.data.fill_(3.0)")
 
     assert torched.value("(torch.equal(baseline.weight, first), model is baseline, model.weight[0, 0].item())") == (
         True,

@@ -70,7 +70,7 @@ TRAIN = "opt.zero_grad()\nmodel(torch.ones(4, 2)).sum().backward()\nopt.step()\n
 
 @pytest.fixture(scope="module")
 def quiet(kernel: Kernel) -> Kernel:
-    """A kernel in which a job was submitted before: what a first import brings has come."""
+    """Start a kernel that has submitted a job: the side effects of a first import are over."""
     kernel.run(LOOK)
     kernel.run(MADE)
     return kernel
@@ -155,7 +155,7 @@ def test_awaited_failing_job_changes_nothing(quiet: Kernel) -> None:
 
 
 class Calls:
-    """What ran although it must not."""
+    """Calls that must not have happened."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
@@ -182,7 +182,7 @@ DUNDERS = words(
 
 
 def spying(calls: Calls, *bases: type, leave: tuple[str, ...] = ()) -> type:
-    """A class of which every method, also of the class itself, tells on whoever calls it."""
+    """Create a class whose methods, also of the class itself, record each call."""
     names = [name for name in DUNDERS if name not in leave]
     meta_names = [
         n
@@ -212,7 +212,7 @@ def calls() -> Calls:
 
 @pytest.fixture
 def spied(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    """A shell full of objects that tell on whoever calls anything of theirs, and of modules that tell of an import."""
+    """Create a shell full of objects that record each call, and of modules that record an import."""
     monkeypatch.setenv("JUPYTER_DLAAS_POOL_DIR", str(tmp_path / "pool"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "never.py").write_text("raise AssertionError('never was imported')\n")
@@ -249,7 +249,7 @@ def spied(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         for name in (*made, *nested):
             del one.user_ns[name]
         sys.modules.pop("lazy_one", None), sys.modules.pop("odd_one", None)
-        calls.made.clear()  # what a garbage collection does afterwards is nobody's fault
+        calls.made.clear()  # calls of a later garbage collection do not count
 
 
 NAMES = "thing kind words row pair text number array net frame function lazy odd held by_key"

@@ -1,4 +1,4 @@
-"""What a cell that trains is told of the cells before it: how they ended, how long they took, what cannot run again."""
+"""Record of the executed cells for a training cell: how they ended, how long they took, what cannot run again."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def history(one: InteractiveShell) -> tuple[ExecutedCell, ...]:
 
 
 def captured(one: InteractiveShell, goal: str, line: str = "") -> Capture:
-    """The training cell with what it needs, as `%%train` would have it."""
+    """Capture the training cell with what it needs, as `%%train` would."""
     magics = _loaded[one]
     asked = parse(_parser(magics.train), line)
     return submit.capture_cell(one, history(one), submit.Cell(goal, COUNT), asked, {})
 
 
 def program(made: Capture) -> list[str]:
-    """The lines of train.py above the training cell, without comments of ours and blank lines."""
+    """Return the lines of train.py above the training cell, without comments of ours and blank lines."""
     assert made.errors == ()
     above = made.text.partition('if __name__ == "__main__":')[0].splitlines()
     return [line for line in above if line.strip() and not line.startswith("#")]
@@ -247,9 +247,9 @@ def test_slow_cells_are_reported_with_a_push_of_their_result(monkeypatch: pytest
         run(one, "import math\nlimit = 3\ntable = clean(limit)\nshown = table[:2]")
         run(one, "total = sum(table)")
         made = captured(one, "print(table, total)")
-        (told,) = made.warnings
+        (warning,) = made.warnings
 
-        assert told.message == (
+        assert warning.message == (
             "the cells that the job runs again took 0 s here, mostly cell [4] (0 s). "
             "To send their result: --push table."
         )

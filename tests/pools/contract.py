@@ -1,4 +1,4 @@
-"""What every pool promises to the engine. Each adapter's test module gives a `rig` and runs all of it.
+"""Contract of a pool with the engine. Each adapter's test module gives a `rig` and runs all of it.
 
 A new adapter (isolated, kubernetes) writes a `Rig` (`rig.py`) and a subclass of `PoolContract`; nothing here knows an
 adapter.
@@ -51,15 +51,15 @@ class PoolContract(ReachabilityContract):
     async def test_a_job_that_was_never_made_is_not_found(self, rig: Rig) -> None:
         pool = rig.pool
         for ask in (
-            lambda: self.act(rig, "nobody-1"),
-            lambda: pool.put("nobody-1", "train.py", b""),
-            lambda: pool.is_guarded("nobody-1"),
-            lambda: pool.facts("nobody-1", 0),
-            lambda: pool.streams("nobody-1"),
-            lambda: pool.read("nobody-1", JOURNAL, 0, 10),
-            lambda: pool.time_of("nobody-1", 0, 0),
-            lambda: pool.files("nobody-1", "files"),
-            lambda: pool.get("nobody-1", "train.py", 0, 10),
+            lambda: self.act(rig, "missing-1"),
+            lambda: pool.put("missing-1", "train.py", b""),
+            lambda: pool.is_guarded("missing-1"),
+            lambda: pool.facts("missing-1", 0),
+            lambda: pool.streams("missing-1"),
+            lambda: pool.read("missing-1", JOURNAL, 0, 10),
+            lambda: pool.time_of("missing-1", 0, 0),
+            lambda: pool.files("missing-1", "files"),
+            lambda: pool.get("missing-1", "train.py", 0, 10),
         ):
             with pytest.raises(NotFound):
                 await ask()
@@ -72,7 +72,7 @@ class PoolContract(ReachabilityContract):
     async def test_repeated_create_changes_nothing(self, rig: Rig) -> None:
         job = await rig.job()
         before = await rig.pool.get(job, "spec.json", 0, 10_000)
-        await rig.pool.create(job, "somebody", JobSpec(name="other"), {"A": "b"})
+        await rig.pool.create(job, "ana", JobSpec(name="other"), {"A": "b"})
 
         assert await rig.pool.get(job, "spec.json", 0, 10_000) == before
 
@@ -144,7 +144,7 @@ class PoolContract(ReachabilityContract):
 
     async def test_facts_are_numbered_without_holes(self, rig: Rig) -> None:
         job = await self.running(rig, steps=5)
-        facts = await self.told(rig, job, FactKind.CLOSED)
+        facts = await self.facts(rig, job, FactKind.CLOSED)
 
         assert [fact.n for fact in facts] == list(range(len(facts)))
 
@@ -152,7 +152,7 @@ class PoolContract(ReachabilityContract):
         job = await self.running(rig)
         early, offset = await rig.pool.facts(job, 0)
         await self.act(rig, job, 2, (), goal=Goal.STOP)
-        everything = await self.told(rig, job, FactKind.CLOSED)
+        everything = await self.facts(rig, job, FactKind.CLOSED)
         late, end = await rig.pool.facts(job, offset)
 
         assert [*early, *late] == everything
@@ -160,7 +160,7 @@ class PoolContract(ReachabilityContract):
 
     async def test_a_job_that_ends_well_is_completed_and_closed(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1), steps=5)
-        facts = await self.told(rig, job, FactKind.CLOSED)
+        facts = await self.facts(rig, job, FactKind.CLOSED)
         kinds = [fact.kind for fact in facts]
 
         assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
@@ -172,7 +172,7 @@ class PoolContract(ReachabilityContract):
         job = await self.running(rig)
         await self.act(rig, job)
         await self.act(rig, job, 2)
-        facts = await self.told(rig, job, FactKind.SEEN, 2)
+        facts = await self.facts(rig, job, FactKind.SEEN, 2)
 
         assert members_of(facts, UP) == [0]
         assert members_of(facts, DOWN) == []
@@ -180,10 +180,10 @@ class PoolContract(ReachabilityContract):
     async def test_an_older_revision_is_dropped(self, rig: Rig) -> None:
         job = await self.running(rig)
         await self.act(rig, job, 5)
-        await self.told(rig, job, FactKind.SEEN, 2)
+        await self.facts(rig, job, FactKind.SEEN, 2)
         await self.act(rig, job, 4, goal=Goal.STOP)
         await self.act(rig, job, 6)
-        facts = await self.told(rig, job, FactKind.SEEN, 3)
+        facts = await self.facts(rig, job, FactKind.SEEN, 3)
 
         assert [fact.revision for fact in facts if fact.kind == FactKind.SEEN] == [1, 5, 6]
         assert members_of(facts, DOWN) == []
@@ -191,7 +191,7 @@ class PoolContract(ReachabilityContract):
     async def test_a_halted_job_is_left_by_all_and_closed(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1))
         await self.act(rig, job, 2, (0, 1), goal=Goal.HALT)
-        facts = await self.told(rig, job, FactKind.CLOSED)
+        facts = await self.facts(rig, job, FactKind.CLOSED)
 
         assert [fact.kind for fact in facts][-2:] == [FactKind.HALTED, FactKind.CLOSED]
         assert facts[-1].why == "halted"
@@ -201,10 +201,10 @@ class PoolContract(ReachabilityContract):
     async def test_halted_job_continues_with_new_learners(self, rig: Rig) -> None:
         job = await self.running(rig)
         await self.act(rig, job, 2, (0,), goal=Goal.HALT)
-        await self.told(rig, job, FactKind.CLOSED)
+        await self.facts(rig, job, FactKind.CLOSED)
         await self.unguarded(rig, job)
         await self.act(rig, job, 3, (1,), generation=2)
-        facts = await self.told(rig, job, FactKind.GENERATION, 2)
+        facts = await self.facts(rig, job, FactKind.GENERATION, 2)
 
         assert members_of(facts, UP) == [0, 1]
         assert [bool(fact.took_over) for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, False]
@@ -213,7 +213,7 @@ class PoolContract(ReachabilityContract):
     async def test_a_stopped_job_ends_at_once(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1))
         await self.act(rig, job, 2, (), goal=Goal.STOP)
-        facts = await self.told(rig, job, FactKind.CLOSED)
+        facts = await self.facts(rig, job, FactKind.CLOSED)
 
         assert facts[-1].why == "stopped"
         assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
@@ -222,7 +222,7 @@ class PoolContract(ReachabilityContract):
     async def test_resize_ends_old_learners_before_new_ones(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1))
         await self.act(rig, job, 2, (2, 3, 4), generation=2)
-        facts = await self.told(rig, job, FactKind.GENERATION, 2)
+        facts = await self.facts(rig, job, FactKind.GENERATION, 2)
         order = [fact for fact in facts if fact.kind in (UP, DOWN)]
 
         assert [fact.kind for fact in order] == [UP, UP, DOWN, DOWN, UP, UP, UP]
@@ -237,35 +237,35 @@ class PoolContract(ReachabilityContract):
         rig.kill_guardian(job)
         await self.unguarded(rig, job)
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return (job, JOURNAL) in rig.news
 
-        await rig.until(is_told, "news of the guardian's end")
+        await rig.until(is_reported, "news of the guardian's end")
         await self.act(rig, job)
-        facts = await self.told(rig, job, FactKind.GUARDIAN_UP, 2)
+        facts = await self.facts(rig, job, FactKind.GUARDIAN_UP, 2)
 
         assert [bool(fact.took_over) for fact in facts if fact.kind == FactKind.GUARDIAN_UP] == [False, True]
         assert members_of(facts, UP) == [0]
         assert members_of(facts, DOWN) == []
         await self.act(rig, job, 2, (), goal=Goal.STOP)
-        assert members_of(await self.told(rig, job, FactKind.CLOSED), DOWN) == [0]
+        assert members_of(await self.facts(rig, job, FactKind.CLOSED), DOWN) == [0]
 
     async def test_killed_learner_ends_its_generation(self, rig: Rig) -> None:
         job = await self.running(rig, members=(0, 1))
         rig.kill_learner(job, 1)
-        facts = await self.told(rig, job, FactKind.LOST)
+        facts = await self.facts(rig, job, FactKind.LOST)
         (loss,) = (fact for fact in facts if fact.kind == DOWN and fact.member == 1)
 
         assert loss.signal == 9
         assert loss.failure is not None
         assert sorted(members_of(facts, DOWN), key=str) == [0, 1]
         await self.act(rig, job, 2, (2, 3), generation=2)
-        facts = await self.told(rig, job, FactKind.GENERATION, 2)
+        facts = await self.facts(rig, job, FactKind.GENERATION, 2)
         assert members_of(facts, UP) == [0, 1, 2, 3]
 
     async def test_failed_learner_reports_the_reason(self, rig: Rig) -> None:
         job = await self.running(rig, fails_at=3)
-        facts = await self.told(rig, job, FactKind.LOST)
+        facts = await self.facts(rig, job, FactKind.LOST)
         (loss,) = (fact for fact in facts if fact.kind == DOWN)
 
         assert loss.code == 1
@@ -282,7 +282,7 @@ class PoolContract(ReachabilityContract):
         assert (await facts_of(rig.pool, job))[: len(before)] == before
         rig.news.clear()
         await self.act(rig, job, 2, (), goal=Goal.STOP)
-        await self.told(rig, job, FactKind.CLOSED)
+        await self.facts(rig, job, FactKind.CLOSED)
         await self.unguarded(rig, job)
         assert (job, JOURNAL) in rig.news
 
@@ -290,7 +290,7 @@ class PoolContract(ReachabilityContract):
 
     async def test_a_log_grows_and_is_read_without_gap_or_double(self, rig: Rig) -> None:
         job = await self.running(rig, steps=30)
-        await self.told(rig, job, FactKind.CLOSED)
+        await self.facts(rig, job, FactKind.CLOSED)
         size = (await rig.pool.streams(job))[log_of(0)]
         whole = await rig.pool.read(job, log_of(0), 0, 1_000_000)
         parts, at = b"", 0
@@ -304,7 +304,7 @@ class PoolContract(ReachabilityContract):
 
     async def test_an_offset_counts_from_the_end_when_it_is_negative(self, rig: Rig) -> None:
         job = await self.running(rig, steps=5)
-        await self.told(rig, job, FactKind.CLOSED)
+        await self.facts(rig, job, FactKind.CLOSED)
         whole = (await rig.pool.read(job, log_of(0), 0, 1_000_000)).data
         tail = await rig.pool.read(job, log_of(0), -5, 100)
 
@@ -313,7 +313,7 @@ class PoolContract(ReachabilityContract):
 
     async def test_past_the_end_there_is_an_empty_chunk(self, rig: Rig) -> None:
         job = await self.running(rig, steps=5)
-        await self.told(rig, job, FactKind.CLOSED)
+        await self.facts(rig, job, FactKind.CLOSED)
         chunk = await rig.pool.read(job, log_of(0), 10**9, 100)
 
         assert chunk.start == chunk.end == chunk.size
@@ -331,7 +331,7 @@ class PoolContract(ReachabilityContract):
 
     async def test_the_time_of_a_line_is_known(self, rig: Rig) -> None:
         job = await self.running(rig, steps=5)
-        facts = await self.told(rig, job, FactKind.CLOSED)
+        facts = await self.facts(rig, job, FactKind.CLOSED)
         at_s = await rig.pool.time_of(job, 0, 0)
 
         assert at_s is not None
@@ -341,16 +341,16 @@ class PoolContract(ReachabilityContract):
     async def test_change_events_name_the_grown_stream(self, rig: Rig) -> None:
         job = await self.running(rig)
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             return {(job, JOURNAL), (job, log_of(0))} <= set(rig.news)
 
-        await rig.until(is_told, "news of journal and log")
+        await rig.until(is_reported, "news of journal and log")
 
     # ---- the end ---------------------------------------------------------------------------------------------
 
     async def test_a_removed_job_is_gone_and_may_be_removed_again(self, rig: Rig) -> None:
         job = await self.running(rig, steps=5)
-        await self.told(rig, job, FactKind.CLOSED)
+        await self.facts(rig, job, FactKind.CLOSED)
         await self.unguarded(rig, job)
         await rig.pool.remove(job)
         await rig.pool.remove(job)

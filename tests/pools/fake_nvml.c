@@ -71,14 +71,14 @@ int nvmlDeviceGetP2PStatus(void *a, void *b, unsigned what, unsigned *status) {
   *status = what == 2 && number(a) / atoi(s) == number(b) / atoi(s) ? 0 : 5;
   return 0;
 }
-static int told;
+static int reported;
 int nvmlEventSetCreate(void **s) { *s = (void *)1; return 0; }
 int nvmlEventSetFree(void *s) { (void)s; return 0; }
 int nvmlDeviceRegisterEvents(void *h, unsigned long long kinds, void *s) { (void)h; (void)kinds; (void)s; return 0; }
 int nvmlEventSetWait_v2(void *s, event_t *e, unsigned ms) {
   char *xid = getenv("FAKE_NVML_XID");
   (void)s; (void)ms;
-  if (!xid || told++) return 10;
+  if (!xid || reported++) return 10;
   e->device = (void *)1;
   e->type = 8;
   e->data = strtoull(xid, NULL, 10);

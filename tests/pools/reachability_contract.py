@@ -81,7 +81,7 @@ class ReachabilityContract(ContractSteps):
         return list(rig.pool.refused(job))
 
     def beyond(self, rig: Rig, revision: int, generation: int) -> Wanted:
-        """A document with a second learner on a node that the pool does not have."""
+        """Return a document with a second learner on a node that the pool does not have."""
         document = wanted(revision, (0,), generation=generation, node=rig.pool.nodes()[0].name)
         return replace(document, members=(*document.members, MemberWanted(member=1, node=NO_NODE)))
 
@@ -112,7 +112,7 @@ class ReachabilityContract(ContractSteps):
         facts = await facts_of(rig.pool, job)
         assert (members_of(facts, UP), members_of(facts, DOWN)) == ([0], [])
         await self.act(rig, job, 3, (), generation=2, goal=Goal.STOP)
-        assert members_of(await self.told(rig, job, FactKind.CLOSED), DOWN) == [0]
+        assert members_of(await self.facts(rig, job, FactKind.CLOSED), DOWN) == [0]
 
     async def test_slow_start_says_what_it_waits_for(self, rig: Rig) -> None:
         job = await rig.slow_job()
@@ -131,7 +131,7 @@ class ReachabilityContract(ContractSteps):
         assert await rig.pool.is_guarded(job) is not False
         assert await facts_of(rig.pool, job) == []
         rig.release_start(job)
-        await self.told(rig, job, FactKind.GENERATION)
+        await self.facts(rig, job, FactKind.GENERATION)
         assert rig.pool.waiting(job) == ()
 
     async def test_cancel_does_not_wait_behind_a_slow_start(self, rig: Rig) -> None:

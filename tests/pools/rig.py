@@ -22,7 +22,7 @@ class Rig(Protocol):
     """What `changed` was called with."""
 
     async def job(self, name: str = "a-1", *, steps: int = ENDLESS, fails_at: int | None = None) -> str:
-        """A job whose learners take so many short steps, print one line each, and (first time) fail at one."""
+        """Create a job whose learners take so many short steps, print one line each, and (first time) fail at one."""
 
     async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
         """Let time pass until something is so; fails where it never is."""
@@ -34,13 +34,13 @@ class Rig(Protocol):
         """As `kill -9`."""
 
     async def reopened(self) -> Pool:
-        """The pool as a new engine finds it; the old one is closed."""
+        """Return the pool as a new engine finds it; the old one is closed."""
 
     async def closed(self) -> Pool:
-        """The pool, closed, for an engine that opens it."""
+        """Return the pool, closed, for an engine that opens it."""
 
     async def slow_job(self, name: str = "a-1") -> str:
-        """A job whose processes do not start until `release_start`; waiting for that is what `waiting` reports."""
+        """Create a job whose processes do not start until `release_start`; `waiting` reports that wait."""
 
     def release_start(self, job: str) -> None:
         """End what delays the start of a slow job."""
@@ -49,10 +49,10 @@ class Rig(Protocol):
         """From now on the pool cannot be reached; its jobs continue."""
 
     def restore(self) -> None:
-        """The pool can be reached again."""
+        """Make the pool reachable again."""
 
     def submit(self) -> Submit:
-        """A request for a job with one learner that takes so many short steps."""
+        """Return a request for a job with one learner that takes so many short steps."""
 
     def now_s(self) -> float:
         """Time of an engine on this pool."""
@@ -87,7 +87,7 @@ class ContractSteps:
         node = rig.pool.nodes()[0].name
         await rig.pool.act(job, wanted(revision, members, node=node, **more))  # type: ignore[arg-type]
 
-    async def told(self, rig: Rig, job: str, kind: FactKind, times: int = 1) -> list[Any]:
+    async def facts(self, rig: Rig, job: str, kind: FactKind, times: int = 1) -> list[Any]:
         async def is_so() -> bool:
             return (await kinds_of(rig.pool, job)).count(kind) >= times
 
@@ -105,5 +105,5 @@ class ContractSteps:
     ) -> str:
         job = await rig.job(steps=steps, fails_at=fails_at)
         await self.act(rig, job, members=members)
-        await self.told(rig, job, FactKind.GENERATION)
+        await self.facts(rig, job, FactKind.GENERATION)
         return job

@@ -1,4 +1,4 @@
-"""What a machine has to lend. NVML is a fake library, built here, that answers as a driver does."""
+"""Devices of a machine. NVML is a fake library, built here, that answers as a driver does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UUID = "GPU-fake0000-0000-0000-0000-00000000000"
 
 @pytest.fixture(scope="module")
 def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a `libnvidia-ml.so.1` that has no hardware behind it."""
+    """Build a folder with a `libnvidia-ml.so.1` that has no hardware behind it."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler to build the fake NVML")
@@ -32,7 +32,7 @@ def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def probed(fake_nvml: Path | None, code: str, **settings: str) -> str:
-    """What `code` prints in a Python of its own, whose loader finds the fake library."""
+    """Return the output of `code` in a Python of its own, whose loader finds the fake library."""
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | settings
     environment["LD_LIBRARY_PATH"] = str(fake_nvml) if fake_nvml else "/nowhere"
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)

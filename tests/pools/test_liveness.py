@@ -139,7 +139,7 @@ async def test_a_hung_guardian_is_killed_and_the_loss_explained(
 
     assert not is_alive(who)
     assert watch.loss_of("a-1") == Loss(text="It did not answer for 60 s and was ended")
-    assert watch.loss_of("a-1") == Loss(), "told once"
+    assert watch.loss_of("a-1") == Loss(), "reported once"
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ async def test_a_job_whose_directory_is_gone_can_still_be_ended(rig: LocalRig) -
 
     assert not await rig.pool.end(job, kill=False), "it has a guardian"
     assert await rig.pool.end(job, kill=True)
-    assert len(everybody) >= 3, "guardian, keeper and learner"
+    assert len(everybody) >= 3, "guardian, watchdog and learner"
     assert [who for who in everybody if is_alive(who)] == []
 
 
@@ -297,10 +297,10 @@ async def test_removed_directory_is_reported_despite_open_files(rig: LocalRig) -
     remove(rig.root(job))
     rig.news.clear()
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return (job, JOURNAL) in rig.news
 
-    await rig.until(is_told, "its directory is missed")
+    await rig.until(is_reported, "its directory is missed")
     assert await rig.pool.end(job, kill=True)
 
 
@@ -351,12 +351,12 @@ async def test_immediate_death_of_a_guardian_is_reported(rig: LocalRig) -> None:
     await rig.pool.put("a-1", "train.py", b"")
     await rig.pool.act("a-1", wanted(node=node(rig)))
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return ("a-1", JOURNAL) in rig.news and await rig.pool.is_guarded("a-1") is False
 
-    await rig.until(is_told, "news of its end")
+    await rig.until(is_reported, "news of its end")
     assert rig.pool.loss_of("a-1") == Loss(text="It ended with exit code 1", has_exited=True)
-    assert rig.pool.loss_of("a-1") == Loss(), "told once"
+    assert rig.pool.loss_of("a-1") == Loss(), "reported once"
 
 
 async def test_a_guardian_that_stays_after_its_last_word_is_ended(
@@ -400,10 +400,10 @@ async def test_without_inotify_changes_are_polled(rig: LocalRig, monkeypatch: py
     job = await rig.job()
     await start(rig, job)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return {(job, JOURNAL), (job, log_of(0))} <= set(rig.news)
 
-    await rig.until(is_told, "news of journal and log")
+    await rig.until(is_reported, "news of journal and log")
     await stop(rig, job)
 
 
@@ -412,10 +412,10 @@ async def test_job_named_like_a_learner_works(rig: LocalRig) -> None:
     await start(rig, other)
     await start(rig, job)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return {(other, log_of(0)), (job, log_of(0))} <= set(rig.news)
 
-    await rig.until(is_told, "news of both logs")
+    await rig.until(is_reported, "news of both logs")
     await stop(rig, other)
     await stop(rig, job)
 
@@ -441,10 +441,10 @@ async def test_overflowing_events_trigger_a_full_check(rig: LocalRig) -> None:
     watch._queue = 0
     rig.news.clear()
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return {(job, "metrics"), (job, JOURNAL), (job, log_of(0))} <= set(rig.news)
 
-    await rig.until(is_told, "news of everything")
+    await rig.until(is_reported, "news of everything")
     await stop(rig, job)
 
 

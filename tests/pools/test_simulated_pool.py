@@ -128,7 +128,7 @@ blows = st.lists(st.tuples(st.floats(0.01, 3.0), st.sampled_from(get_args(Blow))
 
 
 async def after_blows(script: Script, plan: list[tuple[float, Blow]]) -> tuple[list[Any], list[str]]:
-    """The facts of a job that was hit so, by somebody who starts a new generation after each loss."""
+    """Return the facts of a job under these faults, with a new generation after each loss."""
     rig = await opened(VirtualClock(1000.0), script=script)
     await rig.pool.create("a-1", "me", JobSpec(), {})
     revision = member = 0
@@ -181,7 +181,7 @@ async def test_live_gang_resizes_and_survives_a_death(rig: SimulatedRig, joins_l
     await rig.pool.act("a-1", run(2, {1: "n0-1", 2: "n0-2"}))
     rig.clock.advance(rig.clock.now_s() + 1)
     together = rig.simulated.learners("a-1")
-    assert together == ((0, 1) if joins_lost else (1, 2)), "nobody leaves for one that never came"
+    assert together == ((0, 1) if joins_lost else (1, 2)), "no learner leaves for one that never came"
     rig.simulated.kill_learner("a-1", 1)
     rig.clock.advance(rig.clock.now_s() + 100)
 
@@ -332,12 +332,12 @@ async def test_a_damaged_line_is_skipped(rig: SimulatedRig) -> None:
 
 
 async def test_changed_nodes_are_reported() -> None:
-    told: list[bool] = []
+    notices: list[bool] = []
     pool = SimulatedPool(nodes(), VirtualClock())
-    await pool.open(lambda job, stream: None, lambda: told.append(True))
+    await pool.open(lambda job, stream: None, lambda: notices.append(True))
     pool.set_nodes(nodes(2))
 
-    assert told == [True]
+    assert notices == [True]
     assert [node.name for node in pool.nodes()] == ["n0", "n1"]
 
 

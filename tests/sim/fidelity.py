@@ -1,4 +1,4 @@
-"""How many (rule, trace) pairs come out as in Tiresias' own simulator: `python -m tests.sim.fidelity` prints them."""
+"""Agreement of (rule, trace) pairs with Tiresias' own simulator: `python -m tests.sim.fidelity` prints them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Times = tuple[int, int]  # start and end, in seconds
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the original printed about a run."""
+    """Figures that the original printed about a run."""
 
     trace: str
     rule: str
@@ -81,7 +81,7 @@ def trace_of(name: str) -> Trace:
 
 @cache
 def replayed(pair: Pair) -> Replay:
-    """The trace under our version of the rule, on as many GPUs as the original had."""
+    """Replay the trace under our version of the rule, on as many GPUs as the original had."""
     gpus = MEASURED[pair].gpus
     return replay(trace_of(pair[0]), gpus, COUNTING[f"tiresias:{pair[1]}"](gpus))
 

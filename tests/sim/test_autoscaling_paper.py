@@ -54,7 +54,7 @@ def test_savings_are_relative_to_the_initial_size() -> None:
     found = cases(CIFAR, flat(), 0, (4, 40))
 
     assert saved(found, THEIRS)[1] > 0.8, "it began with 40 and needed 4"
-    assert saved(found, THEIRS)[0] < 0.02, "nobody is faster than the others"
+    assert saved(found, THEIRS)[0] < 0.02, "no rule is faster than the others"
 
 
 def test_command_separates_published_and_replayed_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from dlaas_server.sim.trace.trace import NodeSpec, Trace
 from tests.sim.builders import tjob, trace
 
 
-def crowd(jobs: int, seed: int = 0) -> Trace:
+def burst(jobs: int, seed: int = 0) -> Trace:
     """Many short jobs on few GPUs, so that nearly all wait."""
     chance = random.Random(seed)
     return trace(
@@ -33,21 +33,21 @@ def foretold(order: str, error: float, jobs: Trace, draws: int = 20) -> WithEsti
 
 
 def test_known_lengths_give_exact_estimates_in_fifo() -> None:
-    found = scores(foretold("fifo", 0.0, crowd(40), draws=4).estimates)
+    found = scores(foretold("fifo", 0.0, burst(40), draws=4).estimates)
 
     assert found.waits > 20
     assert (found.close, found.held_most) == (1.0, 1.0)
 
 
 def test_estimates_of_uncertain_lengths_are_calibrated() -> None:
-    found = scores(foretold("fifo", 0.25, crowd(60), draws=10).estimates)
+    found = scores(foretold("fifo", 0.25, burst(60), draws=10).estimates)
 
     assert found.close > 0.5
     assert 0.2 < found.held_half < found.held_most
 
 
 def test_estimates_do_not_change_the_replay() -> None:
-    jobs, ends = crowd(30), []
+    jobs, ends = burst(30), []
     for has_estimates in (False, True):
         core = ByCore((NodeSpec(name="n", gpus=4),), Policy(order="fifo-skip"), estimate_error=0.25)
         result = replay(jobs, 4, WithEstimates(core, 0.25, draws=4) if has_estimates else core)
@@ -57,18 +57,18 @@ def test_estimates_do_not_change_the_replay() -> None:
 
 
 def test_estimate_of_a_job_does_not_depend_on_others() -> None:
-    jobs, told = crowd(30), []
+    jobs, reported = burst(30), []
     for asked in (None, frozenset({3, 7})):
         rule = WithEstimates(ByCore((NodeSpec(name="n", gpus=4),), Policy(), estimate_error=0.25), 0.25, asked, draws=4)
         replay(jobs, 4, rule)
-        told.append({(one.at_s, one.likely_s, one.started_s) for one in rule.estimates})
+        reported.append({(one.at_s, one.likely_s, one.started_s) for one in rule.estimates})
 
-    assert len(told[1]) == 2
-    assert told[1] < told[0]
+    assert len(reported[1]) == 2
+    assert reported[1] < reported[0]
 
 
 def test_a_part_of_a_trace_begins_at_zero() -> None:
-    part = part_of(crowd(10), 0.5, 0.8)
+    part = part_of(burst(10), 0.5, 0.8)
 
     assert [job.id for job in part.jobs] == ["5", "6", "7"]
     assert [job.submit_s for job in part.jobs] == [0, 10, 20]

@@ -21,7 +21,7 @@ from tests.core.builders import job
 
 
 def ended(number: int, submitted_s: float, started_s: float, ended_s: float, gpus: int = 1) -> Job:
-    """A job of one learner that completed."""
+    """Return a job of one learner that completed."""
     one = job(number)
     spec = replace(one.spec, gpus_per_learner=gpus)
     done = replace(one, spec=spec, wish=1, state=State.COMPLETED)

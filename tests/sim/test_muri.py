@@ -39,9 +39,9 @@ def job(
     submit_s: float = 0,
     gpus: int = 1,
     iterations: int = 100,
-    model: str = "of nobody",
+    model: str = "unknown",
 ) -> TraceJob:
-    """A job whose iterations take 12 s by its profile."""
+    """Return a job whose iterations take 12 s by its profile."""
     alone_ms = sum(resources_ms)
     work = Muri(
         model=model, batch_size=1, iterations=iterations, iter_time_ms=alone_ms, resources_ms=resources_ms, priority=0
@@ -205,7 +205,7 @@ def test_muri_interleaves_pool_sized_jobs() -> None:
 
 
 def other(one: TraceJob) -> TraceJob:
-    """The same without a guarantee."""
+    """Compute the same without a guarantee."""
     return replace(one, work=replace(muri_work(one), priority=1))
 
 

@@ -41,7 +41,7 @@ traces = st.lists(gangs, min_size=1, max_size=20, unique_by=lambda job: job.id).
 
 @dataclass
 class ByPlan:
-    """The whole pool is planned anew at each event, as the engine does."""
+    """Plan the whole pool again at each event, as the engine does."""
 
     policy: Policy
     placement: Placement

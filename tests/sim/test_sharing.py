@@ -52,8 +52,8 @@ def test_overestimated_jobs_are_detected_in_time() -> None:
 
 
 def test_reported_lengths_reduce_unfairness_of_poor_estimates() -> None:
-    told = fairness_outcome("fair-finish", 1.0, reports_after=0.05)
+    reported = fairness_outcome("fair-finish", 1.0, reports_after=0.05)
 
-    assert told.unfair_most <= 0.05
-    assert told.worst <= 2.0
-    assert told.preemptions < fairness_outcome("fair-finish", 1.0).preemptions
+    assert reported.unfair_most <= 0.05
+    assert reported.worst <= 2.0
+    assert reported.preemptions < fairness_outcome("fair-finish", 1.0).preemptions

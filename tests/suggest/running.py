@@ -14,7 +14,7 @@ from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 
 
 def suggestion_for(*cells: str) -> Suggestion:
-    """The last cell trains."""
+    """Run all cells; the last one trains."""
     before = [ExecutedCell(count=n, source=source) for n, source in enumerate(cells[:-1], 1)]
     return suggest(before, TrainingCell(count=len(cells), source=cells[-1], first_line=1))
 
@@ -28,7 +28,7 @@ def rewritten(*cells: str) -> list[str]:
 
 
 def executed(cells: Sequence[str], **names: Any) -> dict[str, Any]:
-    """The notebook's names after all cells ran, outside of any job."""
+    """Return the notebook's names after all cells ran, outside of any job."""
     space: dict[str, Any] = {"__name__": "__main__", "dlaas": jupyter_dlaas, **names}
     for number, source in enumerate(cells, 1):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

@@ -30,7 +30,7 @@ opt = torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 def prepared(setup: str, loss: str, then: str = "") -> str:
-    """The line that hands the objects over, and all hints."""
+    """Return the line that prepares the objects, and all hints."""
     step = f"        loss = {loss}\n{then}        loss.backward()\n        opt.step()\n"
     found = suggestion_for(HEAD + setup, f"for epoch in range(3):\n    for x, y in loader:\n{step}")
     assert found.cells, found.why
@@ -91,7 +91,7 @@ SHARED += "net, opt = run.prepare(net, opt{how})\nfor epoch in run.epochs(3):\n"
 
 
 def warned(loss: str, how: str = "", learners: int = 4) -> list[str]:
-    """What is said before a job with a loop of `run` written by hand starts."""
+    """Return the warnings before a job with a loop of `run` written by hand starts."""
     cell = SHARED.format(how=how) + f"    for x, y in run.batches(loader):\n        loss = {loss}\n"
     cell += "        loss.backward()\n        opt.step()\n"
     training = TrainingCell(count=2, source=cell, learners_max=learners)

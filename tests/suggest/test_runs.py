@@ -1,4 +1,4 @@
-"""What `suggest` writes runs: outside of any job the rewritten notebook trains as the one that people wrote."""
+"""The output of `suggest` runs: outside of any job, the rewritten notebook trains like the original."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def error_before(name: str) -> float:
-    """The error of the untrained model."""
+    """Return the error of the untrained model."""
     cells = [LEDGER, *PROGRAMS[name][:-1], "net = globals().get('net') or nn.Linear(4, 1)\nerror = error_of(net)"]
     return float(executed(cells)["error"])
 

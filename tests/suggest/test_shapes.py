@@ -1,4 +1,4 @@
-"""How people write loops, and what `suggest` makes of each."""
+"""Shapes of loops in notebooks, and the rewrite that `suggest` proposes for each."""
 
 from __future__ import annotations
 

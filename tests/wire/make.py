@@ -475,7 +475,7 @@ def files() -> dict[str, object]:
 
 
 def text(value: object) -> str:
-    """A golden file's text."""
+    """Return a golden file's text."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -44,7 +44,7 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def generated() -> bytes:
-    """A long notebook as people write them: tables, classes, helpers that call each other, pictures, loops."""
+    """Return a long notebook as people write them: tables, classes, helpers that call each other, pictures, loops."""
     chance = random.Random(1)
     imports = (
         "import torch\nimport numpy as np\nimport pandas as pd\nimport matplotlib.pyplot as plt\nfrom torch import nn"

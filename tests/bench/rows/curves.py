@@ -1,4 +1,4 @@
-"""What curves without a changed line take from training, one learner on one thread."""
+"""Overhead of curves without a changed line, one learner on one thread."""
 
 from __future__ import annotations
 
@@ -307,10 +307,10 @@ def measure(bench: Bench) -> list[Line]:
         source = program.replace("ROUNDS", str(max(4, 3 * bench.runs)))
         job = bench.site.submit(source, env={"OMP_NUM_THREADS": "1"}, framework="torch").wait()
         text = str(job.client.log(job.id)["text"])
-        told = re.search(r"COST (.+)", text)
-        if told is None:
-            raise Unmeasurable(f"the training did not tell what it took: {text[-300:]}")
-        with_it, without = json.loads(told[1])
+        cost = re.search(r"COST (.+)", text)
+        if cost is None:
+            raise Unmeasurable(f"the training did not print its cost: {text[-300:]}")
+        with_it, without = json.loads(cost[1])
         dearer = [100 * (a / b - 1) for a, b in zip(with_it, without, strict=True)]
         least, _, most = quantiles(dearer)
         lines.append(

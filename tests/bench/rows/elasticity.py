@@ -1,4 +1,4 @@
-"""What changing the size of a running job costs, planned or by `kill -9`; beside torchrun elastic and torchft.
+"""Cost of resizing a running job, planned or by `kill -9`; beside torchrun elastic and torchft.
 
 Every step is stamped by the training itself (one clock for all processes); a pause is the time between two steps of one
 that stays, less a usual step after it.
@@ -32,7 +32,7 @@ TRIALS_OF_PEERS = 2
 SETTLE_STEPS = 40
 STEPS = 1200
 LINE_BYTES = 20
-"""No step is told in less."""
+"""Minimum length of a line that reports a step."""
 OURS = f"""{TELL}{DATA_AND_MODEL}
 import jupyter_dlaas as dlaas
 run = dlaas.run()
@@ -83,7 +83,7 @@ class Step:
 
 @dataclass
 class Found:
-    """What the trials of one side gave: seconds, but for `redone`."""
+    """Figures of one side's trials: seconds, except for `redone`."""
 
     pause_s: list[float] = field(default_factory=list)
     effective_s: list[float] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Found:
 
 
 def measure(bench: Bench) -> Iterator[Line]:
-    """Ours through the engine's door, then the peers; each side's training is the same.
+    """Measure ours through the engine's API, then the peers; each side's training is the same.
 
     With torch kept warm, as it is a few seconds after a notebook was opened; one line is of a job from before that.
     """
@@ -152,7 +152,7 @@ def _gap(steps: list[Step], since_s: float, learners: int) -> tuple[float, float
     first = next(one for one in steps if one.at_s > since_s and one.learners == learners)
     before = [one for one in steps if one.at_s < first.at_s and one.learners != learners]
     stays = [one for one in before if one.pid == first.pid]
-    if not stays:  # torchrun starts them anew; else the first of a newcomer is as good as that of who stays
+    if not stays:  # torchrun restarts them; else the first step of a newcomer counts like one that stays
         stayed = [one for one in steps if one.at_s > first.at_s and one.learners == learners]
         known = {one.pid for one in before}
         other = next((one for one in stayed if one.pid in known), None)
@@ -293,7 +293,7 @@ def _peer(bench: Bench, open_peer: Callable[[Path], object]) -> tuple[Found, str
 
 
 def _kill_last(peer: Peer) -> None:
-    """The newest agent with its learner, as when a machine is lost."""
+    """Kill the newest agent with its learner, as when a machine is lost."""
     agent = peer.agents[-1].pid
     for pid in (agent, *(int(path.stem) for path in peer.out.glob("*.steps") if _parent(int(path.stem)) == agent)):
         os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""How soon an engine is usable where nothing runs."""
+"""Time until an engine is usable on a machine where none runs."""
 
 from __future__ import annotations
 

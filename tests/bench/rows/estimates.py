@@ -1,6 +1,6 @@
-"""How good start estimates are where lengths are guessed with σ = 0.25; and who is treated fairly.
+"""Quality of start estimates where lengths are guessed with σ = 0.25, and of fairness.
 
-What was developed on and what it is judged on are other slices, and both are told.
+The slices of development and of judgement differ, and both are reported.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Slice:
     part: tuple[float, float]
     width: int = 8
 
-    def told(self, order: str, most: int) -> tuple[int, list[ScoredEstimate]]:
-        """How many jobs waited; what so many of them, drawn with SEED, were told, and when they started."""
+    def sampled(self, order: str, most: int) -> tuple[int, list[ScoredEstimate]]:
+        """Return the number of waiting jobs, and the estimates and starts of a sample drawn with SEED."""
         waited = self._replayed(order, ()).waited
         asked = random.Random(SEED).sample(range(waited), min(most, waited))
         return waited, self._replayed(order, frozenset(asked)).estimates
@@ -76,10 +76,10 @@ def measure(bench: Bench) -> list[Line]:
 def _calibration(order: str) -> list[Line]:
     lines = []
     for name, slices, most in SAMPLES:
-        each = [one.told(order, most) for one in slices]
-        waits, asked = sum(waited for waited, _ in each), sum(len(told) for _, told in each)
+        each = [one.sampled(order, most) for one in slices]
+        waits, asked = sum(waited for waited, _ in each), sum(len(estimates) for _, estimates in each)
         close, held = [
-            [100 * value for value in pair] for pair in zip(*(_shares(told) for _, told in each), strict=True)
+            [100 * value for value in pair] for pair in zip(*(_shares(estimates) for _, estimates in each), strict=True)
         ]
         sample = f"{waits} waits of {len(slices)} slices {name}, {asked} asked, seed {SEED}"
         what = f"start estimates, {order}, σ = {SPREAD}, {sample}"
@@ -100,12 +100,12 @@ def _calibration(order: str) -> list[Line]:
 
 
 def _of_all(shares: list[float], each: list[tuple[int, list[ScoredEstimate]]]) -> float:
-    """The share among all that waited: a slice counts by how many did, however many of them were asked."""
+    """Return the share among all that waited: a slice counts by its waiting jobs, not by its sample."""
     return sum(share * waited for share, (waited, _) in zip(shares, each, strict=True)) / sum(w for w, _ in each)
 
 
-def _shares(told: list[ScoredEstimate]) -> tuple[float, float]:
-    found = scores(told)
+def _shares(estimates: list[ScoredEstimate]) -> tuple[float, float]:
+    found = scores(estimates)
     return found.close, found.held_most
 
 

@@ -1,4 +1,4 @@
-"""What `import jupyter_dlaas` costs, and what it brings along."""
+"""Cost of `import jupyter_dlaas`, and the modules that it loads."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def _request() -> bytes:
-    """A submit as bytes, its key still to be put in."""
+    """Encode a submit with a placeholder for its key."""
     spec = JobSpec(name="trivial", directory="/")
     body = Submit(key="K" * 32, spec=spec, source="pass\n", environment=option_parsing.without_jupyter(os.environ))
     raw = json.dumps(encode(body)).encode()

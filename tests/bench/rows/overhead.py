@@ -1,4 +1,4 @@
-"""What the platform takes from training: the same small CNN as a plain script and as a job, in steps per second."""
+"""Overhead of the platform: the same small CNN as a plain script and as a job, in steps per second."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ if run.is_main:
 
 
 def measure(bench: Bench) -> list[Line]:
-    """Runs in turn; both sides with one thread per process, as a job on one CPU slot has it."""
+    """Alternate runs of both sides, each with one thread per process, as a job on one CPU slot has it."""
     runs = max(2, bench.runs // 3)
     lines: list[Line] = []
     for learners, who in ((1, "python script.py"), (2, "torchrun, DDP")):

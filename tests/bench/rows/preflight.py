@@ -1,4 +1,4 @@
-"""What `%%train` looks at before it asks the pool: the cells and the kernel of a usual torch notebook of 20 cells."""
+"""Cost of `%%train` before its request: cells and kernel of a usual torch notebook of 20 cells."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ LINES = {"": "%%train", "--push model,optimizer,scheduler": "… with --push of 
 
 
 def measure(bench: Bench) -> list[Line]:
-    """The first run of each counts too: it is the one that a user waits for."""
+    """Measure all runs, the first of each included: it is the one that a user waits for."""
     given = {"cells": NOTEBOOK.split("# %%\n"), "goal": GOAL, "lines": [*LINES], "runs": bench.runs}
     ended = subprocess.run([sys.executable, "-c", PROGRAM], input=json.dumps(given), capture_output=True, text=True)
     if ended.returncode:

@@ -1,4 +1,4 @@
-"""How long it takes until all goes on after `kill -9` of each process that takes part; beside `import tornado`."""
+"""Time until training continues after `kill -9` of each process that takes part; beside `import tornado`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def measure(bench: Bench) -> Iterator[Line]:
     beside = figure([_import_tornado() for _ in range(bench.runs)], "s")
     rows: list[tuple[str, str, Callable[[ChaosPool], Callable[[], float]], int]] = [
         (f"engine killed → {JOBS} jobs held again", "p95 ≤ 0.5 s (FfDL 4–6 s)", _engine, JOBS + 2),
-        ("engine killed → the log goes on", "p95 ≤ 1 s (FfDL 3–4 s)", _log, 2),
+        ("engine killed → the log continues", "p95 ≤ 1 s (FfDL 3–4 s)", _log, 2),
         ("guardian killed → learner held again", "p95 ≤ 0.2 s (FfDL 1–2 s)", _guardian, 2),
         ("last learner killed → next step", "p95 ≤ 2 s (FfDL 10–20 s)", _learner, 2),
-        ("all three killed, nobody looks → next step", "p95 ≤ 5 s", _all_unattended, 2),
+        ("all three killed, no client → next step", "p95 ≤ 5 s", _all_unattended, 2),
     ]
     for number, (what, bar, begin, slots) in enumerate(rows):
         pool = ChaosPool(Site(bench.site.folder / f"recovery-{number}", slots=slots))
@@ -156,7 +156,7 @@ def _guardian(pool: ChaosPool) -> Callable[[], float]:
 
 
 def _training(pool: ChaosPool) -> tuple[str, Callable[[float], bool]]:
-    """A loop that trains and has a checkpoint; and whether it made a step after a moment."""
+    """Start a loop that trains and has a checkpoint; return a check whether it has made another step."""
     job = pool.submit(STEPS, "steps", (1, 1), framework="pytorch", checkpoint_every_s=0.5)
     until(lambda: pool.view(job)["checkpoint_step"], "there is a checkpoint", 120)
     path = pool.folder(job) / "output" / "steps"
@@ -196,7 +196,7 @@ def _all_unattended(pool: ChaosPool) -> Callable[[], float]:
             os.kill(pid, signal.SIGKILL)
         until(lambda: all(pid is None or is_gone(pid) for pid in pids), "they are gone")
         gone_s = time.monotonic()
-        until(lambda: has_stepped(gone_s), "it trains again although nobody asks for it", ATTENDED_S)
+        until(lambda: has_stepped(gone_s), "it trains again without a request of a client", ATTENDED_S)
         return time.monotonic() - began_s
 
     return trial

@@ -219,7 +219,7 @@ def _speed(runs: int = 5) -> list[Line]:
 
 
 def _decisions(order: str, events: int = 10_000, queued: int = 100_000) -> list[Line]:
-    """Ends and submissions in turn, on 10,000 GPUs with 100,000 waiting."""
+    """Alternate ends and submissions, on 10,000 GPUs with 100,000 waiting."""
     found = cost(order, 10_000, queued, events)
     what = f"decision, {order}, 10,000 GPUs, {found.waiting:,} queued"
     anchor = _once(810, "/s")

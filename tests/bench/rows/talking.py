@@ -38,7 +38,7 @@ PATIENCE_S = 30.0
 
 
 def measure(bench: Bench) -> list[Line]:
-    """The client is a page's: one WebSocket on the pool's socket, acknowledging what it takes."""
+    """Follow a job as a page does: one WebSocket on the pool's socket that acknowledges what it receives."""
     bench.site.client.pool()
     idle, _, _ = _follow(bench, IDLE)
     flood, engine, guardian = _follow(bench, FLOOD)
@@ -73,7 +73,7 @@ def measure(bench: Bench) -> list[Line]:
 
 @contextlib.contextmanager
 def page(bench: Bench) -> Iterator[websocket.WebSocket]:
-    """A WebSocket like a page's."""
+    """Open a WebSocket like a page's."""
     one = discovery.connect_unix(bench.site.pool / discovery.SOCKET, PATIENCE_S)
     stream = websocket.create_connection("ws://localhost/dlaas/stream", socket=one, timeout=PATIENCE_S)
     with contextlib.closing(stream):
@@ -81,7 +81,7 @@ def page(bench: Bench) -> Iterator[websocket.WebSocket]:
 
 
 def messages(stream: websocket.WebSocket, job: Job) -> Iterator[tuple[int, dict[str, Any]]]:
-    """What comes about a job, with the time of its arrival, until the job has ended and its log was read."""
+    """Yield the messages about a job with their arrival times, until the job has ended and its log was read."""
     stream.send(json.dumps({"type": "subscribe", "job": job.id, "cursor": {}}))
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
@@ -95,7 +95,7 @@ def messages(stream: websocket.WebSocket, job: Job) -> Iterator[tuple[int, dict[
 
 
 def _follow(bench: Bench, source: str) -> tuple[list[float], float, float]:
-    """How late each line was, and the shares of a core that engine and guardian took meanwhile."""
+    """Measure the delay of each line, and the shares of a core that engine and guardian used meanwhile."""
     late: list[float] = []
     engine = bench.site.engine_pid()
     with page(bench) as stream:
@@ -124,12 +124,12 @@ def _follow(bench: Bench, source: str) -> tuple[list[float], float, float]:
 
 
 def rest_of(bench: Bench, job: Job) -> str:
-    """The end of a job's log."""
+    """Return the end of a job's log."""
     return str(bench.site.client.log(job.id, offset=-200)["text"])
 
 
 def _changes(bench: Bench) -> list[float]:
-    """How long after the guardian wrote that a job runs, and that it is through, a page heard of it."""
+    """Measure the delay from the guardian's record that a job runs or has ended to the page's message."""
     late: list[float] = []
     with page(bench) as stream:
         for _ in range(max(5, bench.runs)):

@@ -37,7 +37,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """How a simulated job behaves. `speedup(k)`: how many times faster k learners are than one."""
+    """Behaviour of a simulated job. `speedup(k)`: how many times faster k learners are than one."""
 
     deploy_s: float = 0.05
     """From act() to a guardian that reads."""
@@ -77,8 +77,8 @@ class ScriptedJob:
     """One simulated job: what its guardian and its learners do, event by event.
 
     `tell` takes each fact in order, `say` each line of a learner's log, `note` each line of the metrics, `gone` is
-    called when the guardian's process ended. Learners live on without a guardian; what happens meanwhile is told by
-    the next one, as a real one finds it in the job's directory.
+    called when the guardian's process ended. Learners live on without a guardian; the next one reports what
+    happened meanwhile, as a real one finds it in the job's directory.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class ScriptedJob:
         self._watch = 0
         self._guardians = 0
         self._facts = 0
-        self._untold: list[Fact] = []
+        self._unreported: list[Fact] = []
         self._seen = -1
         self._closed_revision: int | None = None
         self._generation = 0
@@ -134,7 +134,7 @@ class ScriptedJob:
             self._later_guardian(self.script.acknowledge_s, self._read)
 
     def kill_guardian(self) -> None:
-        """As `kill -9` of the guardian: learners go on, nothing more is told."""
+        """Kill the guardian, as by `kill -9`: learners continue, nothing more is reported."""
         if self.guardian is not None:
             self._end_guardian()
 
@@ -168,7 +168,7 @@ class ScriptedJob:
 
     @property
     def progress(self) -> Progress:
-        """What a learner would write into progress.json now."""
+        """Return the content that a learner would write into progress.json now."""
         step, script = self.step, self.script
         is_training = self._phase == _Phase.TRAINING
         return Progress(
@@ -193,10 +193,10 @@ class ScriptedJob:
         if self._closed_revision is not None and self.wanted.revision <= self._closed_revision:
             self._end_guardian()  # closed already, and nothing new is wanted
             return
-        took_over = True if self.members or self._untold else None
+        took_over = True if self.members or self._unreported else None
         self._fact(FactKind.GUARDIAN_UP, pid=self.guardian, start=0, boot="simulated", took_over=took_over)
-        untold, self._untold = self._untold, []
-        for fact in untold:
+        unreported, self._unreported = self._unreported, []
+        for fact in unreported:
             self._write(fact)
         self._read()
 
@@ -296,7 +296,7 @@ class ScriptedJob:
         return None
 
     def _next_stop(self, step: int) -> int:
-        """The next step at which anything happens: a fault, a checkpoint or the end."""
+        """Return the next step of a fault, a checkpoint or the end."""
         script = self.script
         stops = [script.steps]
         if script.checkpoint_every_steps:
@@ -360,7 +360,7 @@ class ScriptedJob:
             self._close("completed")
 
     def _leave(self, wanted: Wanted) -> None:
-        """Training goes on to the next step boundary; there a checkpoint is written and the learners leave."""
+        """Train to the next step boundary; there a checkpoint is written and the learners leave."""
         step = self.step
         if self.script.ignores_halt:
             self._phase = _Phase.LEAVING
@@ -417,7 +417,7 @@ class ScriptedJob:
         return self.script.is_live and self._phase == _Phase.TRAINING and not self._has_left and stays
 
     def _change(self, wanted: Wanted) -> None:
-        """Who is to join starts, while the others train on; then all go over at once."""
+        """Start the joining learners while the others train; then switch all at once."""
         now = self._clock.now_s()
         if self._ready_s is None:
             there = {m.member for m in self.members}
@@ -452,7 +452,7 @@ class ScriptedJob:
         self._together(FactKind.GENERATION, idle_s=idle_s)
 
     def _regroup(self, member: int, failure: Failure) -> None:
-        """One of them died; the others go on without it."""
+        """Handle the death of one learner; the others continue without it."""
         self._mark(self.step)
         self._fact(FactKind.LEARNER_DOWN, member=member, generation=self._generation, signal=9, failure=failure)
         self.members = tuple(m for m in self.members if m.member != member)
@@ -465,7 +465,7 @@ class ScriptedJob:
         self._train()
 
     def _mark(self, step: int) -> None:
-        """What was trained until now was trained by those who are there now."""
+        """Account for the training until now, by the learners of now."""
         self._commit(step)
         self._since_step, self._since_s = step, self._clock.now_s()
 
@@ -491,7 +491,7 @@ class ScriptedJob:
         if self._is_reading:
             self._write(fact)
         else:
-            self._untold.append(fact)
+            self._unreported.append(fact)
 
     def _write(self, fact: Fact) -> None:
         self._tell(replace(fact, n=self._facts, at_s=self._clock.now_s()))

@@ -1,6 +1,6 @@
 """A pool that says it is a fake: jobs are scripts in virtual time, files live in memory, faults come on request.
 
-For the engine's tests and for the simulator. What it tells obeys the same contract as the real pools; the tests in
+For the engine's tests and for the simulator. Its reports obey the same contract as the real pools; the tests in
 `tests/pools/contract.py` hold for both.
 """
 
@@ -41,7 +41,7 @@ __all__ = ["Clock", "Fault", "Script", "SimulatedPool", "Trouble", "VirtualClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What happens to facts on their way to the engine. `seed` makes repeats and shuffles the same each time."""
+    """Disturbance of facts on their way to the engine. `seed` makes repeats and shuffles the same each time."""
 
     late_s: float = 0.0
     """A fact is readable only so long after it was written."""
@@ -50,7 +50,7 @@ class Trouble:
     is_reordered: bool = False
     """The facts of one read come shuffled."""
     is_silent: bool = False
-    """Nobody is told that there is news."""
+    """The engine gets no notice of new facts."""
     seed: int = 0
 
 
@@ -123,15 +123,15 @@ class SimulatedPool:
         self._changed, self._nodes_changed = changed, nodes_changed
 
     def unavailable(self) -> str | None:
-        """Why the pool cannot be reached, as asked of this simulation."""
+        """Return the reason why the pool cannot be reached, as set for this simulation."""
         return self._cut
 
     async def close(self) -> None:
-        """Stop telling. Jobs go on as the clock does."""
+        """Stop reporting. Jobs continue as the clock does."""
         self._changed = self._nodes_changed = None
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes it was given."""
+        """Return the nodes it was given."""
         return self._nodes
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
@@ -187,7 +187,7 @@ class SimulatedPool:
             self._news(job, JOURNAL)  # nothing has started, so nothing has to end
 
     def _refuses(self, job: str, one: _Job, wanted: Wanted) -> bool:
-        """Whether a seat of a new member cannot be had; then the whole document is not carried out."""
+        """Return whether a seat of a new member is unavailable; then the whole document is not carried out."""
         old = frozenset[int]() if one.wanted is None else frozenset(m.member for m in one.wanted.members)
         known = {node.name: {device.id for device in node.devices} for node in self._nodes}
         refused = []
@@ -214,7 +214,7 @@ class SimulatedPool:
         return bool(refused)
 
     def waiting(self, job: str) -> Sequence[WaitingReason]:
-        """The reasons that were asked for."""
+        """Return the reasons that were set."""
         one = self._jobs.get(job)
         reason = self._delayed.get(job)
         if one is None or one.wanted is None or reason is None or one.play.guardian is not None:
@@ -222,7 +222,7 @@ class SimulatedPool:
         return (reason, *(replace(reason, member=member.member) for member in one.wanted.members))
 
     def refused(self, job: str) -> Sequence[SeatRefused]:
-        """The seats of the newest document that were refused."""
+        """Return the refused seats of the newest document."""
         return self._jobs[job].refused if job in self._jobs else ()
 
     async def warm(self, interpreter: str | None, environment: Mapping[str, str], framework: str | None) -> bool:
@@ -230,7 +230,7 @@ class SimulatedPool:
         return True
 
     async def is_guarded(self, job: str) -> bool | None:
-        """Whether the scripted guardian lives."""
+        """Return whether the scripted guardian lives."""
         one = self._job(job)
         if job in self.unreachable or self._cut is not None:
             return None
@@ -241,7 +241,7 @@ class SimulatedPool:
         return Loss()
 
     async def end(self, job: str, *, kill: bool) -> bool:
-        """Whether nothing of the scripted job lives; with `kill` nothing does any more."""
+        """Return whether no process of the scripted job lives; with `kill`, none does."""
         one = self._jobs.get(job)
         if one is None:
             return True
@@ -252,7 +252,7 @@ class SimulatedPool:
         return one.play.guardian is None and not one.play.learners
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
-        """The facts after `offset`, with the trouble that was asked for."""
+        """Return the facts after `offset`, with the disturbance that was set."""
         one = self._job(job)
         self._heard(job)
         journal = one.streams.get(JOURNAL, bytearray())
@@ -265,7 +265,7 @@ class SimulatedPool:
         return found, end
 
     async def streams(self, job: str) -> Mapping[str, int]:
-        """The streams of the job with their sizes."""
+        """Return the streams of the job with their sizes."""
         self._reach()
         one = self._job(job)
         sizes = {name: len(data) for name, data in sorted(one.streams.items())}
@@ -282,7 +282,7 @@ class SimulatedPool:
         return Chunk(start, end, len(data), data[start:end])
 
     async def time_of(self, job: str, member: int, offset: int) -> float | None:
-        """When the line that holds the byte was said."""
+        """Return the time at which the line that holds the byte was written."""
         known = [at_s for first, at_s in self._job(job).times.get(member, []) if first <= offset]
         return known[-1] if known else None
 
@@ -300,15 +300,15 @@ class SimulatedPool:
         return one.files[name][max(0, offset) : max(0, offset) + max(0, limit)]
 
     async def directories(self) -> Sequence[str]:
-        """Simulated jobs have no directories."""
+        """Return nothing: simulated jobs have no directories."""
         return ()
 
     async def stored_job(self, job: str) -> StoredJob:
-        """Simulated jobs have no directories."""
+        """Refuse: simulated jobs have no directories."""
         raise NotFound(f"the pool has no job {job!r}")
 
     async def payload(self, job: str) -> Mapping[str, Json]:
-        """Simulated jobs have no directories."""
+        """Refuse: simulated jobs have no directories."""
         raise NotFound(f"the pool has no job {job!r}")
 
     async def remove(self, job: str) -> None:
@@ -321,7 +321,7 @@ class SimulatedPool:
             del self._held[device]
 
     def directory(self, job: str) -> str:
-        """Where a person would look."""
+        """Return the place where a person would look."""
         return f"simulated:{job}"
 
     # ---- faults, on request ----------------------------------------------------------------------------------
@@ -333,11 +333,11 @@ class SimulatedPool:
             self._nodes_changed()
 
     def cut(self, why: str = "The simulated pool cannot be reached (as asked of it).") -> None:
-        """From now on the pool is not reached; its jobs go on."""
+        """Make the pool unreachable from now on; its jobs continue."""
         self._cut = why
 
     def restore(self) -> None:
-        """The pool is reached again, and tells all that happened."""
+        """Make the pool reachable again; it reports all that happened."""
         self._cut = None
         for job, one in self._jobs.items():
             for stream in one.streams:
@@ -352,14 +352,14 @@ class SimulatedPool:
         )
 
     def release_start(self, job: str) -> None:
-        """What was to start starts now."""
+        """Start now what was to start."""
         one = self._jobs.get(job)
         if self._delayed.pop(job, None) is not None and one is not None and one.wanted is not None:
             one.play.give(one.wanted)
             self._news(job, WAITING)
 
     def kill_guardian(self, job: str) -> None:
-        """The guardian dies; learners go on."""
+        """Kill the guardian; learners continue."""
         self._job(job).play.kill_guardian()
 
     def kill_learner(self, job: str, member: int) -> None:
@@ -375,11 +375,11 @@ class SimulatedPool:
         self._append(job, JOURNAL, tail)
 
     def learners(self, job: str) -> tuple[int, ...]:
-        """The members whose simulated processes live."""
+        """Return the members whose simulated processes live."""
         return tuple(m.member for m in self._job(job).play.learners)
 
     def step(self, job: str) -> int:
-        """The step that training has reached."""
+        """Return the step that training has reached."""
         return self._job(job).play.step
 
     # ---- inside ----------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ class SimulatedPool:
     def _append(self, job: str, stream: str, data: bytes) -> None:
         one = self._jobs.get(job)
         if one is None:
-            return  # removed while its script went on
+            return  # removed while its script continued
         kept = one.streams.setdefault(stream, bytearray())
         kept += data
         if stream != JOURNAL:

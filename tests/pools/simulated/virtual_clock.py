@@ -10,7 +10,7 @@ __all__ = ["Clock", "VirtualClock"]
 
 
 class Clock(Protocol):
-    """What a simulated pool needs of time."""
+    """Clock that a simulated pool needs."""
 
     def now_s(self) -> float:
         """Seconds since 1970 (or since whenever the simulation likes)."""
@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to: hours pass in milliseconds, and the same way each time."""
+    """Clock that moves only on request: hours pass in milliseconds, and the same way each time."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self._now_s = now_s
@@ -28,7 +28,7 @@ class VirtualClock:
         self._asked = 0
 
     def now_s(self) -> float:
-        """The time that was reached."""
+        """Return the time that was reached."""
         return self._now_s
 
     def call_at(self, time_s: float, fn: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class VirtualClock:
 
     @property
     def next_s(self) -> float | None:
-        """When something is due next; None when nothing is."""
+        """Return the time of the next event; None if there is none."""
         return self._due[0][0] if self._due else None
 
     def advance(self, to_s: float) -> None:
