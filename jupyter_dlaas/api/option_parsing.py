@@ -98,12 +98,12 @@ def bounds(text: int | str | tuple[int, int], *, option: str, minimum: int = 1) 
     """Parse a range: "4" is (4, 4), "1:4" is (1, 4); a pair of numbers is also accepted."""
     if isinstance(text, tuple | list):
         if len(text) != 2:
-            raise Invalid(f"{option}: {text!r} must be a number or a pair (MIN, MAX)")
+            raise Invalid(f"{option}: {text!r} is not valid; use a number or a pair (MIN, MAX)")
         low, high = (whole(bound, option=option, minimum=minimum) for bound in text)
     else:
         parts = str(text).split(":")
         if len(parts) > 2 or not all(re.fullmatch(r"\s*\d{1,15}\s*", part) for part in parts):
-            raise Invalid(f"{option}: {text!r} must be N or MIN:MAX, such as 2 or 1:4")
+            raise Invalid(f"{option}: {text!r} is not valid; use N or MIN:MAX, such as 2 or 1:4")
         low, high = (whole(part, option=option, minimum=minimum) for part in (parts[0], parts[-1]))
     if low > high:
         raise Invalid(f"{option}: minimum {low} exceeds maximum {high}; use {high}:{low}")
@@ -137,7 +137,8 @@ def sizes(
         raise Invalid("gpus: for learners without GPUs, use learners=N with 0 gpus per learner")
     each = each or 1
     if low % each or high % each:
-        raise Invalid(f"gpus: {low}:{high} must be multiples of the {each} gpus per learner")
+        given = f"{low} is not a multiple" if low == high else f"{low}:{high} are not multiples"
+        raise Invalid(f"gpus: {given} of the {each} gpus per learner")
     return Sizes(learners_min=low // each, learners_max=high // each, gpus_per_learner=each)
 
 
@@ -171,7 +172,7 @@ def priority(text: int | str) -> int:
     if value in PRIORITIES:
         return PRIORITIES[value]
     if not re.fullmatch(r"[+-]?\d{1,7}", value):
-        raise Invalid(f"priority: {text!r} must be low, normal, high or a whole number")
+        raise Invalid(f"priority: {text!r} is not valid; use low, normal, high or a whole number")
     return int(value)
 
 
@@ -191,7 +192,9 @@ def elastic(text: str) -> Sizing:
     """
     policy, colon, condition = str(text).strip().lower().partition(":")
     if policy not in set(Elastic) or (colon and policy != "auto"):
-        raise Invalid(f"elastic: {text!r} must be off, manual, auto, or auto:CONDITION such as auto:efficiency=0.2")
+        raise Invalid(
+            f"elastic: {text!r} is not valid; use off, manual, auto or auto:CONDITION, such as auto:efficiency=0.2"
+        )
     if not colon:
         return Sizing(elastic=Elastic(policy))
     name, _, rest = condition.partition("=")
@@ -230,7 +233,9 @@ def schedule(text: str | Iterable[str] | None, gpus_per_learner: int = 1) -> tup
     for part in parts:
         read = re.fullmatch(r"\s*epoch\s+(\d{1,9})\s*:\s*(\d{1,6})\s*(gpu|cpu|slot|learner)?s?\s*", part.lower())
         if read is None:
-            raise Invalid(f"schedule: {part.strip()!r} must be like 'epoch 30: 4 gpus'; separate several with commas")
+            raise Invalid(
+                f"schedule: {part.strip()!r} is not valid; use 'epoch 30: 4 gpus', several separated by commas"
+            )
         epoch, number, unit = int(read[1]), int(read[2]), read[3]
         each = 1 if unit == "learner" else max(gpus_per_learner, 1)
         if number % each or not number:
@@ -246,7 +251,7 @@ def on_off(text: bool | str, *, option: str) -> bool:
         return True
     if value in ("off", "false"):
         return False
-    raise Invalid(f"{option}: {text!r} must be on or off")
+    raise Invalid(f"{option}: {text!r} is not valid; use on or off")
 
 
 def unknown_argument(word: str, options: Iterable[str], *, help_command: str, words: Sequence[str] = ()) -> str:

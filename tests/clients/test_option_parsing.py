@@ -38,15 +38,15 @@ def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: 
     ("gpus", "learners", "each", "says"),
     [
         ("4:1", None, None, "gpus: minimum 4 exceeds maximum 1; use 1:4"),
-        ("many", None, None, "gpus: 'many' must be N or MIN:MAX, such as 2 or 1:4"),
-        ("1:2:3", None, None, "gpus: '1:2:3' must be N or MIN:MAX"),
-        ("-1", None, None, "gpus: '-1' must be N or MIN:MAX"),
+        ("many", None, None, "gpus: 'many' is not valid; use N or MIN:MAX, such as 2 or 1:4"),
+        ("1:2:3", None, None, "gpus: '1:2:3' is not valid; use N or MIN:MAX"),
+        ("-1", None, None, "gpus: '-1' is not valid; use N or MIN:MAX"),
         ("0:4", None, None, "gpus: the minimum is 1; use 1:4"),
-        ("3:5", None, 2, "gpus: 3:5 must be multiples of the 2 gpus per learner"),
+        ("3:5", None, 2, "gpus: 3:5 are not multiples of the 2 gpus per learner"),
         ("1", "1", None, "gpus: use either gpus or learners"),
         (None, "0", None, "learners: 0 is too small; the minimum is 1"),
         ("0", None, 2, "gpus: 0 contradicts 2 gpus per learner"),
-        (True, None, None, "gpus: True must be N"),
+        (True, None, None, "gpus: True is not valid; use N"),
     ],
 )
 def test_sizes_that_cannot_be_meant(gpus: str | None, learners: str | None, each: int | None, says: str) -> None:
@@ -85,7 +85,7 @@ def test_durations_that_cannot_be_meant(text: str) -> None:
 
 def test_priorities() -> None:
     assert [option_parsing.priority(one) for one in ("low", "normal", "HIGH", "7", -3)] == [-100, 0, 100, 7, -3]
-    with pytest.raises(Invalid, match="must be low, normal, high or a whole number"):
+    with pytest.raises(Invalid, match="is not valid; use low, normal, high or a whole number"):
         option_parsing.priority("urgent")
 
 
@@ -160,7 +160,7 @@ def test_on_and_off() -> None:
     given: list[bool | str] = ["on", "off", " ON", True, False]
 
     assert [option_parsing.on_off(one, option="autolog") for one in given] == [True, False, True, True, False]
-    with pytest.raises(Invalid, match="autolog: 'yes' must be on or off"):
+    with pytest.raises(Invalid, match="autolog: 'yes' is not valid; use on or off"):
         option_parsing.on_off("yes", option="autolog")
 
 

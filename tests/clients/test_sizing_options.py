@@ -35,8 +35,8 @@ def test_size_mode_is_parsed(text: str, read: option_parsing.Sizing) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("always", "must be off, manual, auto"),
-        ("manual:efficiency", "must be off"),
+        ("always", "is not valid; use off, manual, auto"),
+        ("manual:efficiency", "is not valid; use off"),
         ("auto:speed=2", "unknown condition 'speed'"),
         ("auto:utility", "needs a value"),
         ("auto:efficiency=much", "not a number"),
