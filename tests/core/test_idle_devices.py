@@ -86,7 +86,8 @@ def test_reason_names_the_job_an_idle_device_is_for() -> None:
 
     assert found.starts == ()
     assert found.waits[1].reason.startswith(
-        "Needs 1 learner of 1 GPU; 1 fits now, kept for job-2, which starts as soon as the rest of its devices is free."
+        "Needs 1 learner with 1 GPU; 1 fits now, kept for job-2, "
+        "which starts as soon as the rest of its devices is free."
     )
 
 

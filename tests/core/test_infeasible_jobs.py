@@ -58,7 +58,7 @@ def test_reason_names_the_missing_node_instead_of_other_jobs() -> None:
 
     assert wait.reason == "Needs 8 GPUs at once; the pool has 4 in service."
     assert small.reason == "Needs 2 GPUs; the pool has 1 in service."
-    assert cpus.reason == "Needs 2 learners at once of 1 GPU, 3 CPUs; 0 would fit on the devices in service."
+    assert cpus.reason == "Needs 2 learners at once, each with 1 GPU, 3 CPUs; 0 would fit on the devices in service."
 
 
 def test_no_preemption_for_devices_out_of_service() -> None:

@@ -155,7 +155,7 @@ def test_each_checkpoint_request_is_served_once_while_training() -> None:
         ["Requested checkpoint written at step 9."],
     ]
     assert not asked(once, Event.HALT).awaits_checkpoint
-    with pytest.raises(NotAllowed, match="QUEUED does not allow 'checkpoint'"):
+    with pytest.raises(NotAllowed, match="QUEUED does not accept 'checkpoint'"):
         asked(job(), Event.CHECKPOINT)
     with pytest.raises(NotAllowed, match="is releasing its devices"):
         asked(asked(trains, Event.HALT), Event.CHECKPOINT)

@@ -72,7 +72,7 @@ def test_wait_reason_names_need_free_devices_and_holders() -> None:
 
 def test_wait_reason_of_a_job_without_devices_names_cpus() -> None:
     assert reasons(pool([node(devices=0, cpus=2)], job(1, (1, 1), gpus=0, cpus=4))) == {
-        "job-1": "Needs 1 learner of 4 CPUs; 0 would fit on the devices in service."
+        "job-1": "Needs 1 learner with 4 CPUs; 0 would fit on the devices in service."
     }
 
 

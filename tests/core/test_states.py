@@ -29,7 +29,7 @@ def test_every_unfinished_state_can_be_cancelled() -> None:
 
 
 def test_refused_transition_lists_the_possible_ones() -> None:
-    with pytest.raises(NotAllowed, match="is HALTED does not allow 'halt'; it allows scale, resume, cancel"):
+    with pytest.raises(NotAllowed, match="is HALTED does not accept 'halt'; it accepts scale, resume, cancel"):
         step(State.HALTED, Event.HALT)
 
 

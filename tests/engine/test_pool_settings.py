@@ -261,9 +261,9 @@ def test_only_administrators_change_pool_settings(play: Callable[..., None]) -> 
 def test_nodes_and_queues_that_there_are_not_are_named(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, administration: Administration) -> None:
         for ask in (administration.cordon, administration.uncordon):
-            with pytest.raises(NotFound, match="there is no node 'n9'; the pool has n1, n2"):
+            with pytest.raises(NotFound, match="there is no node 'n9'; the pool's nodes: n1, n2"):
                 await engine.ask(ask("ana", "n9"))
-        with pytest.raises(Refused, match="there is no queue 'research'; the pool has default"):
+        with pytest.raises(Refused, match="there is no queue 'research'; the pool's queues: default"):
             await engine.submit(wide((1, 1), queue="research"))
         with pytest.raises(NotAllowed, match="5 GPUs cannot be guaranteed; the pool has 4, of which 0"):
             await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=5)))
@@ -369,7 +369,7 @@ def test_created_queue_can_be_removed_once_empty(play: Callable[..., None]) -> N
             ("research", NotAllowed, r"in use: 1 job in it has not ended \(wide-1\). Wait for them, or cancel them"),
             ("default", NotAllowed, "cannot be removed"),
             ("fixed", NotAllowed, "defined in the pool's config.toml; remove it there"),
-            ("teaching", NotFound, "there is no queue 'teaching'; the pool has default, fixed, research"),
+            ("teaching", NotFound, "there is no queue 'teaching'; the pool's queues: default, fixed, research"),
         ):
             with pytest.raises(refused, match=says):
                 await engine.ask(administration.remove_queue("ana", name))

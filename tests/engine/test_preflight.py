@@ -38,7 +38,7 @@ def test_preflight_uses_the_lengths_that_the_order_learnt(tmp_path: Path) -> Non
         order = engine.lifecycle.lengths.order("shortest")
         for _ in range(60):
             order.learn(300.0)
-        assert str(await said()).startswith("would wait: needs 1 learner of 1 GPU; 1 fits now")
+        assert str(await said()).startswith("would wait: needs 1 learner with 1 GPU; 1 fits now")
 
         brief = await engine.submit(submit(name="brief"))
         await engine.settle()

@@ -80,6 +80,6 @@ def step(state: State, event: Event) -> State:
     if event not in NEXT[state]:
         people = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
         asked = [e for e in people if e in NEXT[state]]
-        allowed = ", ".join(asked) or "nothing, since it has ended"
-        raise NotAllowed(f"a job that is {state} does not allow '{event}'; it allows {allowed}")
+        why = f"; it accepts {', '.join(asked)}" if asked else ": it has ended"
+        raise NotAllowed(f"a job that is {state} does not accept '{event}'{why}")
     return NEXT[state][event]

@@ -42,8 +42,9 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
         reason = _kind_is_short(capacity, kinds, shape, asked, unit)
         if reason is not None:
             return reason
+    each = " each" if least > 1 else ""
     return (
-        f"requests {count(least, 'learner')} of {said(shape, unit)}, but the nodes of the pool are too small. "
+        f"requests {count(least, 'learner')} with {said(shape, unit)}{each}, but the nodes of the pool are too small. "
         "Request less per learner, or fewer learners"
     )
 

@@ -163,7 +163,9 @@ def check_queue(name: str, policy: Policy) -> None:
 
 def _no_queue(name: str, policy: Policy) -> str:
     queues = list(queues_of(policy))
-    return f"there is no queue '{name[:80]}'; the pool has {', '.join(queues[:8])}{', …' if len(queues) > 8 else ''}"
+    return (
+        f"there is no queue '{name[:80]}'; the pool's queues: {', '.join(queues[:8])}{', …' if len(queues) > 8 else ''}"
+    )
 
 
 def check_removable(name: str, configured: Policy, settings: Settings, jobs: Iterable[Job]) -> None:
@@ -192,4 +194,4 @@ def node_named(name: str, nodes: Sequence[Node]) -> Node:
         if node.name == name:
             return node
     shown = ", ".join(node.name for node in nodes[:8]) + (", …" if len(nodes) > 8 else "")
-    raise NotFound(f"there is no node '{name[:80]}'; the pool has {shown or 'none'}")
+    raise NotFound(f"there is no node '{name[:80]}'; the pool's nodes: {shown or 'none'}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.protocol import NotAllowed
 
 __all__ = ["UserLimits"]
@@ -25,8 +26,8 @@ class UserLimits:
         waiting = sum(1 for job in jobs if job.owner == user and job.waits)
         if waiting >= self.queued:
             raise NotAllowed(
-                f"you have {waiting} waiting jobs; this pool allows {self.queued} per user. "
-                "Cancel some, or submit again when some have started"
+                f"you have {count(waiting, 'waiting job')}; this pool allows {self.queued} per user. "
+                "Cancel one, or submit again when one has started"
             )
 
     def check_priority(self, priority: int) -> None:

@@ -75,7 +75,7 @@ def _short_of(shape: Shape, least: int, unit: str, in_service: FreeCapacity) -> 
     once = " at once" if least > 1 else ""
     if shape.gpus and has < least * shape.gpus:
         return f"{count(least * shape.gpus, unit)}{once}; the pool has {has} in service"
-    return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {fits} would fit on the devices in service"
+    return f"{_learners(shape, least, unit)}; {fits} would fit on the devices in service"
 
 
 def _needs(shape: Shape, least: int, unit: str, own: str, capacity: FreeCapacity, kept: HeldDevices) -> str:
@@ -85,14 +85,20 @@ def _needs(shape: Shape, least: int, unit: str, own: str, capacity: FreeCapacity
     """
     fits = room(capacity, shape, least)
     if fits >= least and (why := kept.why(own, shape, least)):
-        return f"{count(least, 'learner')} of {said(shape, unit if shape.gpus else '')}; {_there(fits)}, {why}"
+        return f"{_learners(shape, least, unit)}; {_there(fits)}, {why}"
     if not shape.gpus:
-        return f"{count(least, 'learner')} of {said(shape, '')}; {_there(fits)}"
+        return f"{_learners(shape, least, '')}; {_there(fits)}"
     has = sum(len(f.devices) for f in capacity)
     once = " at once" if least > 1 else ""
     if has >= least * shape.gpus:
-        return f"{count(least, 'learner')}{once} of {said(shape, unit)}; {_there(fits)}"
+        return f"{_learners(shape, least, unit)}; {_there(fits)}"
     return f"{count(least * shape.gpus, unit)}{once}; {has} {'is' if has == 1 else 'are'} free"
+
+
+def _learners(shape: Shape, least: int, unit: str) -> str:
+    """Return the requested learners as text: `1 learner with 1 GPU`, `2 learners at once, each with 4 CPUs`."""
+    each = said(shape, unit)
+    return f"1 learner with {each}" if least == 1 else f"{count(least, 'learner')} at once, each with {each}"
 
 
 def _there(fits: int) -> str:
@@ -115,4 +121,4 @@ def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
     """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
     why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job))
     if why is not None:
-        raise Refused(why)
+        raise Refused(f"the job {why}")
