@@ -59,7 +59,7 @@ def test_no_job_grows_while_another_waits() -> None:
     found = plan(pool([node(devices=4)], running, job(2, (4, 4))), 60.0)
 
     assert found.resizes == ()
-    assert {w.job: w.reason for w in found.waits}["job-1"] == "1 of 4; waiting jobs have precedence."
+    assert {w.job: w.reason for w in found.waits}["job-1"] == "1 of 4 learners; waiting jobs have precedence."
 
 
 def test_wait_reason_names_need_free_devices_and_holders() -> None:
@@ -93,7 +93,7 @@ def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
     found = plan(pool([node(devices=3)], running), 60.0)
 
     assert [len(r.seats) for r in found.resizes] == [3]
-    assert [w.reason for w in found.waits] == ["3 of 4; waiting for 1 GPU."]
+    assert [w.reason for w in found.waits] == ["3 of 4 learners; waiting for 1 GPU."]
 
 
 def plain(held: int, wish: int, **fields: object) -> Job:

@@ -152,7 +152,7 @@ def test_growing_job_reclaims_spot_devices() -> None:
     assert [(one.job, one.reason) for one in found.preempts] == [("job-1", "2 GPUs go back to ana's job-2")]
     assert found.resizes == ()
     assert by("job-2", found) == (
-        "2 of 4; waiting for 2 GPUs to be reclaimed from spot jobs. The spot job job-1 gives 2 GPUs back."
+        "2 of 4 learners; waiting for 2 GPUs to be reclaimed from spot jobs. The spot job job-1 gives 2 GPUs back."
     )
 
 

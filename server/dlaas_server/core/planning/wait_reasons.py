@@ -26,14 +26,14 @@ SPOT: Final = "A spot job uses only devices that ordinary jobs leave idle."
 def lent_out(job: Job, more: Sequence[Seat]) -> str:
     held, each = len(job.gang), max(job.spec.gpus_per_learner, 1)
     lent = count(len(more) * each, unit_of(job))
-    return f"{held} of {held + len(more)}; waiting for {lent} to be reclaimed from spot jobs."
+    return f"{held} of {count(held + len(more), 'learner')}; waiting for {lent} to be reclaimed from spot jobs."
 
 
-def shortfall(job: Job, has: int, *, is_crowded: bool) -> str:
+def shortfall(job: Job, has: int, *, is_blocked: bool) -> str:
     unit = unit_of(job)
     missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
-    why = "waiting jobs have precedence" if is_crowded else f"waiting for {count(missing, unit)}"
-    return f"{has} of {job.wish}; {why}."
+    why = "waiting jobs have precedence" if is_blocked else f"waiting for {count(missing, unit)}"
+    return f"{has} of {count(job.wish, 'learner')}; {why}."
 
 
 def waits_with_reasons(
