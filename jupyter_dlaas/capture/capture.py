@@ -20,7 +20,7 @@ from jupyter_dlaas.analysis.cells import (
     statements_of,
     training_statements,
 )
-from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
+from jupyter_dlaas.analysis.dataflow import trace
 from jupyter_dlaas.analysis.effects import reach, words
 from jupyter_dlaas.analysis.model import (
     Capture,
@@ -32,7 +32,8 @@ from jupyter_dlaas.analysis.model import (
     Problem,
     TrainingCell,
 )
-from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.input_files import check_files
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses

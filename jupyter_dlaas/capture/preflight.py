@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_dlaas.analysis.cells import Cleaned, parse
-from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import SAVES, walk_now, words
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
-from jupyter_dlaas.analysis.names import LEAVES, children
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.names import LEAVES, children
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
 from jupyter_dlaas.capture.spelling import closest_name
