@@ -29,9 +29,9 @@ class Databases:
                 (self.persistent.add if is_connection else self.persistent.discard)(name)
             case ast.With(items=items):
                 for item in items:
-                    name, value = item.optional_vars, item.context_expr
-                    if isinstance(name, ast.Name) and isinstance(value, ast.Call) and _persists(value, imported):
-                        self.persistent.add(name.id)
+                    bound, made = item.optional_vars, item.context_expr
+                    if isinstance(bound, ast.Name) and isinstance(made, ast.Call) and _persists(made, imported):
+                        self.persistent.add(bound.id)
             case _:
                 return
 

@@ -245,6 +245,20 @@ def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
+def check_texts(trace: Trace, found: Slice, goal: int) -> tuple[Problem, ...]:
+    """Warn of omitted statements that ran a text by exec(): what it changed is unknown."""
+    problems = []
+    for index, step in enumerate(trace.steps[:goal]):
+        place = step.statement
+        if step.runs_text and index not in found.kept and place.ran != "no":
+            text = (
+                f"{place.label}, line {place.line}: the job omits `{place.head}`, because the notebook does not contain "
+                f"the text that it ran. If that text changed something that the job needs: --with-cell {place.cell}."
+            )
+            problems.append(Problem("text_omitted", text, place.label, place.line))
+    return tuple(problems)
+
+
 def check_slow(
     trace: Trace,
     found: Slice,
