@@ -30,6 +30,7 @@ REFUSED = {
 
 PLAIN_LANGUAGE = (
     "jupyter_dlaas/analysis",
+    "jupyter_dlaas/analysis/syntax",
     "jupyter_dlaas/api",
     "jupyter_dlaas/capture",
     "jupyter_dlaas/cli",

@@ -22,8 +22,8 @@ from jupyter_dlaas.analysis.effects import (
     walk_now,
 )
 from jupyter_dlaas.analysis.gradients import NO_GRADIENTS, Gradients, gradients_of
-from jupyter_dlaas.analysis.names import Function, root_name, walk
 from jupyter_dlaas.analysis.optimisers import optimised_names
+from jupyter_dlaas.analysis.syntax.names import Function, root_name, walk
 
 __all__ = [
     "Behaviour",

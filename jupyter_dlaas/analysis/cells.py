@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from jupyter_dlaas.analysis.effects import words
-from jupyter_dlaas.analysis.ipython_magics import is_magic_call, translated
 from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
+from jupyter_dlaas.analysis.syntax.ipython_magics import is_magic_call, translated
 
 WRAPPERS = frozenset({"time", "capture", "prun"})  # IPython's magics that run the code in the user's namespace
 FOREIGN = words(

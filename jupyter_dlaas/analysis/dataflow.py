@@ -20,15 +20,8 @@ from jupyter_dlaas.analysis.call_effects import (
     own_methods,
 )
 from jupyter_dlaas.analysis.cells import Statement
-from jupyter_dlaas.analysis.constants import (
-    DEFINITIONS,
-    binds_plain,
-    is_definition,
-    only_defines,
-    values_by_name,
-)
+from jupyter_dlaas.analysis.databases import Databases
 from jupyter_dlaas.analysis.effects import (
-    BLOCKS,
     FITS,
     KEEPS_ARGUMENTS,
     PROVIDED,
@@ -39,21 +32,29 @@ from jupyter_dlaas.analysis.effects import (
     Effects,
     dotted_names,
     effects_of,
-    is_setup,
     joined,
     loaded_modules,
-    module_attribute,
     reach,
-    sets_library,
     verb_of_value,
     walk_now,
     words,
 )
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
+from jupyter_dlaas.analysis.implicit_calls import Accessors, accessors_of, sites
 from jupyter_dlaas.analysis.import_effects import may_register
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
-from jupyter_dlaas.analysis.names import Flow, flow_of, root_name, walk
-from jupyter_dlaas.analysis.text_lookups import binds_as_text
+from jupyter_dlaas.analysis.library_state import LibraryState
+from jupyter_dlaas.analysis.steps import Step, Touch, Trace, nothing
+from jupyter_dlaas.analysis.syntax.constants import (
+    DEFINITIONS,
+    binds_plain,
+    is_definition,
+    only_defines,
+    values_by_name,
+)
+from jupyter_dlaas.analysis.syntax.names import Flow, flow_of, root_name, walk
+from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
+from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
 
 PROMPTING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
@@ -61,63 +62,17 @@ GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs 
 DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random stream
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno getvalue tell")
 BUFFERS = words("StringIO BytesIO")  # printing and saving to them changes them
+SHELL = "get_ipython(), which a job does not have"
 OPERATORS = frozenset(f"__{one}__" for one in words("or and xor add sub mul matmul truediv floordiv mod pow"))
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
-    """Change of an object through one of its names."""
+class Implicit:
+    """Effects of the properties and special methods that a statement runs."""
 
-    name: str
-    below: frozenset[str]  # the name, and all names whose objects it holds
-    affects: frozenset[str]  # these, and the names that hold any of them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Statement with all its effects."""
-
-    statement: Statement
-    flow: Flow
-    reads_late: frozenset[str]  # names that its functions and objects read when called
-    touches: tuple[Touch, ...]  # objects that are different afterwards
-    globals_bound: frozenset[str]  # globals bound by functions that it calls
-    uses: frozenset[str]  # the notebook's own functions that it may call
-    loads: frozenset[str]  # "package.module" that an import loads in addition to its bindings
-    dotted: frozenset[str]  # "package.module" that the statement may need loaded
-    is_definition: bool  # import, function, class or plain constant: independent of its position
-    is_setup: bool
-    saves: bool  # writes a file
-    may_register: bool  # an import that may matter for its side effects
-    is_star: bool  # binds names that its text does not contain
-    is_future: bool
-    trains: bool  # a gradient step: certainly a training
-    trained: frozenset[str]  # objects passed to its optimisers and training functions
-    passive: frozenset[str]  # subset of `changes`: modules and data, which may change but are not trained
-    altered: frozenset[str]  # subset of `changes` that is certain: `losses.append(loss)`
-    fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
-    gradients: Gradients
-    foreign: str  # reason why it cannot run again, or ""
-    calls: tuple[Call, ...]  # calls that run immediately
-    changes: frozenset[str]  # all names whose objects are different afterwards
-    is_plain: bool  # only the names that it provides decide whether it is kept
-    provides: frozenset[str]  # names that it binds, changes or deletes
-
-    @property
-    def is_block(self) -> bool:
-        """Return whether the statement is a loop, with, if, try or match."""
-        return isinstance(self.statement.node, BLOCKS)
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """All steps, and the state after the last one."""
-
-    steps: tuple[Step, ...]
-    holds: dict[str, frozenset[str]]  # name -> names whose objects it holds, or that created it
-    definitions: frozenset[str]  # the notebook's own functions and classes
-    late: dict[str, frozenset[str]]
-    behaviours: dict[str, Behaviour]
+    receivers: frozenset[str]
+    behaviour: Behaviour
+    may_draw: bool
 
 
 def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
@@ -156,6 +111,11 @@ class Tracer:
         self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
         self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
+        self.access = NamespaceAccess()
+        self.library = LibraryState(self.modules, self.module_roots)
+        self.configuring: set[str] = set()  # own functions that change modules
+        self.accessors: dict[str, Accessors] = {}  # class -> its properties and special methods with effects
+        self.databases = Databases()
 
     def trace(self, steps: Sequence[Step]) -> Trace:
         """Return the state as a trace. It shares growing data, so use it before the next step."""
@@ -171,10 +131,16 @@ class Tracer:
         node = statement.node
         if node is None:
             self.immutable_names.advance(())
-            return _nothing(statement)
+            return nothing(statement)
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             self.lazy_annotations = self.lazy_annotations or any(a.name == "annotations" for a in node.names)
+        rewritten = self.access.rewritten(node, statement.source, self.seen)
+        original, node = statement, rewritten.node
+        assert original.node is not None
+        statement = replace(statement, node=node)
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
+        if rewritten.node is not original.node:
+            flow = rewritten.completed(flow, flow_of(original.node, lazy_annotations=self.lazy_annotations))
         effects = effects_of([node])
         reads = flow.reads | flow.soft
         self.immutable = self.immutable_names.advance(reads)
@@ -191,12 +157,15 @@ class Tracer:
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
         self._hold_lambdas(node)
-        touches = self._touches(effects, behaviour, uses, statement)
+        implicit = self._implicit(node)
+        behaviour = behaviour.also(implicit.behaviour)
+        touches = self._touches(effects, behaviour, uses, statement, implicit.receivers)
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
         prompts = self._prompt_of(
             node, reads, uses
         )  # before the statement's own bindings: it may rebind a function that it calls
+        sets_up = self.library.configures(node, effects.calls)
         self._remember(node, flow, self._carried(node, effects, reads))
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
@@ -209,11 +178,9 @@ class Tracer:
                 if id(known) not in sums:
                     sums[id(known)] = (known, joined([known, later]))
                 self.late[name] = sums[id(known)][1]
-        root = module_attribute(node)
-        own_seed = behaviour.seeds and isinstance(node, ast.Expr) and not trains
+        own_setup = behaviour.seeds or not self.configuring.isdisjoint(uses)
+        sets_up = sets_up or (own_setup and isinstance(node, ast.Expr) and not trains)
         loads = loaded_modules(node)
-        sets_up = is_setup(node) or own_seed or (root is not None and root in self.modules)
-        sets_up = sets_up or (isinstance(node, ast.Expr) and any(map(self._sets_library, effects.calls[:1])))
         gradients = Gradients() if isinstance(node, DEFINITIONS) else self._gradients(node)
         is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
         is_star = is_star or (bool(effects.calls) and binds_as_text(walk_now([node])))
@@ -221,7 +188,7 @@ class Tracer:
         registers = may_register(node)
         is_special = bool(loads) or sets_up or is_star or is_future or any(gradients) or registers
         return Step(
-            statement=statement,
+            statement=original,
             flow=flow,
             reads_late=reads_late,
             touches=touches,
@@ -231,7 +198,7 @@ class Tracer:
             dotted=self._dotted(node),
             is_definition=is_definition(node) and not touches,
             is_setup=sets_up,
-            saves=any(call.saves for call in effects.calls),
+            saves=any(call.saves or self.databases.writes(call, self.objects) for call in effects.calls),
             may_register=registers,
             is_star=is_star,
             is_future=is_future,
@@ -241,19 +208,17 @@ class Tracer:
             altered=(effects.altered | behaviour.altered) - self.modules,
             fits=fits,
             gradients=gradients,
-            foreign=statement.foreign or prompts,
+            foreign=statement.foreign or prompts or (SHELL if rewritten.needs_shell else ""),
             calls=effects.calls,
             changes=changes,
             is_plain=not is_special and statement.ran == "yes",
             provides=flow.binds | flow.deletes | globals_bound | changes,
+            may_draw=implicit.may_draw,
+            runs_text=rewritten.runs_text,
         )
 
     def _called(self, call: Call) -> Gradients:
         return of_call(call, self.behaviours, self.methods)
-
-    def _sets_library(self, call: Call) -> bool:
-        name = call.receiver or call.function or ""
-        return name in self.modules and self.module_roots.get(name) not in QUIET_MODULES and sets_library(call)
 
     def _dotted(self, node: ast.stmt) -> frozenset[str]:
         pairs = [name.split(".") for name in dotted_names(node)]
@@ -296,6 +261,8 @@ class Tracer:
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
             self.starts.pop(name, None)
+            self.accessors.pop(name, None)
+            self.configuring.discard(name)
             for group in (self.plain, self.modules, self.prompting, self.classes, self.iterators, self.growing):
                 group.discard(name)
             if self._is_used_up(values.get(name)):
@@ -306,14 +273,23 @@ class Tracer:
                 self.plain.add(name)
                 _link(self.objects, self.holders, name, frozenset())
                 _link(self.makers, self.made, name, frozenset())
+        self.library.note(node)
+        self.databases.note(node, self.library.imported)
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                self.behaviours[name] = self._decorated(node)
+                self.behaviours[name] = self._with_properties(self._decorated(node), node)
                 self.globals_of[name] = flow.globals_bound
+                if self.library.configures_inside(node):
+                    self.configuring.add(name)
             case ast.ClassDef(name=name):
                 self.classes.add(name)
                 self.globals_of[name] = flow.globals_bound
-                own = own_methods(node)
+                self._add_accessors(node)
+                parts = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+                own = {
+                    method: self._with_properties(behaviour, parts[method]) if method in parts else behaviour
+                    for method, behaviour in own_methods(node).items()
+                }
                 for method, behaviour in own.items():
                     self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
                 start = Behaviour()
@@ -339,6 +315,45 @@ class Tracer:
                         self._import(part)
             case _:
                 return
+
+    # properties and special methods
+    def _add_accessors(self, node: ast.ClassDef) -> None:
+        found = accessors_of(node)
+        for base in names_of_bases(node):
+            found = found.also(self.accessors.get(base, Accessors()))
+        if found.behaviours or found.draws:
+            self.accessors[node.name] = found
+
+    def _with_properties(self, found: Behaviour, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Behaviour:
+        """Add the changes by properties that a function reads: `def advance(counter): return counter.next`."""
+        changing = {name for one in self.accessors.values() for name in one.behaviours}
+        params = {arg.arg for arg in walk(function.args) if isinstance(arg, ast.arg)}
+        for part in walk(function) if changing else ():
+            if isinstance(part, ast.Attribute) and part.attr in changing and (root := root_name(part)) is not None:
+                if root in params:
+                    found = replace(found, touched_params=found.touched_params | {root})
+                elif root in self.seen:
+                    found = replace(found, touches=found.touches | {root})
+        return found
+
+    def _implicit(self, node: ast.stmt) -> Implicit:
+        """Return the effects of the properties and special methods that a statement runs."""
+        receivers: set[str] = set()
+        behaviour, may_draw = Behaviour(), False
+        for site in sites(node) if self.accessors and not isinstance(node, DEFINITIONS) else ():
+            kinds = self._classes_of(site.name, is_deep=site.is_deep)
+            for known in (self.accessors[kind] for kind in kinds):
+                may_draw = may_draw or not known.draws.isdisjoint(site.methods)
+                for one in (known.behaviours[method] for method in site.methods if method in known.behaviours):
+                    behaviour = behaviour.also(Behaviour(touches=one.touches))
+                    receivers |= {site.name} if one.touched_params else set()
+        return Implicit(frozenset(receivers), behaviour, may_draw)
+
+    def _classes_of(self, name: str, *, is_deep: bool) -> list[str]:
+        """Return the classes with accessors of which the object of a name, or one that it holds, may be."""
+        below = reach([name], self.objects) if is_deep else {name}
+        makers = frozenset().union(*(self.makers.get(one, frozenset()) for one in below))
+        return sorted(reach(makers, self.late) & self.accessors.keys()) if makers else []
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         source = (node.module or "") if isinstance(node, ast.ImportFrom) else None
@@ -420,9 +435,14 @@ class Tracer:
         return name not in self.plain and name not in self.immutable
 
     def _touches(
-        self, effects: Effects, behaviour: Behaviour, uses: frozenset[str], statement: Statement
+        self,
+        effects: Effects,
+        behaviour: Behaviour,
+        uses: frozenset[str],
+        statement: Statement,
+        receivers: frozenset[str],
     ) -> tuple[Touch, ...]:
-        touched = set(effects.touches)
+        touched = set(effects.touches | receivers)
         shows_value = statement.is_last and isinstance(statement.node, ast.Expr)
         also = set(behaviour.touches)
         for call in effects.calls:
@@ -465,6 +485,10 @@ class Tracer:
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
         """Return the variables of the statement that a call changes."""
+        if self.library.is_style(call):
+            return {call.receiver or ""}
+        if self.databases.writes(call, self.objects):
+            return set()  # its file exists, with these rows
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
@@ -562,37 +586,6 @@ def _link(forward: dict[str, frozenset[str]], back: dict[str, set[str]], name: s
     for other in others - before:
         back.setdefault(other, set()).add(name)
     forward[name] = others
-
-
-def _nothing(statement: Statement) -> Step:
-    none: frozenset[str] = frozenset()
-    return Step(
-        statement=statement,
-        flow=Flow(),
-        reads_late=none,
-        touches=(),
-        globals_bound=none,
-        uses=none,
-        loads=none,
-        dotted=none,
-        is_definition=False,
-        is_setup=False,
-        saves=False,
-        may_register=False,
-        is_star=False,
-        is_future=False,
-        trains=False,
-        trained=none,
-        passive=none,
-        altered=none,
-        fits=none,
-        gradients=Gradients(),
-        foreign="",
-        calls=(),
-        changes=none,
-        is_plain=False,
-        provides=none,
-    )
 
 
 def _named(call: Call) -> frozenset[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from jupyter_dlaas.analysis.names import LEAVES, bound_names, children, root_name, walk
+from jupyter_dlaas.analysis.syntax.names import LEAVES, bound_names, children, root_name, walk
 
 
 def words(text: str) -> frozenset[str]:
@@ -70,8 +70,11 @@ CHANGING_VERBS = words(
     load_state_dict load_weights set_weights setattr partial_fit fit fit_transform fit_predict fit_resample shuffle
     register_buffer register_forward_hook
     add_module set_params compile apply requires_grad_ tie_weights resize_token_embeddings add_special_tokens
+    execute executemany executescript
     """
 )
+SETS_VALUE = words("set reset")
+"""Methods that change their object even if their value is used: `token = scale.set(2)`, `state = env.reset()`."""
 TAKES = words("setdefault pop popitem popleft")  # they change a collection even if their value is used
 WRITES_FIRST = words(
     """
@@ -96,30 +99,11 @@ SETS = re.compile(
 """Verbs of a module whose value is not needed: they configure it."""
 SEEDING = re.compile(r"(^|_)(re)?seeds?(_|$)|determinis|reproducib", re.IGNORECASE)
 """Other names for seeding: `set_seeds`, `seed_torch`, `make_deterministic`."""
-SETS_LIBRARY = re.compile(r"(set|enable|disable|use|allow|register|install|patch|setup|configure)(_|$)(?!print|option)")
-"""Functions of a library that change it for all later code, whether it is named again or not."""
 QUIET_MODULES = words(
     """os shutil gc time sys subprocess pathlib glob matplotlib seaborn plotly altair bokeh IPython pprint tqdm
     inspect pdb traceback matplotlib_inline"""
 )  # the effects of their calls persist already, or are only pictures
 KEEPS_ARGUMENTS = words("append add insert setdefault load_state_dict load_weights set_weights compile")
-SETUP_STARTS = (
-    "sys.path.",
-    "sys.path[",
-    "sys.modules.",
-    "sys.modules[",
-    "sys.argv",
-    "os.chdir(",
-    "__import__(",
-    "os.environ",
-    "os.putenv(",
-    "torch.backends.",
-    "jax.config.",
-    "tf.config.",
-    "logging.basicConfig(",
-)
-SETUP_ROOTS = words("sys os torch jax tf logging __import__")
-PICTURES = words("plt mpl matplotlib sns pd pandas rcParams alt px pio")
 HANDS_ON = words(
     """
     partial jit pmap vmap compile script trace wraps cache lru_cache on attach append register hook grad
@@ -133,7 +117,7 @@ VIEWS = words(
     """
     parameters named_parameters modules named_modules children named_children values items keys view detach numpy
     state_dict to cuda cpu float half double train eval reshape squeeze get_submodule get_parameter requires_grad_
-    share_memory transpose permute flatten get setdefault layers narrow diagonal expand
+    share_memory transpose permute flatten get setdefault layers narrow diagonal expand cursor
     """
 )
 HOLDING = words(
@@ -167,6 +151,7 @@ class Call:
     is_called: bool  # its value is called immediately: `register("net")(Net)`, also as a decorator
     line: int
     has_number: bool = False  # a positional argument is a number above 1
+    is_direct: bool = False  # `a.c(x)`, not `a.b.c(x)`
 
     @property
     def args(self) -> frozenset[str]:
@@ -194,7 +179,7 @@ class Call:
     @property
     def is_in_place(self) -> bool:
         """Return whether the call changes its receiver even if its value is used: `items.pop()`, `t.add_(1)`."""
-        if self.verb in CHANGING_VERBS or self.has_option("inplace"):
+        if self.verb in CHANGING_VERBS or self.has_option("inplace") or (self.is_direct and self.verb in SETS_VALUE):
             return True
         return self.verb.endswith("_") and not self.verb.startswith("_")
 
@@ -202,7 +187,9 @@ class Call:
     def written(self) -> frozenset[str]:
         """Return the objects that the call certainly writes to: `out=x`, `next(numbers)`."""
         is_first = self.function == "next" or self.verb in WRITES_FIRST
-        found = [names for key, names in self.arguments if key == "out" or (key == 0 and is_first)]
+        is_table = self.verb == "to_sql"
+        keys = {"out"} | ({0} if is_first else set()) | ({1, "con"} if is_table else set())
+        found = [names for key, names in self.arguments if key in keys]
         return frozenset().union(*found)
 
     @property
@@ -389,64 +376,9 @@ def is_seed(verb: str) -> bool:
     return verb in SEEDS or (SEEDING.search(verb) is not None and not verb.startswith(("get", *SHOW_VERBS)))
 
 
-def sets_library(call: Call) -> bool:
-    """Return whether a call configures a library: `numpyro.enable_x64()`, `set_config(…)`, `config.update(…)`."""
-    is_update = call.verb == "update" and (call.receiver or "").endswith("config")
-    return call.is_dropped and (is_update or SETS_LIBRARY.match(call.verb) is not None)
-
-
-def is_setup(node: ast.stmt) -> bool:
-    """Return whether a statement is setup that libraries depend on without naming it: seeds, paths, environment."""
-    if isinstance(node, BLOCKS):
-        return _sets_up_only(node)
-    if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
-        return False
-    value = node.value
-    if isinstance(value, ast.Call) and (
-        verb_of(value.func) in SEEDS or (isinstance(node, ast.Expr) and is_seed(verb_of(value.func)))
-    ):
-        return True
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-    if root_name(targets[0] if targets else value) not in SETUP_ROOTS:
-        return False
-    texts = [ast.unparse(t) for t in targets] or [ast.unparse(value)]
-    return any(text.startswith(SETUP_STARTS) or text == "sys.path" for text in texts)
-
-
-def _sets_up_only(block: ast.stmt) -> bool:
-    """Return whether a block only configures, as `for gpu in gpus: set_memory_growth(gpu, True)`, or prints."""
-    found = False
-    for node in walk_now([block]):
-        if not isinstance(node, ast.stmt) or isinstance(node, BLOCKS | ast.Pass):
-            continue
-        if is_setup(node):
-            found = True
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            if not call_of(node.value, is_dropped=True, is_called=False).only_shows:
-                return False
-        elif not isinstance(node, ast.Assign | ast.Import | ast.ImportFrom):
-            return False
-    return found
-
-
 def changes_directory(node: ast.AST) -> bool:
     """Return whether a node contains a call that changes the directory: `os.chdir(path)`."""
     return any(isinstance(part, ast.Call) and verb_of(part.func) == "chdir" for part in walk(node))
-
-
-def module_attribute(node: ast.stmt) -> str | None:
-    """Return the root of `ssl._create_default_https_context = f` and `nltk.data.path.append(p)`, or None.
-
-    Such a statement is setup for all later code if the root is a module.
-    """
-    match node:
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript(value=ast.Attribute()) as changed]):
-            root = root_name(changed)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Attribute() as changed, attr=verb))):
-            root = root_name(changed) if verb in COLLECTS else None
-        case _:
-            return None
-    return None if root in PICTURES else root
 
 
 def loaded_modules(node: ast.stmt) -> frozenset[str]:
@@ -512,6 +444,7 @@ def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
         is_called=is_called,
         line=node.lineno,
         has_number=any(_is_number(arg) for arg in node.args),
+        is_direct=isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import Final, NamedTuple, Protocol
 
 from jupyter_dlaas.analysis.effects import Call, call_of, is_step, walk_now, words
-from jupyter_dlaas.analysis.names import root_name, walk
+from jupyter_dlaas.analysis.syntax.names import root_name, walk
 
 __all__ = ["NO_GRADIENTS", "Gradients", "gradients_of", "of_call"]
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from jupyter_dlaas.analysis.effects import words
-from jupyter_dlaas.analysis.names import children
+from jupyter_dlaas.analysis.syntax.names import children
 
 __all__ = ["ImmutableNames"]
 

@@ -20,7 +20,7 @@ from jupyter_dlaas.analysis.cells import (
     statements_of,
     training_statements,
 )
-from jupyter_dlaas.analysis.dataflow import Step, Trace, trace
+from jupyter_dlaas.analysis.dataflow import trace
 from jupyter_dlaas.analysis.effects import reach, words
 from jupyter_dlaas.analysis.model import (
     Capture,
@@ -32,7 +32,8 @@ from jupyter_dlaas.analysis.model import (
     Problem,
     TrainingCell,
 )
-from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.input_files import check_files
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
@@ -47,6 +48,7 @@ from jupyter_dlaas.capture.preflight import (
     check_size,
     check_slow,
     check_source,
+    check_texts,
     check_trainings,
     check_writes,
     too_deep,
@@ -114,6 +116,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *solved.warnings,
         *check_trainings(traced, solved.slice),
         *check_raised(traced, solved.slice),
+        *check_texts(traced, solved.slice, goal),
         *again,
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules((*modules, *_imported(traced, solved, facts.edited_elsewhere if facts is not None else ()))),
@@ -185,7 +188,7 @@ def _solve(
 WARNINGS = words(
     """late_undefined perhaps_bound earlier_training training_again raised_cell slow_prelude module_edited
     module_reloaded every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config
-    file_changed file_gone"""
+    file_changed file_gone text_omitted"""
 )
 
 

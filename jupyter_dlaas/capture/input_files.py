@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.analysis.cells import UNREADABLE, clean_cell, parse
-from jupyter_dlaas.analysis.dataflow import Trace
 from jupyter_dlaas.analysis.effects import verb_of, walk_now, words
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem
+from jupyter_dlaas.analysis.steps import Trace
 from jupyter_dlaas.capture.slicer import Slice
 
 __all__ = ["ReadFiles", "check_files", "read_files"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import verb_of
 from jupyter_dlaas.analysis.model import Problem, TrainingCell
-from jupyter_dlaas.analysis.names import root_name
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.names import root_name
 
 __all__ = ["check_keras_outputs"]
 

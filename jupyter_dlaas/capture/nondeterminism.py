@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from jupyter_dlaas.analysis.dataflow import Step
 from jupyter_dlaas.analysis.effects import words
 from jupyter_dlaas.analysis.model import KernelFacts, NameFact
-from jupyter_dlaas.analysis.names import LEAVES, children, root_name, walk
+from jupyter_dlaas.analysis.steps import Step
+from jupyter_dlaas.analysis.syntax.names import LEAVES, children, root_name, walk
 from jupyter_dlaas.capture import remote_reads
 from jupyter_dlaas.capture.set_order import order_seen
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_dlaas.analysis.cells import Cleaned, parse
-from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import SAVES, walk_now, words
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
-from jupyter_dlaas.analysis.names import LEAVES, children
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.names import LEAVES, children
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
 from jupyter_dlaas.capture.spelling import closest_name
@@ -242,6 +242,20 @@ def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
             f"{_list(sorted(step.changes))}; the job omits the line. To include it: --with-cell {step.statement.cell}."
         )
         problems.append(Problem("raised_cell", text, step.statement.label, step.statement.line))
+    return tuple(problems)
+
+
+def check_texts(trace: Trace, found: Slice, goal: int) -> tuple[Problem, ...]:
+    """Warn of omitted statements that ran a text by exec(): what it changed is unknown."""
+    problems = []
+    for index, step in enumerate(trace.steps[:goal]):
+        place = step.statement
+        if step.runs_text and index not in found.kept and place.ran != "no":
+            text = (
+                f"{place.label}, line {place.line}: the job omits `{place.head}`, because the notebook does not contain "
+                f"the text that it ran. If that text changed something that the job needs: --with-cell {place.cell}."
+            )
+            problems.append(Problem("text_omitted", text, place.label, place.line))
     return tuple(problems)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from jupyter_dlaas.analysis.cells import Cleaned, Line, lines_of
-from jupyter_dlaas.analysis.dataflow import Step
 from jupyter_dlaas.analysis.effects import walk_now
 from jupyter_dlaas.analysis.model import LineRef
+from jupyter_dlaas.analysis.steps import Step
 from jupyter_dlaas.capture.slicer import Given
 
 HEADER = """\

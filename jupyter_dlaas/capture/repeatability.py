@@ -6,8 +6,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from jupyter_dlaas.analysis.dataflow import Step
 from jupyter_dlaas.analysis.model import KernelFacts, NameFact, Problem, TrainingCell
+from jupyter_dlaas.analysis.steps import Step
 from jupyter_dlaas.capture.nondeterminism import Draw, Kind, Scan
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.rng_restore import Streams

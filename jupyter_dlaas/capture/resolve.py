@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from jupyter_dlaas.analysis.dataflow import Step, Trace
 from jupyter_dlaas.analysis.effects import reach
 from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
-from jupyter_dlaas.analysis.text_lookups import may_bind_any_name
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.text_lookups import may_bind_any_name
 from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
 from jupyter_dlaas.capture.spelling import closest_name
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from jupyter_dlaas.analysis.constants import DEFINITIONS
-from jupyter_dlaas.analysis.dataflow import Step
 from jupyter_dlaas.analysis.effects import QUIET_MODULES, SHOW_ROOTS, is_seed, verb_of, words
 from jupyter_dlaas.analysis.model import ExecutedCell
-from jupyter_dlaas.analysis.names import root_name, walk
+from jupyter_dlaas.analysis.steps import Step
+from jupyter_dlaas.analysis.syntax.constants import DEFINITIONS
+from jupyter_dlaas.analysis.syntax.names import root_name, walk
 from jupyter_dlaas.capture.nondeterminism import LIBRARIES, Kind, Scan
 
 __all__ = ["Restore", "Streams", "follow"]
@@ -276,7 +276,7 @@ def _may_draw(step: Step) -> bool:
         )
     if isinstance(node, DEFINITIONS | ast.Import | ast.ImportFrom):
         return False
-    return any(
+    return step.may_draw or any(
         (isinstance(part, ast.Call) and not _is_quiet(part))
         or (isinstance(part, ast.For | ast.AsyncFor | ast.comprehension) and not isinstance(part.iter, ast.Call))
         for part in ast.walk(node)

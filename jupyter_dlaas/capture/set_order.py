@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas.analysis.effects import words
-from jupyter_dlaas.analysis.names import walk
+from jupyter_dlaas.analysis.syntax.names import walk
 
 __all__ = ["Order", "order_seen"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 
-from jupyter_dlaas.analysis.dataflow import Step
 from jupyter_dlaas.analysis.effects import GIVEN_IN_JOBS, changes_directory
 from jupyter_dlaas.analysis.model import ResultRef
+from jupyter_dlaas.analysis.steps import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 

@@ -10,12 +10,13 @@ import re
 from collections.abc import Sequence
 
 from jupyter_dlaas.analysis.cells import JOB_MAGIC, clean_cell, statements_of
-from jupyter_dlaas.analysis.constants import DEFINITIONS
-from jupyter_dlaas.analysis.dataflow import Step, Tracer
+from jupyter_dlaas.analysis.dataflow import Tracer
 from jupyter_dlaas.analysis.effects import FITS, VIEWS, Call, is_step, reach, words
 from jupyter_dlaas.analysis.model import ExecutedCell
-from jupyter_dlaas.analysis.names import root_name, walk
-from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.analysis.steps import Step
+from jupyter_dlaas.analysis.syntax.constants import DEFINITIONS
+from jupyter_dlaas.analysis.syntax.names import root_name, walk
+from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.analysis.trained_objects import only_hands_on
 
 __all__ = ["Watcher", "looks_like_training", "training_cells"]

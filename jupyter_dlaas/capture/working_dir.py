@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from jupyter_dlaas.analysis.cells import Line, Statement, parse
 from jupyter_dlaas.analysis.effects import changes_directory
-from jupyter_dlaas.analysis.ipython_magics import directory_named
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts
+from jupyter_dlaas.analysis.syntax.ipython_magics import directory_named
 
 __all__ = ["with_directories"]
 

@@ -1,14 +1,16 @@
-"""Pickling of PyTorch optimisers with the attributes that their classes add."""
+"""PyTorch optimisers with the attributes that their classes add: pickling, and loading in place."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["reduce_state"]
+__all__ = ["SharedGroups", "added_fields", "reduce_state"]
 
 _NOT_STORED: Final = ("_optimizer_", "_zero_grad_profile_name", "_warned_")
 """Prefixes of attributes that torch creates itself: hooks and names for the profiler."""
+_STORED: Final = frozenset({"defaults", "state", "param_groups"})
 
 
 def reduce_state(value: Any) -> Any:
@@ -26,10 +28,47 @@ def reduce_state(value: Any) -> Any:
         return NotImplemented
     reduced = value.__reduce_ex__(5)
     state = reduced[2]
-    added = {
-        name: one
-        for name, one in vars(value).items()
-        # schedulers, among others, replace methods of the object, and do so again where it is loaded
-        if name not in state and not callable(getattr(type(value), name, None)) and not name.startswith(_NOT_STORED)
-    }
+    added = {name: one for name, one in added_fields(value).items() if name not in state}
     return (*reduced[:2], state | added, *reduced[3:]) if added else NotImplemented
+
+
+def added_fields(optimizer: Any) -> dict[str, Any]:
+    """Return the attributes that an optimiser's class adds to those of `torch.optim.Optimizer`."""
+    return {
+        name: one
+        for name, one in vars(optimizer).items()
+        # schedulers, among others, replace methods of the object, and do so again where it is loaded
+        if name not in _STORED
+        and not callable(getattr(type(optimizer), name, None))
+        and not name.startswith(_NOT_STORED)
+    }
+
+
+class SharedGroups:
+    """Parameter groups and states of optimisers, which keep their identity while new state is loaded.
+
+    `load_state_dict` creates new ones. A wrapper such as SAM has those of the optimiser inside, which would keep the
+    former ones: its learning rate and momentum would no longer be the wrapper's.
+    """
+
+    def __init__(self, optimizers: Iterable[Any]) -> None:
+        self._parts = {id(one): (one.param_groups, list(one.param_groups), one.state) for one in optimizers}
+
+    def load(self, optimizer: Any, state: dict[str, Any]) -> None:
+        """Load a `state_dict` into the existing groups."""
+        groups, each, states = self._parts[id(optimizer)]
+        defaults = dict(optimizer.defaults)
+        optimizer.load_state_dict(state)
+        optimizer.defaults.clear()  # torch adds new options to them
+        optimizer.defaults.update(defaults)
+        for group, loaded in zip(each, optimizer.param_groups, strict=True):
+            if group is not loaded:
+                content = dict(loaded)
+                group.clear()
+                group.update(content)
+        groups[:] = each
+        if states is not optimizer.state:
+            content = dict(optimizer.state)
+            states.clear()
+            states.update(content)
+        optimizer.param_groups, optimizer.state = groups, states

@@ -23,9 +23,10 @@ from jupyter_dlaas.analysis.cells import (
     statements_of,
     training_statements,
 )
-from jupyter_dlaas.analysis.dataflow import Step, Trace, Tracer, trace
+from jupyter_dlaas.analysis.dataflow import Tracer, trace
 from jupyter_dlaas.analysis.model import ExecutedCell, Problem, TrainingCell
-from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.api.option_parsing import job_name
 from jupyter_dlaas.capture.capture import WARNINGS
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs

@@ -15,7 +15,7 @@ from jupyter_dlaas.analysis.call_graph import Notebook, Scope, Sheet, last_name,
 from jupyter_dlaas.analysis.cells import UNREADABLE, clean_cell, lines_of
 from jupyter_dlaas.analysis.loss_reduction import Kind, kind_of
 from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
-from jupyter_dlaas.analysis.syntax_depth import deep_trees
+from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.preflight import check_size
 from jupyter_dlaas.suggest.edits import Edits, Rewritten, end_of, start_of
 from jupyter_dlaas.suggest.idioms import range_in

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from jupyter_dlaas.objects import keras_objects
+from jupyter_dlaas.objects import keras_objects, torch_optimizers
 from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
 from jupyter_dlaas.objects.object_values import is_infrastructure
 from jupyter_dlaas.objects.random_generators import generator_of
@@ -195,6 +195,7 @@ class _Pairs:
 
     def actions(self) -> Iterator[Callable[[], object]]:
         """Return the calls that load the state, once everything is known to fit."""
+        groups = torch_optimizers.SharedGroups(one for one, _ in self._order if _is_torch(one, "optim", "Optimizer"))
         for old, new in self._order:
             if _is_keras(new):
                 yield partial(_load_keras, old, new)
@@ -202,7 +203,10 @@ class _Pairs:
                 yield partial(keras_objects.load_state, old, new, self._keras_models())
             elif _is_torch(new, "nn", "Module"):
                 yield from self._module_actions(old, new)
-            elif _is_torch(new, "optim", "Optimizer") or _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
+            elif _is_torch(new, "optim", "Optimizer"):
+                yield partial(groups.load, old, new.state_dict())
+                yield from self._field_actions(old, torch_optimizers.added_fields(new))
+            elif _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
             elif type(new) in _FILLED:
@@ -221,15 +225,18 @@ class _Pairs:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
         yield partial(old.load_state_dict, new.state_dict())
         for old_part, new_part in zip(old.modules(), new.modules(), strict=True):
-            fields = {
-                key: _moved(self.connected(one), _device_of(vars(old_part).get(key)))
-                for key, one in _own_fields(new_part).items()
-                if id(one) in self.old_of or _is_value(one)
-            }
-            yield partial(old_part.__dict__.update, fields)
+            yield from self._field_actions(old_part, _own_fields(new_part))
         for old_part, new_part in zip(old.parameters(), new.parameters(), strict=True):
             if old_part.is_leaf and old_part.requires_grad != new_part.requires_grad:
                 yield partial(old_part.requires_grad_, new_part.requires_grad)
+
+    def _field_actions(self, old: Any, fields: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
+        found = {
+            key: _moved(self.connected(one), _device_of(vars(old).get(key)))
+            for key, one in fields.items()
+            if id(one) in self.old_of or _is_value(one)
+        }
+        yield partial(old.__dict__.update, found)
 
     def _note(self, old: Any, new: Any) -> str:
         self.old_of[id(new)], self._new_of[id(old)] = old, new
@@ -288,7 +295,9 @@ class _Pairs:
                     self._order.append((one, other))
                     self._loaded.add(id(other))
         self._trained.update(id(one) for group in new_part for one in group["params"])
-        return self._note(old, new)
+        self._note(old, new)
+        self._add_all(_common(*map(torch_optimizers.added_fields, (old, new))), 1)  # SAM has an optimiser inside
+        return ""
 
     def _holder(self, old: Any, new: Any, depth: int) -> str:
         """Pair two user objects that hold models: their fields are taken over. Containers are only searched."""

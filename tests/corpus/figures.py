@@ -128,6 +128,9 @@ def _parts(value: Any, kind: type, name: str, package: str, bases: set[str]) -> 
         yield from ((f"[{key!r}]", part) for key, part in value.items() if isinstance(key, str | int | float | tuple))
     elif isinstance(value, list | tuple) or name == "deque":
         yield from ((f"[{n}]", part) for n, part in enumerate(value))
+    elif isinstance(value, set | frozenset):
+        plain = [one for one in value if isinstance(one, str | int | float | tuple)]
+        yield from ((f"[{n}]", part) for n, part in enumerate(sorted(plain, key=repr)))
     elif "keras.Layer" in bases:  # on PyTorch it is a module, too
         yield ".get_weights()", value.get_weights()
     elif "torch.Module" in bases:

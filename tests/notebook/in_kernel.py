@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_dlaas.analysis.cells import clean_cell
 from jupyter_dlaas.analysis.model import TrainingCell
-from jupyter_dlaas.analysis.names import flow_of
+from jupyter_dlaas.analysis.syntax.names import flow_of
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.kernel.recorder import Recorder, facts_of
 from jupyter_dlaas.transfer.pushed_objects import write_pushed

@@ -57,21 +57,35 @@ BINDERS = (
     "exec(code, globals())",
     "space = globals()\nexec(code, space)",
     "from math import *",
-    "globals().update({'w': 1})",
-    "globals()['w'] = 1",
-    "vars().setdefault('w', 1)",
     "for name in ['w']:\n    globals()[name] = 1",
     "if code:\n    from math import *",
-    "import sys\nsetattr(sys.modules[__name__], 'w', 1)",
-    "import __main__\n__main__.w = 1",
     "fill(globals())",
     "unpack()",
-    "shell = get_ipython()\nshell.user_ns['w'] = 1",
 )
 ABOVE = (
-    "code = 'w = 1'",
+    "code = open('w.py').read()",
     "def fill(space):\n    space['w'] = 1\ndef unpack():\n    for name in ['w']:\n        globals()[name] = 1",
 )
+
+
+CERTAIN = (
+    "exec('w = 1')",
+    "exec(compile('w = 1', 'w.py', 'exec'), globals())",
+    "text = 'w = 1'\nexec(text)",
+    "globals().update({'w': 1})",
+    "globals()['w'] = 1",
+    "space = globals()\nspace['w'] = 1",
+    "vars().setdefault('w', 1)",
+    "import sys\nsetattr(sys.modules[__name__], 'w', 1)",
+    "import __main__\n__main__.w = 1",
+)
+
+
+@pytest.mark.parametrize("binder", CERTAIN)
+def test_name_bound_through_the_namespace_is_known(binder: str) -> None:
+    assert codes(job(*ABOVE, train=binder, outputs=("w",))) == []
+    assert codes(job(*ABOVE, train=f"{binder}\nprint(w)")) == []
+    assert codes(job(*ABOVE, binder, train="print(w)")) == []
 
 
 @pytest.mark.parametrize("binder", BINDERS)

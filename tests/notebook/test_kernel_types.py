@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
-from jupyter_dlaas.analysis.names import flow_of
+from jupyter_dlaas.analysis.syntax.names import flow_of
 
 UNKNOWN = "show(x)"
 

@@ -50,6 +50,10 @@ class Translated:
     refused: list[int] = field(default_factory=list)  # lines of commands that a job cannot run
 
 
+BINDS_NAMES: Final = frozenset({"push", "ex", "run_cell"})
+"""Methods of IPython's shell that bind variables of the notebook."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Edit:
     """Replacement of a part of the cell; columns count bytes, as in Python."""
@@ -104,6 +108,8 @@ def _statement(node: ast.Call, method: str, made: Translated, *, runs: bool, is_
         yield _function(node, METHODS[method])
     elif method == "run_line_magic" and runs and len(args) == 2 and (python := _as_python(*args)):
         yield _whole(node, python)
+    elif method in BINDS_NAMES and not is_job:
+        return  # the data flow finds the names, which come from the kernel
     else:
         if is_job and not (method == "run_line_magic" and args and _only_shows(args)):
             made.refused.append(node.lineno)

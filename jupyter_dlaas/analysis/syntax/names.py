@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jupyter_dlaas.analysis.constants import catches_names, is_always_true, is_never_empty, names_in_text
-from jupyter_dlaas.analysis.ipython_magics import names_expanded
-from jupyter_dlaas.analysis.text_lookups import looked_up, looked_up_in
+from jupyter_dlaas.analysis.syntax.constants import catches_names, is_always_true, is_never_empty, names_in_text
+from jupyter_dlaas.analysis.syntax.ipython_magics import names_expanded
+from jupyter_dlaas.analysis.syntax.text_lookups import looked_up, looked_up_in
 
 TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12
 

@@ -1,0 +1,101 @@
+"""Steps: statements with all their effects, and the trace of a notebook. Frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jupyter_dlaas.analysis.call_effects import Behaviour
+from jupyter_dlaas.analysis.cells import Statement
+from jupyter_dlaas.analysis.effects import BLOCKS, Call
+from jupyter_dlaas.analysis.gradients import Gradients
+from jupyter_dlaas.analysis.syntax.names import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Change of an object through one of its names."""
+
+    name: str
+    below: frozenset[str]  # the name, and all names whose objects it holds
+    affects: frozenset[str]  # these, and the names that hold any of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Statement with all its effects."""
+
+    statement: Statement
+    flow: Flow
+    reads_late: frozenset[str]  # names that its functions and objects read when called
+    touches: tuple[Touch, ...]  # objects that are different afterwards
+    globals_bound: frozenset[str]  # globals bound by functions that it calls
+    uses: frozenset[str]  # the notebook's own functions that it may call
+    loads: frozenset[str]  # "package.module" that an import loads in addition to its bindings
+    dotted: frozenset[str]  # "package.module" that the statement may need loaded
+    is_definition: bool  # import, function, class or plain constant: independent of its position
+    is_setup: bool
+    saves: bool  # writes a file
+    may_register: bool  # an import that may matter for its side effects
+    is_star: bool  # binds names that its text does not contain
+    is_future: bool
+    trains: bool  # a gradient step: certainly a training
+    trained: frozenset[str]  # objects passed to its optimisers and training functions
+    passive: frozenset[str]  # subset of `changes`: modules and data, which may change but are not trained
+    altered: frozenset[str]  # subset of `changes` that is certain: `losses.append(loss)`
+    fits: frozenset[str]  # `x.fit(...)`: a training only if the training cell trains the same object
+    gradients: Gradients
+    foreign: str  # reason why it cannot run again, or ""
+    calls: tuple[Call, ...]  # calls that run immediately
+    changes: frozenset[str]  # all names whose objects are different afterwards
+    is_plain: bool  # only the names that it provides decide whether it is kept
+    provides: frozenset[str]  # names that it binds, changes or deletes
+    may_draw: bool = False  # it runs properties or special methods of the notebook that call functions
+    runs_text: bool = False  # by exec(), with a text that is not known
+
+    @property
+    def is_block(self) -> bool:
+        """Return whether the statement is a loop, with, if, try or match."""
+        return isinstance(self.statement.node, BLOCKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All steps, and the state after the last one."""
+
+    steps: tuple[Step, ...]
+    holds: dict[str, frozenset[str]]  # name -> names whose objects it holds, or that created it
+    definitions: frozenset[str]  # the notebook's own functions and classes
+    late: dict[str, frozenset[str]]
+    behaviours: dict[str, Behaviour]
+
+
+def nothing(statement: Statement) -> Step:
+    """Return the step of a statement without code, such as a magic."""
+    none: frozenset[str] = frozenset()
+    return Step(
+        statement=statement,
+        flow=Flow(),
+        reads_late=none,
+        touches=(),
+        globals_bound=none,
+        uses=none,
+        loads=none,
+        dotted=none,
+        is_definition=False,
+        is_setup=False,
+        saves=False,
+        may_register=False,
+        is_star=False,
+        is_future=False,
+        trains=False,
+        trained=none,
+        passive=none,
+        altered=none,
+        fits=none,
+        gradients=Gradients(),
+        foreign="",
+        calls=(),
+        changes=none,
+        is_plain=False,
+        provides=none,
+    )

@@ -1,0 +1,1 @@
+"""Syntax of single statements: names, constants, magics, names as text; pure, and without knowledge of effects."""

@@ -1,0 +1,137 @@
+"""State that no name holds: what capture keeps of it, and what it reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_dlaas.analysis.model import NameFact
+from tests.notebook.cases import codes, facts, job, prelude
+
+DEFAULTS = (
+    "import torch",
+    "import sklearn",
+    "import tensorflow as tf",
+    "import jax",
+    "import keras",
+    "import pandas as pd",
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.set_default_dtype(torch.float64)",
+        "old = torch.set_grad_enabled(False)",
+        "torch.no_grad().__enter__()",
+        "torch.nn.functional.relu = lambda x: x",
+        "setattr(torch.nn.Linear, 'scale', 2)",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "sklearn.set_config(transform_output='pandas')",
+        "old = sklearn.set_config(enable_metadata_routing=True)",
+        "tf.keras.mixed_precision.set_global_policy('mixed_float16')",
+        "jax.config.update('jax_enable_x64', True)",
+        "keras.backend.set_floatx('float64')",
+    ],
+)
+def test_settings_of_libraries_reach_the_job(line: str) -> None:
+    assert line in prelude(job(*DEFAULTS, line, train="x = torch.ones(3)"))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("import numpy as np", "old = np.seterr(all='raise')"),
+        ("from numpy import seterr", "seterr(all='raise')"),
+        ("import locale as lc", "lc.setlocale(lc.LC_ALL, 'C')"),
+        ("import logging.config", "logging.config.dictConfig(SETTINGS)"),
+        ("from decimal import getcontext\ncontext = getcontext()", "context.prec = 5"),
+        ("import torch\nguard = torch.no_grad()", "guard.__enter__()"),
+        ("from unittest import mock", "mock.patch('os.cpu_count', lambda: 1).start()"),
+        ("from unittest.mock import patch\np = patch.dict('os.environ', A='1')", "p.start()"),
+    ],
+)
+def test_settings_of_the_process_reach_the_job(cells: tuple[str, str]) -> None:
+    kept = prelude(job("SETTINGS = {'version': 1}", *cells, train="x = 1"))
+
+    assert kept[-1] == cells[1]
+    assert cells[0].split("\n")[0] in kept
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(locale.setlocale(locale.LC_ALL))",
+        "size = csv.field_size_limit()",
+        "mode = np.geterr()",
+        "with np.errstate(all='raise'):\n    y = 1",
+        "log = logging.getLogger('a')",
+        "plt.rcParams.update({'font.size': 5})",
+    ],
+)
+def test_reading_a_setting_is_not_needed(line: str) -> None:
+    above = "import csv, locale, logging\nimport numpy as np\nimport matplotlib.pyplot as plt"
+
+    assert line.split("\n")[0] not in prelude(job(above, line, train="x = 1"))
+
+
+def test_function_that_configures_a_module_is_called_in_the_job() -> None:
+    define = "def double():\n    import torch\n    torch.nn.Linear.scale = 2"
+
+    assert prelude(job(define, "double()", train="x = 1"))[-1] == "double()"
+
+
+def test_value_set_through_ipython_comes_from_the_kernel() -> None:
+    for line in (
+        "get_ipython().user_ns['lr'] = rate()",
+        "get_ipython().push({'lr': rate()})",
+        "ip = get_ipython()\nip.ex('lr = rate()')",
+    ):
+        made = job("lr = 0.1\ndef rate():\n    return 0.5", line, train="print(lr)", facts=facts(lr=0.5))
+
+        assert [one.name for one in made.literals] == ["lr"]
+        assert "lr = 0.5" in made.text
+
+
+def test_object_set_through_ipython_is_refused_with_a_push() -> None:
+    kernel = facts(net=NameFact(type_name="torch.nn.Linear"))
+    made = job(
+        "import torch", "get_ipython().push({'net': torch.nn.Linear(1, 1)})", train="net.zero_grad()", facts=kernel
+    )
+
+    assert codes(made) == ["not_reproducible"]
+    assert "--push net" in made.errors[0].message
+
+
+def test_omitted_text_of_unknown_effect_is_reported() -> None:
+    made = job("items = [1]", "exec(open('more.py').read())", train="print(items)")
+
+    assert codes(made) == ["text_omitted"]
+    assert "--with-cell 2" in made.warnings[0].message
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "rows = df.query('x > @cut')",
+        "rows = df.eval('x + @cut')",
+        "rows = eval('cut + 1')",
+        "import duckdb\nrows = duckdb.sql('select * from cut')",
+        "import numexpr as ne\nrows = ne.evaluate('cut * 2')",
+        "def select(df):\n    return df.query('x > @cut')\nrows = select(df)",
+        "text = 'cut + 1'\nrows = eval(text)",
+    ],
+)
+def test_names_inside_query_texts_are_captured(read: str) -> None:
+    made = job("import pandas as pd\ndf = pd.DataFrame({'x': [1]})", "cut = 2", read, train="print(rows)")
+
+    assert "cut = 2" in prelude(made)
+    assert "cut = 2" in prelude(job("import pandas as pd\ndf = pd.DataFrame({'x': [1]})", "cut = 2", train=read))
+
+
+def test_rows_of_a_database_file_are_not_written_again() -> None:
+    insert = "n = db.execute('insert into runs values (1)').rowcount"
+    in_memory = job("import sqlite3\ndb = sqlite3.connect(':memory:')", insert, train="print(db)")
+    in_file = job("import sqlite3\ndb = sqlite3.connect('runs.db')", insert, train="print(db)")
+
+    assert insert in prelude(in_memory)
+    assert insert not in prelude(in_file)
