@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -86,10 +86,14 @@ def chaos(folder: Path, kills: int, seed: int, *, with_server: bool) -> list[str
             time.sleep(chance.uniform(0.1, 1.0))
             if chance.random() < 0.2 and (clicked := clicks(pool, chance.choice(running), chance)):
                 print(f"      {clicked}", flush=True)
+            if with_server and not any(one.poll() is None for one in site.servers):
+                site.serve(program="jupyter_server")
             if hit := inject(pool, chance.choice(running), chance):
                 done[hit.partition(" of ")[0] + (" stopped" if "stopped" in hit else "")] += 1
                 print(f"{sum(done.values()):4}  {hit}", flush=True)
         found = _at_the_end(pool, jobs, reference)
+        if with_server:
+            found += _missing_from_server(site, jobs)
         watch.ended.set()
         watch.join()
         print(f"\n{len(jobs)} jobs, {sum(done.values())} faults: {dict(done.most_common())}")
@@ -130,6 +134,12 @@ def _at_the_end(pool: ChaosPool, jobs: dict[str, Kind], reference: dict[str, obj
     if held := pool.holders():
         found.append(f"devices of ended jobs are still held: {held}")
     return found
+
+
+def _missing_from_server(site: Site, jobs: Collection[str]) -> list[str]:
+    """Return the jobs that a Jupyter server, started after all faults, does not list."""
+    listed = {one.id for one in site.serve(program="jupyter_server").client.jobs(limit=10000)}
+    return [f"{job} is not listed by the Jupyter server" for job in jobs if job not in listed]
 
 
 def _resume_if_halted(pool: ChaosPool, job: str) -> None:

@@ -56,7 +56,7 @@ FAULTS: Final[Mapping[str, tuple[float, Find]]] = {
     "learner": (3.0, _learner),
     "gang": (1.0, _gang),
     "zygote": (1.0, _zygote),
-    "Jupyter server": (0.5, _server),
+    "Jupyter server": (1.0, _server),
     "engine and guardian": (1.0, _together(_engine, _guardian)),
     "engine and learner": (1.0, _together(_engine, _learner)),
     "guardian and learner": (1.0, _together(_guardian, _learner)),

@@ -30,7 +30,7 @@ from tests.core.builders import job, node, pool, seats, training, with_fact
 from tests.core.streams import SEEDS
 
 FAILED_ONCE = (56, 68, 549)
-FAILED_BY_ORDER = {"fifo-skip": (10, 316), "shortest": (119,), "srtf": (246,), "gittins": (644,), "las": (733,)}
+FAILED_BY_ORDER = {"fifo-skip": (10, 316), "shortest": (119,), "srtf": (246, 3125), "gittins": (644,), "las": (733,)}
 
 
 def in_plan_streams(times: int, tried: Callable[[Random], None], *failed_once: int) -> None:
@@ -89,6 +89,23 @@ def test_reason_names_the_job_an_idle_device_is_for() -> None:
         "Needs 1 learner with 1 GPU; 1 fits now, kept for job-2, "
         "which starts as soon as the rest of its devices is free."
     )
+
+
+def test_reason_names_a_job_whose_chosen_seats_were_taken() -> None:
+    """job-3 cannot wait for n3/0 and starts on n1 and n2, which were chosen for job-4 and job-5."""
+    leaves, runs = halting(training(job(1), Seat("n3", ("n3/0",)))), training(job(2), Seat("n3", ("n3/3",)))
+    nodes = [node("n1", 1), node("n2", 2), node("n3", 4)]
+
+    found = plan(pool(nodes, leaves, runs, job(3, (3, 3)), job(4), job(5, gpus=2), job(6)), 60.0)
+
+    assert [(start.job, {seat.node for seat in start.seats}) for start in found.starts] == [
+        ("job-3", {"n1", "n2"}),
+        ("job-4", {"n3"}),
+    ]
+    assert [wait.reason.partition(" job-1")[0] for wait in found.waits] == [
+        "Needs 2 GPUs; 1 is free.",
+        "Needs 1 learner of 1 GPU; 1 fits now, kept for job-5, which goes first.",
+    ]
 
 
 @dataclass

@@ -38,10 +38,11 @@ def test_both_sides_call_the_note_the_same() -> None:
     assert CODE == HOW_TO_LOG
 
 
-def test_halted_job_shows_the_step_of_its_checkpoint() -> None:
-    one = replace(job(), state=State.HALTED, started_s=1.0, step=1_151, checkpoint_step=1_151)
+@pytest.mark.parametrize("state", [State.HALTED, State.QUEUED, State.DEPLOYING])
+def test_job_without_learners_shows_the_step_of_its_checkpoint(state: State) -> None:
+    one = replace(job(), state=state, started_s=1.0, step=1_151, checkpoint_step=1_151)
     view = job_view(one, row=1, directory="", wait=None, progress=Progress(step=1_147, steps=2_302, fraction=0.498))
 
     assert view.progress is not None
     assert (view.progress.step, view.progress.fraction) == (1_151, 0.5)
-    assert view.status_line.endswith("at step 1,151")
+    assert state is not State.HALTED or view.status_line.endswith("at step 1,151")

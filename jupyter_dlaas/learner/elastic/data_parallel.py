@@ -87,12 +87,8 @@ class Gang:
         self._single_group: Any = process_group.single_learner_group(device) if may_change else None
         """A group of one, in which DDP wraps models and which they use while this learner trains alone."""
         if not may_change:
-            if not dist.is_initialized():
-                backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-                dist.init_process_group(backend, rank=rank, world_size=size, timeout=process_group.NEVER)
+            self._room = process_group.interruptible(self._meet_in_default_group)
             self._group = dist.group.WORLD
-            store = _c10d.PrefixStore(f"words-{next(_gangs)}", _c10d.distributed_c10d._get_default_store())
-            self._room = shm_allreduce.meet(store, rank, size)
 
     @property
     def is_alone(self) -> bool:
@@ -122,7 +118,16 @@ class Gang:
 
     def meet(self, host: str, port: int) -> None:
         """Enter the first group, by rendezvous through the store at `host`. Raises RuntimeError on a timeout."""
-        self.enter(self.build((host, port), 0, self.rank, self.size), self.rank, self.size)
+        group = process_group.interruptible(lambda: self.build((host, port), 0, self.rank, self.size))
+        self.enter(group, self.rank, self.size)
+
+    def _meet_in_default_group(self) -> Room | None:
+        """Initialise the default group, unless the program has done so. Return the learners' shared memory, if any."""
+        if not dist.is_initialized():
+            backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=process_group.NEVER)
+        store = _c10d.PrefixStore(f"words-{next(_gangs)}", _c10d.distributed_c10d._get_default_store())
+        return shm_allreduce.meet(store, self.rank, self.size)
 
     def build(self, where: tuple[str, int], number: int, rank: int, size: int) -> Any:
         """Build another group beside the current one. Callable from any thread. Raises RuntimeError."""

@@ -12,9 +12,11 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +33,7 @@ __all__ = [
     "cut",
     "drop",
     "finish",
+    "interruptible",
     "is_apart",
     "room_of",
     "single_learner_group",
@@ -49,6 +52,7 @@ _LOOK: Final = timedelta(seconds=0.25)
 _LINGER_S: Final = 1.0
 _AT_ONCE: Final = timedelta(milliseconds=1)
 _TAG_CUT: Final = 1
+_T = TypeVar("_T")
 _c10d: Final[Any] = dist
 _is_cut: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
 """Cut flags of the groups made here."""
@@ -172,6 +176,24 @@ def build_group(where: tuple[str, int], number: int, rank: int, size: int, devic
     if (room := shm_allreduce.meet(store, rank, size)) is not None:
         _rooms[group] = room
     return group
+
+
+def interruptible(call: Callable[[], _T]) -> _T:
+    """Return the result of a call that waits in native code, and let signal handlers run meanwhile.
+
+    Python runs a signal handler between two instructions of the main thread: a rendezvous that waits there for a
+    learner that has left would ignore SIGTERM.
+    """
+    outcome: Future[_T] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="dlaas-rendezvous", daemon=True).start()
+    return outcome.result()
 
 
 def _half(store: Any, rank: int, size: int, device: torch.device) -> nccl_group.Half | None:

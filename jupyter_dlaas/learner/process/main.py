@@ -79,8 +79,9 @@ def main(arguments: list[str]) -> NoReturn:
         failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
         with failure_report.calm():
-            if raised:  # for example, a signal handler of the program ran before its error was reported
-                code, body = _ended_by(raised[0], context, cells)
+            # The program's signal handler ran before its error was reported, or SIGTERM came before its first line.
+            if cause := raised[0] if raised else error if isinstance(error, Leave) else None:
+                code, body = _ended_by(cause, context, cells)
                 _write(context, body | {"up_s": uptime_s()})
             else:
                 failure_report.show("".join(traceback.format_exception(error)), _log(context))

@@ -109,7 +109,7 @@ class Guardian:
         else:
             self._host = agent_host(self._job, job_dir, agents, self._journal.guardians + 1, _log)
         self._membership = self._new_membership()
-        self._shutdown = GracefulShutdown(self._host)
+        self._shutdown = GracefulShutdown(self._host, self._store.end)
         self._hangs = Hangs(self._host, self._journal, limit_s(self._base), set_s=self._spec.hang_after_s)
         self._hellos_by = 0.0
         self._is_closed = False
@@ -386,7 +386,7 @@ class Guardian:
         wanted = self._wanted
         assert wanted is not None
         self._generation, self._failed, self._is_completed = wanted.generation, [], False
-        self._shutdown = GracefulShutdown(self._host)
+        self._shutdown = GracefulShutdown(self._host, self._store.end)
         self._store.end()
         self._learners = {}
         self._membership = self._new_membership()

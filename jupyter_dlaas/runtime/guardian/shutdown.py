@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from jupyter_dlaas.runtime.guardian.decide import agree
@@ -20,8 +20,9 @@ TERM_S: Final = 5.0
 class GracefulShutdown:
     """Shutdown of one generation. Called repeatedly until no learner is left; each step is carried out once."""
 
-    def __init__(self, host: LearnerHost) -> None:
-        self._host = host
+    def __init__(self, host: LearnerHost, end_rendezvous: Callable[[], None]) -> None:
+        """Call `end_rendezvous` after SIGTERM: a learner that waits there in native code handles no signal before."""
+        self._host, self._end_rendezvous = host, end_rendezvous
         self._leave_at: list[tuple[float, int]] | None = None
         self._end_at: list[tuple[float, int]] | None = None
         self._proposal = 0
@@ -51,7 +52,7 @@ class GracefulShutdown:
                 one.proposed = self._proposal
                 self._host.send(one.member, to_line(ProposeStop(proposal=self._proposal)))
         self._commit(alive)
-        _pass(self._host, self._leave_at, alive, now)
+        self._pass(self._leave_at, alive, now)
 
     def _commit(self, alive: Sequence[Learner]) -> None:
         """Send the boundary to stop at, once all have agreed not to run past it."""
@@ -74,14 +75,15 @@ class GracefulShutdown:
         """End the learners: their work no longer counts. For `words_s` seconds they may still report failures."""
         if self._end_at is None:
             self._end_at = [(now + words_s, signal.SIGTERM), (now + words_s + grace_s, signal.SIGKILL)]
-        _pass(self._host, self._end_at, alive, now)
+        self._pass(self._end_at, alive, now)
 
-
-def _pass(host: LearnerHost, steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) -> None:
-    while steps and steps[0][0] <= now:
-        _, number = steps.pop(0)
-        for one in alive:
-            one.is_asked = True
-            host.signal(one.member, number)
+    def _pass(self, steps: list[tuple[float, int]], alive: Sequence[Learner], now: float) -> None:
+        while steps and steps[0][0] <= now:
+            _, number = steps.pop(0)
+            for one in alive:
+                one.is_asked = True
+                self._host.signal(one.member, number)
+                if number == signal.SIGTERM:
+                    self._host.signal(one.member, signal.SIGCONT)  # a stopped process receives no SIGTERM
             if number == signal.SIGTERM:
-                host.signal(one.member, signal.SIGCONT)  # a stopped process receives no SIGTERM
+                self._end_rendezvous()

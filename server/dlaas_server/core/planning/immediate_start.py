@@ -107,7 +107,7 @@ class HeldDevices:
     starting: str | None
     """Job that starts there once other jobs have left."""
     reserved: str | None
-    """Job that goes first, by reservation or in strict order."""
+    """Job that goes first: by reservation, in strict order, or chosen without a place where it can start."""
     rest: FreeCapacity | None
 
     def why(self, job: str, shape: Shape, learners: int) -> str:
@@ -121,7 +121,10 @@ def held_devices(
     result: PassResult, starts: ImmediateStarts, requests: Sequence[GangRequest], *, is_strict: bool
 ) -> HeldDevices:
     """Return the jobs for which idle devices are kept after this result."""
-    reserved = None if result.reserved is None else result.reserved.id
-    if is_strict and reserved is None:
-        reserved = next((request.id for request in requests if request.id not in starts.seats), None)
-    return HeldDevices(next(iter(starts.kept), None), reserved, starts.rest)
+    first = None if result.reserved is None else result.reserved.id
+    waiting = [request.id for request in requests if request.id not in starts.seats]
+    if first is None:
+        # A chosen job whose seats another one took does not start now, and has precedence over those not chosen.
+        chosen = {request.id for request in result.starts if request.id not in starts.kept}
+        first = next((name for name in waiting if is_strict or name in chosen), None)
+    return HeldDevices(next(iter(starts.kept), None), first, starts.rest)

@@ -124,10 +124,11 @@ def job_view(
 
 
 def _progress(job: Job, progress: Progress | None) -> Progress | None:
-    """Return the progress to show. Learners write it a few times per second, so a halted job's own step is newer."""
+    """Return the progress to show. Learners write it a few times per second: without any, a job's own step is newer."""
     if job.started_s is None or job.state is State.CANCELLED or progress is None:
         return None
-    if job.state is not State.HALTED or job.checkpoint_step is None or job.step == progress.step:
+    has_left = job.state in (State.HALTED, State.QUEUED, State.DEPLOYING) and job.checkpoint_step is not None
+    if not has_left or job.step == progress.step:
         return progress
     fraction = min(job.step / progress.steps, 1.0) if progress.steps else progress.fraction
     return replace(progress, step=job.step, fraction=fraction)
