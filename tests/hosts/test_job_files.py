@@ -9,6 +9,8 @@ import pytest
 
 from jupyter_dlaas.runtime.hosts.agent_settings import read_lost, read_settings
 from jupyter_dlaas.runtime.hosts.job_files import MetricsMerger, start_files
+from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.protocol import Cause, Failure
 
 
 def log(job_dir: Path, member: int, text: str) -> None:
@@ -92,4 +94,7 @@ def test_settings_state_an_address_for_learners(tmp_path: Path, monkeypatch: pyt
 def test_lost_members_are_read_with_their_reasons(tmp_path: Path) -> None:
     assert read_lost(tmp_path) == {}
     (tmp_path / "lost.json").write_text('{"members": {"3": "evicted", "x": "?"}}')
-    assert read_lost(tmp_path) == {3: "evicted"}
+    assert {member: failure.what for member, failure in read_lost(tmp_path).items()} == {3: "evicted"}
+    known = Failure(cause=Cause.EVICTED, code="evicted", what="Node n1 evicted pod ml/a-1-m4.", advice="Wait.")
+    (tmp_path / "lost.json").write_text(json.dumps({"members": {"4": encode(known)}}))
+    assert read_lost(tmp_path) == {4: known}

@@ -7,23 +7,20 @@ can be cut. The launcher does what a pool does: it writes the wanted document, a
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import selectors
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import jupyter_dlaas
-from jupyter_dlaas.runtime.hosts import agent as agent_module
 from jupyter_dlaas.runtime.system.process import kill_round
 from jupyter_dlaas.runtime.zygote.start_guardian import reap
+from tests.isolated.agents import start_agent
 from tests.runtime.jobs import Job, make_job, until
 
 __all__ = ["IsolatedJob", "Relay", "isolated_job"]
@@ -122,23 +119,14 @@ class IsolatedJob(Job):
         return self.root / f"agent-{member}"
 
     def start_agent(self, member: int) -> None:
-        folder = self.agent_dir(member)
-        (folder / "job/output").mkdir(mode=0o700, parents=True, exist_ok=True)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(Path(jupyter_dlaas.__file__).parents[1]),
-            "HOME": str(folder),
-            "DLAAS_AGENT_DIR": str(folder / "job"),
-            "DLAAS_AGENT_MEMBER": str(member),
-            "DLAAS_AGENT_JOB": "test-1",
-            "DLAAS_AGENT_GUARDIAN": self._entrance,
-            "DLAAS_AGENT_TOKEN_FILE": str(self._token),
-            "DLAAS_AGENT_ADDRESS": f"{self._net}.{10 + member}",
-        }
-        with (folder / "agent.log").open("ab") as log:
-            self.agents[member] = subprocess.Popen(
-                [sys.executable, "-P", "-m", agent_module.__name__], env=environment, cwd="/", stdout=log, stderr=log
-            )
+        self.agents[member] = start_agent(
+            self.agent_dir(member),
+            job="test-1",
+            member=member,
+            guardian=self._entrance,
+            token=self._token,
+            address=f"{self._net}.{10 + member}",
+        )
 
     def kill_agent(self, member: int) -> None:
         """Kill an agent only: its learner trains on until another agent replaces it."""

@@ -1,4 +1,4 @@
-"""Fixtures of the tests on a cluster: the cluster, and a namespace for each test."""
+"""Fixtures of the tests on a cluster: the cluster, a namespace for each test, and the pool's connection to it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from dlaas_server.pools.kubernetes.api import Api, connect
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import Cluster, ForeignCluster, OwnCluster
+from tests.kubernetes.pool import Followed, section_of
 
 NODES = ("node-1", "node-2")
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -161,6 +164,33 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
     made = make_namespace(cluster, {"pod-security.kubernetes.io/enforce": "restricted"})
     yield made
     cluster.loop.run(cluster.api.delete("namespaces", None, made.name))
+
+
+@pytest.fixture
+def section(namespace: Namespace) -> KubernetesSection:
+    """Settings of a pool in the namespace."""
+    return section_of(namespace)
+
+
+@pytest.fixture
+def api(section: KubernetesSection) -> Iterator[Api]:
+    """The pool's own connection."""
+    opened = connect(section)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def followed(api: Api, namespace: Namespace) -> Iterator[Followed]:
+    """Pods of the namespace as the pool sees them."""
+    opened = Followed(api, namespace.name)
+    yield opened
+    opened.watch.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def terminated(pod: Json) -> Json:

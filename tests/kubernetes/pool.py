@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dlaas_server.pools.kubernetes.api import Api
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
@@ -14,7 +15,9 @@ from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, Learn
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.watch import Change, Watch
 from tests.kubernetes.api import Json
-from tests.kubernetes.conftest import Namespace
+
+if TYPE_CHECKING:
+    from tests.kubernetes.conftest import Namespace
 
 
 def section_of(namespace: Namespace) -> KubernetesSection:

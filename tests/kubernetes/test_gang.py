@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from dlaas_server.pools.kubernetes.api import Api, connect
+from dlaas_server.pools.kubernetes.api import Api
 from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
 from dlaas_server.pools.kubernetes.job_creation import ensure_package
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
@@ -19,7 +19,7 @@ from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
 from tests.kubernetes.api import Json
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
-from tests.kubernetes.pool import Followed, job_of, section_of
+from tests.kubernetes.pool import Followed, job_of
 
 pytestmark = pytest.mark.cluster
 
@@ -67,25 +67,6 @@ def are_running(*members: int) -> Callable[[dict[str, Json]], bool]:
     return lambda pods: {n for n, p in pods.items() if p["status"].get("phase") == "Running"} >= names
 
 
-@pytest.fixture
-def section(namespace: Namespace) -> KubernetesSection:
-    return section_of(namespace)
-
-
-@pytest.fixture
-def api(section: KubernetesSection) -> Iterator[Api]:
-    opened = connect(section)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def followed(api: Api, namespace: Namespace) -> Iterator[Followed]:
-    opened = Followed(api, namespace.name)
-    yield opened
-    opened.watch.close()
-
-
 def test_a_gang_grows_and_a_new_engine_changes_nothing(
     api: Api, section: KubernetesSection, followed: Followed
 ) -> None:
@@ -117,7 +98,7 @@ def test_an_evicted_learner_is_lost_once_and_for_all(
     driven.until(lambda _: bool(driven.outcome.lost))
 
     assert driven.outcome.lost.keys() == {1}
-    assert f"evicted pod {namespace.name}/digits-1-m1" in driven.outcome.lost[1]
+    assert f"evicted pod {namespace.name}/digits-1-m1" in driven.outcome.lost[1].what
     driven.gang.accept(document(0, 2, revision=2, generation=2))
     driven.until(lambda pods: are_running(0, 2)(pods) and "digits-1-m1" not in pods)
     driven.restart(document(0, 1, revision=3, generation=3))
@@ -146,6 +127,24 @@ def test_a_gang_that_fits_in_part_is_given_up_whole(
     smaller = sorted({*survivors, *driven.outcome.refused})[:2]
     driven.gang.accept(document(*smaller, revision=2, generation=2))
     driven.until(are_running(*smaller))
+
+
+def test_successors_wait_while_their_predecessors_save(
+    own_cluster: OwnCluster, api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
+) -> None:
+    """Each node has two GPUs, and each learner needs two."""
+    driven = Driven(api, section, followed, job_of(section, gpus=2), pins=True)
+    driven.gang.accept(document(0, 1))
+    driven.until(are_running(0, 1))
+    driven.gang.accept(replace(document(2, 3, revision=2, generation=2), grace_s=1000.0))
+    driven.until(lambda pods: sum("Insufficient" in str(pod["status"]) for pod in pods.values()) == 2)
+    driven.ahead_s = 2 * section.bind_timeout_s
+    driven.until(lambda _: True)
+    assert driven.outcome.refused == {}
+    for member in (0, 1):
+        node = own_cluster.nodes[NODES[member]]
+        own_cluster.loop.run(node.kill_process(namespace.name, f"digits-1-m{member}", "learner", 1))
+    driven.until(are_running(2, 3))
 
 
 def is_running(pod: Json) -> bool:

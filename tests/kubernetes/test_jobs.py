@@ -43,11 +43,6 @@ for step in range(100_000):
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Jobs:
     """A pool, and what its tests wait for."""
 

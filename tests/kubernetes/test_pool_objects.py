@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,29 +38,10 @@ from dlaas_server.pools.kubernetes.watch import Watch
 from tests.kubernetes.api import Json
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
-from tests.kubernetes.pool import Followed, job_of, section_of
+from tests.kubernetes.pool import Followed, job_of
 
 pytestmark = pytest.mark.cluster
 OWNED = ("secrets", "services", "networkpolicies", "configmaps", "pods")
-
-
-@pytest.fixture
-def section(namespace: Namespace) -> KubernetesSection:
-    return section_of(namespace)
-
-
-@pytest.fixture
-def api(section: KubernetesSection) -> Iterator[Api]:
-    opened = connect(section)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def followed(api: Api, namespace: Namespace) -> Iterator[Followed]:
-    opened = Followed(api, namespace.name)
-    yield opened
-    opened.watch.close()
 
 
 def learners_of(pods: dict[str, Json]) -> list[Json]:

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dlaas_server.pools.base import Pool
@@ -41,6 +41,8 @@ class LocalRig:
     news: list[tuple[str, str]] = field(default_factory=list)
     ahead_s: float = 0.0
     """How far the engine's clock is ahead."""
+    spec: JobSpec = field(default_factory=JobSpec)
+    deadline_s: float = DEADLINE_S
 
     @property
     def local(self) -> LocalPool:
@@ -56,14 +58,14 @@ class LocalRig:
 
     async def program(self, name: str, program: str) -> str:
         environment = {"PATH": os.environ["PATH"], "SECRET": "canary"}
-        await self.pool.create(name, "me", JobSpec(), environment)
+        await self.pool.create(name, "me", self.spec, environment)
         await self.pool.put(name, "train.py", program.encode())
         return name
 
     async def until(self, is_so: Callable[[], Awaitable[bool]], what: str) -> None:
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + self.deadline_s
         while not await is_so():
-            assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}; {self.said()}"
+            assert time.monotonic() < end, f"not within {self.deadline_s:g} s: {what}; {self.said()}"
             await asyncio.sleep(0.005)
 
     def said(self) -> str:
@@ -126,7 +128,7 @@ class LocalRig:
     def submit(self) -> Submit:
         return Submit(
             key=f"key-{uuid.uuid4()}",
-            spec=JobSpec(name="job"),
+            spec=replace(self.spec, name="job"),
             source=PROGRAM.format(steps=ENDLESS, fails_at=-1),
             environment={"PATH": os.environ["PATH"]},
         )

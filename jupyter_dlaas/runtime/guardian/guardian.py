@@ -191,10 +191,11 @@ class Guardian:
                 self._presence.wake.recv(4096)
         if self._read_wanted() and self._wanted is not None:
             self._journal.seen(self._wanted.revision)
-        for member, reason in read_lost(self.job_dir).items() if not self._host.is_shared else ():
-            if member in self._learners and self._learners[member].is_alive:
-                _log(f"learner {member} is lost: {reason}")
-                self._host.give_up(member, reason)
+        for member, failure in read_lost(self.job_dir).items() if not self._host.is_shared else ():
+            if member in self._learners and (one := self._learners[member]).is_alive:
+                _log(f"learner {member} is lost: {failure.what}")
+                one.failure = one.failure or failure
+                self._host.give_up(member, failure.what)
 
     def _read_wanted(self) -> bool:
         body = read_json(self.job_dir / "wanted.json")
@@ -479,7 +480,8 @@ class Guardian:
         _log(f"learner {event.member} could not be started: {event.reason}")
         one = self._learners[event.member]
         one.is_alive, one.code = False, 127
-        one.failure = diagnosis.not_started(event.reason, event.program if event.is_permanent else None)
+        reason = diagnosis.not_started(event.reason, event.program if event.is_permanent else None)
+        one.failure = one.failure or reason
         self._journal.up(one)
         self._see_down(one)
 

@@ -12,6 +12,7 @@ from typing import Final
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.runtime.link.transport import Address, listen, listen_on_all_families
 from jupyter_dlaas.wire.codec import Invalid, decode
+from jupyter_dlaas.wire.protocol import Cause, Failure
 
 __all__ = ["AGENTS", "AgentSettings", "read_lost", "read_settings"]
 
@@ -67,9 +68,17 @@ def read_settings(job_dir: Path) -> AgentSettings | None:
     return settings
 
 
-def read_lost(job_dir: Path) -> Mapping[int, str]:
-    """Return the members whose hosts are gone for good, with reasons in words."""
+def read_lost(job_dir: Path) -> Mapping[int, Failure]:
+    """Return the members whose hosts are gone for good, each with the failure that this is for its learner."""
     members = (read_json(job_dir / LOST) or {}).get("members")
     if not isinstance(members, dict):
         return {}
-    return {int(member): str(reason) for member, reason in members.items() if str(member).isdigit()}
+    return {int(member): _lost(about) for member, about in members.items() if str(member).isdigit()}
+
+
+def _lost(about: object) -> Failure:
+    try:
+        return decode(Failure, about, unknown="ignore")
+    except Invalid:  # only a reason in words
+        advice = "The job continues on another machine."
+        return Failure(cause=Cause.HARDWARE, code="host_lost", what=str(about), advice=advice)

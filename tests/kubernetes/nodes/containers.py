@@ -190,6 +190,16 @@ class Container:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
+    def kill_process(self, pid: int) -> None:
+        """Kill a process of the container, known by its pid in the container's PID namespace."""
+        namespace = Path(f"/proc/{self._pid}/ns/pid").readlink()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                if (process / "ns/pid").readlink() == namespace and _own_pid(process) == pid:
+                    os.kill(int(process.name), signal.SIGKILL)
+                    return
+        raise ProcessLookupError(f"the container has no process {pid}")
+
     def destroy(self) -> None:
         """Kill the container together with its runtime, as a failing machine does."""
         if self._process is not None and self._process.returncode is None:
@@ -210,3 +220,10 @@ class Container:
         await asyncio.gather(*self._output)
         await self._process.wait()
         self.log.close()
+
+
+def _own_pid(process: Path) -> int:
+    """Return the pid of a process in its own PID namespace."""
+    lines = (process / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    (pids,) = (line for line in lines if line.startswith("NSpid:"))
+    return int(pids.split()[-1])

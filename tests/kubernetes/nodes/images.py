@@ -29,6 +29,10 @@ class Images:
     """Time that the first pull of an image takes."""
     unpullable: set[str] = field(default_factory=set)
     """Images that the registry refuses. Those of a registry under the domain `invalid` never exist."""
+    private: set[str] = field(default_factory=set)
+    """Images for which the registry demands credentials."""
+    endless: set[str] = field(default_factory=set)
+    """Images whose pull does not end."""
     _present: set[str] = field(default_factory=set)
 
     def is_present(self, image: str) -> bool:
@@ -45,6 +49,10 @@ class Images:
             )
         if image in self.unpullable:
             raise PullFailed(f"{failed}{image}: not found")
+        if image in self.private:
+            raise PullFailed(f"{failed}failed to authorize: unexpected status: 401 Unauthorized")
+        if image in self.endless:
+            await asyncio.Event().wait()
         await asyncio.sleep(self.pull_s)
         self._present.add(image)
 

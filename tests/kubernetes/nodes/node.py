@@ -153,6 +153,10 @@ class ProcessNode:
         """Kill a container as the kernel does when it exceeds its memory limit."""
         self._worker(namespace, pod).oom_kill(container)
 
+    async def kill_process(self, namespace: str, pod: str, container: str, pid: int) -> None:
+        """Kill one process of a container, known by its pid there."""
+        self._worker(namespace, pod).kill_process(container, pid)
+
     async def evict(self, namespace: str, pod: str, resource: str = "memory") -> None:
         """Evict a pod because its node runs out of a resource, as the kubelet's eviction manager does."""
         message = f"The node was low on resource: {resource}. "

@@ -119,6 +119,10 @@ class PodWorker:
         self._running[container].is_oom_killed = True
         self._running[container].send_signal(signal.SIGKILL)
 
+    def kill_process(self, container: str, pid: int) -> None:
+        """Kill one process of a container, known by its pid there."""
+        self._running[container].kill_process(pid)
+
     def destroy(self) -> None:
         """Kill all processes and report nothing, as a failing machine does."""
         for container in self._running.values():

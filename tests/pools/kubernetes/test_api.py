@@ -152,6 +152,20 @@ def test_a_failed_watch_keeps_its_objects_as_unknown(failure: FakeAnswer | Excep
     assert followed.names() == ["a", "b"]
 
 
+def test_a_short_watch_proves_the_picture_where_nothing_changes() -> None:
+    server = FakeServer(listed(5, item("a", 1)), events(end=OSError("reset")), events(), events(end=OSError("reset")))
+    followed = Followed(server)
+    followed.watch.follow()
+    assert followed.watch.knowledge().unknown is not None
+    assert followed.watch.follow() == 0.0
+    assert followed.watch.knowledge().unknown is None
+    followed.watch.follow()
+
+    seconds = [int(target.split("timeoutSeconds=")[1].split("&")[0]) for _, target, _ in server.sent[1:]]
+    assert [value <= 1 for value in seconds] == [False, True, False]
+    assert followed.names() == ["a"]
+
+
 def test_attempts_continue_for_ever_with_bounded_pauses() -> None:
     followed = Followed(FakeServer(*[OSError("down")] * 60))
     pauses = [followed.watch.follow() for _ in range(60)]

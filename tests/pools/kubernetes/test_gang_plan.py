@@ -105,7 +105,7 @@ def test_a_lost_pod_is_not_created_again(item: Json | None, words: str) -> None:
 
     assert found.lost is not None
     assert list(found.lost) == [1]
-    assert words in found.lost[1]
+    assert words in found.lost[1].what
     assert found.create == ()
 
 

@@ -20,9 +20,11 @@ from dlaas_server.pools.kubernetes.job_creation import (
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import GATE, Json, learner_name
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_fields import gates
 from dlaas_server.pools.kubernetes.pod_waits import PodWait
 from jupyter_dlaas.wire.journal import Wanted
+from jupyter_dlaas.wire.protocol import Failure
 
 __all__ = ["Gang", "GangOutcome"]
 
@@ -33,8 +35,8 @@ NOT_FOUND: Final = 404
 class GangOutcome:
     """Result of one step."""
 
-    lost: Mapping[int, str] = field(default_factory=dict)
-    """All members that are known to be lost, with reasons."""
+    lost: Mapping[int, Failure] = field(default_factory=dict)
+    """All members that are known to be lost."""
     refused: Mapping[int, PodWait] = field(default_factory=dict)
     """Seats of this generation that were given up."""
     due_s: float | None = None
@@ -50,6 +52,8 @@ class Gang:
         self._wanted: Wanted | None = None
         self._released: frozenset[int] = frozenset()
         self._released_s: float | None = None
+        self._left_s: float | None = None
+        """Last time at which a learner that is no longer wanted still held its seat."""
         self._refused: dict[int, PodWait] = {}
         self._given_up: set[str] = set()
         self._is_closed = False
@@ -95,11 +99,24 @@ class Gang:
         state = GangState(
             pods=found,
             released=self._released,
-            released_s=self._released_s,
+            released_s=self._expected_s(found),
             refused=frozenset(self._refused),
             is_closed=self._is_closed,
         )
         return plan_gang(self._wanted, state, self._now(), self._job.pods.settings.bind_timeout_s)
+
+    def _expected_s(self, pods: Mapping[int, Json]) -> float | None:
+        """Return the time since which the released pods can have nodes.
+
+        They may need the seats of learners that leave, which have the document's grace period to save.
+        """
+        assert self._wanted is not None
+        members = {member.member for member in self._wanted.members}
+        if any(member not in members and end_of_pod(pod) is None for member, pod in pods.items()):
+            self._left_s = self._now()
+        if self._released_s is None or self._left_s is None:
+            return self._released_s
+        return min(max(self._released_s, self._left_s), self._released_s + self._wanted.grace_s)
 
     def _read_anchor(self) -> None:
         """Read which pods an earlier engine released, before anything is decided."""

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_fields import gates
 from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod
 from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.protocol import Cause, Failure
 
-__all__ = ["GangPlan", "GangState", "members_of", "plan_gang", "refused_wait"]
+__all__ = ["GangPlan", "GangState", "grows", "has_seats", "members_of", "plan_gang", "refused_wait"]
+
+DELETED: Final = Failure(
+    cause=Cause.EVICTED,
+    code="deleted",
+    what="Its pod was deleted.",
+    advice="The learner is replaced. To end a job, use `jupyter dlaas cancel`.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +51,8 @@ class GangPlan:
     create: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
     delete: tuple[int, ...] = ()
-    lost: Mapping[int, str] | None = None
-    """Members whose pods have ended without their agent's word, with the reason as a sentence."""
+    lost: Mapping[int, Failure] | None = None
+    """Members whose pods have ended without their agent's word."""
     refused: Mapping[int, PodWait] | None = None
     """Members whose seats are given up, each with the reason of the one that blocked the gang."""
     due_s: float | None = None
@@ -74,6 +83,19 @@ def plan_gang(wanted: Wanted, state: GangState, now_s: float, bind_timeout_s: fl
     return GangPlan(create=create, release=tuple(gated) if is_whole else (), delete=delete, lost=lost, due_s=due_s)
 
 
+def grows(before: Wanted | None, wanted: Wanted) -> bool:
+    """Return whether a document adds learners to running ones, which continue if the seats cannot be had."""
+    if before is None or not before.goal is wanted.goal is Goal.RUN:
+        return False
+    old, new = ({member.member for member in document.members} for document in (before, wanted))
+    return bool(old & new) and bool(new - old)
+
+
+def has_seats(wanted: Wanted, pods: Mapping[int, Json]) -> bool:
+    """Return whether all wanted pods have their nodes."""
+    return all(member.member in pods and _is_bound(pods[member.member]) for member in wanted.members)
+
+
 def refused_wait(pod: Json, events: Sequence[Json] = ()) -> PodWait:
     """Return why a pod got no node, for the record of its refused seat."""
     end = end_of_pod(pod)
@@ -84,17 +106,18 @@ def refused_wait(pod: Json, events: Sequence[Json] = ()) -> PodWait:
     return wait
 
 
-def _lost(state: GangState) -> dict[int, str]:
+def _lost(state: GangState) -> dict[int, Failure]:
     """Return the members that can send no more word: their pods ended badly, or are gone after their release."""
     found = {}
     for member in sorted(state.released - state.refused):
         pod = state.pods.get(member)
         if pod is None:
-            found[member] = "Its pod was deleted."
+            found[member] = DELETED
             continue
         end = end_of_pod(pod)
-        if end is not None and end.cause is not None and not end.is_seat_refused:
-            found[member] = end.what
+        failure = None if end is None or end.is_seat_refused else end.failure
+        if failure is not None:
+            found[member] = failure
     return found
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from dlaas_server.pools.base import JOURNAL, WAITING, Changed, PoolError
 from dlaas_server.pools.change_reader import ChangeReader
 from dlaas_server.pools.kubernetes.api import ApiError, ApiUnreachable
 from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
-from dlaas_server.pools.kubernetes.gang_plan import members_of
+from dlaas_server.pools.kubernetes.gang_plan import has_seats, members_of
 from dlaas_server.pools.kubernetes.job_creation import delete_job, delete_pods
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import Json, object_name
@@ -25,12 +25,13 @@ from dlaas_server.pools.kubernetes.manifests.package_archive import package_arch
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, Resources
 from dlaas_server.pools.kubernetes.picture import GPU, Picture
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
-from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod
+from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod, wait_of_refusal
 from dlaas_server.pools.local.job_folder import JobFolder
 from jupyter_dlaas.jobdir.atomic_files import send_datagram, write_whole
 from jupyter_dlaas.runtime.hosts.agent_settings import AGENTS, LOST, read_lost, read_settings
+from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.journal import Goal, SeatRefused, Wanted
-from jupyter_dlaas.wire.protocol import NotFound
+from jupyter_dlaas.wire.protocol import Failure, NotFound
 from jupyter_dlaas.wire.waiting import WaitingReason
 
 __all__ = ["TOKEN", "Gangs", "closed_bytes"]
@@ -54,11 +55,13 @@ class _Job:
     gang: Gang
     closed_bytes: int
     """Size of the journal when the former guardian had closed the job; -1: it was not closed."""
-    problem: str | None = None
+    problem: PodWait | None = None
     """Refusal of the API server that is not about a pod."""
     refused: tuple[SeatRefused, ...] = ()
     waiting: tuple[WaitingReason, ...] = ()
-    lost: Mapping[int, str] = field(default_factory=dict)
+    lost: Mapping[int, Failure] = field(default_factory=dict)
+    is_held: bool = False
+    """True while the guardian does not have the document: it adds learners whose seats are not certain yet."""
     is_closed: bool = False
     """True once the job's guardian has closed it: no learner is left."""
     is_over: bool = False
@@ -74,8 +77,16 @@ def closed_bytes(folder: JobFolder) -> int:
 class Gangs:
     """Gangs of all jobs. Belongs to the event loop."""
 
-    def __init__(self, picture: Picture, *, folder_of: Callable[[str], JobFolder], changed: Changed) -> None:
-        self._picture, self._folder_of, self._changed = picture, folder_of, changed
+    def __init__(
+        self,
+        picture: Picture,
+        *,
+        folder_of: Callable[[str], JobFolder],
+        changed: Changed,
+        give: Callable[[str, Wanted], Awaitable[None]],
+    ) -> None:
+        """Keep the pods of jobs. `give`: called with a document that was held back, once its seats are certain."""
+        self._picture, self._folder_of, self._changed, self._give = picture, folder_of, changed, give
         self._jobs: dict[str, _Job] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._steps = ChangeReader("gang of", self._step)
@@ -91,12 +102,20 @@ class Gangs:
 
     # ---- documents and news ----------------------------------------------------------------------------------
 
-    def accept(self, job: str, wanted: Wanted, *, was_closed_at: int = -1) -> None:
-        """Take a document that a guardian has. `was_closed_at`: journal's size if a former guardian had closed it."""
+    def is_outdated(self, job: str, wanted: Wanted) -> bool:
+        """Return whether a newer document of the job is held back."""
+        known = self._jobs.get(job)
+        return known is not None and known.is_held and wanted.revision < known.wanted.revision
+
+    def accept(self, job: str, wanted: Wanted, *, was_closed_at: int = -1, is_held: bool = False) -> None:
+        """Take a document that a guardian has, or (`is_held`) gets once its seats are certain.
+
+        `was_closed_at`: size of the journal if a former guardian had closed the job.
+        """
         known = self._jobs.get(job)
         if known is None or known.is_over or was_closed_at >= 0:
             known = self._jobs[job] = self._opened(self._folder_of(job), wanted, was_closed_at)
-        known.wanted, known.refused = wanted, ()
+        known.wanted, known.refused, known.is_held = wanted, (), is_held
         known.gang.accept(wanted)
         self._steps.changed(job)
 
@@ -138,7 +157,7 @@ class Gangs:
                 outcome = await asyncio.to_thread(self._carry_out, known, pods)
             except (ApiUnreachable, ApiError) as error:
                 log.warning("pods of %s: %s", job, error)
-                known.problem = str(error) if isinstance(error, ApiError) else None
+                known.problem = self._problem(job, error) if isinstance(error, ApiError) else None
                 self._again(job, known, RETRY_S)
             else:
                 known.problem = None
@@ -146,6 +165,10 @@ class Gangs:
                     self._again(job, known, LEFT_S)
                 await self._report(job, known, outcome)
         self._report_waiting(job, known)
+
+    def _problem(self, job: str, error: ApiError) -> PodWait:
+        anchor = {"namespace": self._picture.settings.namespace, "name": object_name(job)}
+        return wait_of_refusal({"kind": "ConfigMap", "metadata": anchor}, error.reason, str(error))
 
     def _found(self, job: str) -> _Job | None:
         """Return a job of an earlier engine; None if this pool has no such job."""
@@ -186,8 +209,21 @@ class Gangs:
         if refused != known.refused:
             known.refused = refused
             self._changed(job, JOURNAL)
+        if known.is_held and not refused and has_seats(known.wanted, members_of(self._picture.pods_of(job))):
+            await self._hand_over(job, known)
         if outcome.due_s is not None:
             self._again(job, known, max(0.0, outcome.due_s - time.monotonic()))
+
+    async def _hand_over(self, job: str, known: _Job) -> None:
+        """Give the guardian the document that was held back."""
+        document = known.wanted
+        try:
+            await self._give(job, document)
+        except PoolError as error:
+            log.warning("document of %s: %s", job, error)
+            self._again(job, known, RETRY_S)
+        else:
+            known.is_held = known.wanted.revision != document.revision and known.is_held
 
     def _again(self, job: str, known: _Job, after_s: float) -> None:
         if known.timer is not None:
@@ -207,8 +243,10 @@ class Gangs:
             return ()
         found = []
         if known.problem is not None:
-            name = f"configmap {self._picture.settings.namespace}/{object_name(job)}"
-            found.append(WaitingReason(code="refused", object=name, what=f"The API server refuses: {known.problem}"))
+            problem = known.problem
+            found.append(
+                WaitingReason(code=problem.code, object=problem.object, what=problem.what, advice=problem.advice)
+            )
         pods = members_of(self._picture.pods_of(job))
         for member in known.wanted.members:
             pod = pods.get(member.member)
@@ -294,10 +332,10 @@ def _described(folder: JobFolder, wanted: Wanted, picture: Picture) -> JobObject
     return JobObjects(pods=pods, learners=(), spec_sha256=digest, wanted="{}", token=token)
 
 
-def _write_lost(root: Path, lost: Mapping[int, str]) -> dict[int, str]:
-    """Add members to the lost ones of the job, and return all of them."""
-    whole = {**read_lost(root), **lost}
-    members = {str(member): why for member, why in sorted(whole.items())}
+def _write_lost(root: Path, lost: Mapping[int, Failure]) -> dict[int, Failure]:
+    """Add members to the lost ones of the job, and return all of them. What is known of one stays."""
+    whole = {**lost, **read_lost(root)}
+    members = {str(member): encode(failure) for member, failure in sorted(whole.items())}
     write_whole(root / LOST, json.dumps({"members": members}).encode())
     return whole
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from dlaas_server.pools.kubernetes.manifests.names import Json
 
-__all__ = ["condition", "gates", "sentence"]
+__all__ = ["condition", "gates", "pinned_node", "sentence"]
 
 MESSAGE_CHARACTERS: Final = 400
 
@@ -20,6 +20,17 @@ def condition(item: Json, kind: str) -> Json:
 def gates(pod: Json) -> list[str]:
     """Return the names of the pod's scheduling gates."""
     return [str(gate.get("name")) for gate in pod.get("spec", {}).get("schedulingGates") or []]
+
+
+def pinned_node(pod: Json) -> str | None:
+    """Return the node to which the pool pinned a pod; None if the cluster chooses."""
+    affinity = (pod.get("spec", {}).get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or []:
+        for field in term.get("matchFields") or []:
+            if field.get("key") == "metadata.name" and field.get("values"):
+                return str(field["values"][0])
+    return None
 
 
 def sentence(message: str) -> str:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dlaas_server.pools.kubernetes.manifests.names import GATE, Json, described
-from dlaas_server.pools.kubernetes.pod_fields import condition, gates, sentence
+from dlaas_server.pools.kubernetes.pod_fields import condition, gates, pinned_node, sentence
 
 __all__ = ["PodWait", "wait_of_pod", "wait_of_refusal"]
 
@@ -236,7 +236,9 @@ def wait_of_pod(pod: Json, events: Sequence[Json] = ()) -> PodWait | None:
         what = f"{name} waits until lower-priority pods on node {status['nominatedNodeName']} have ended."
         return PodWait(code="preempting", object=name, what=what, is_moving=True)
     if reason:
-        return _first(_UNSCHEDULABLE, pod, reason, str(scheduled.get("message", "")), image)
+        found = _first(_UNSCHEDULABLE, pod, reason, str(scheduled.get("message", "")), image)
+        node = pinned_node(pod)  # the scheduler counts nodes and names none
+        return found if node is None else replace(found, what=f"{found.what} It is planned on node {node}.")
     return PodWait(code="scheduling", object=name, what=f"{name} waits for the cluster's scheduler.")
 
 

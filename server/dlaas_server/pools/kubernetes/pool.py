@@ -21,6 +21,7 @@ from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.base import JOURNAL, Changed, Chunk, Loss, PoolUnavailable
 from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.api import ApiUnreachable
+from dlaas_server.pools.kubernetes.gang_plan import grows
 from dlaas_server.pools.kubernetes.gangs import TOKEN, Gangs, closed_bytes
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.picture import Picture
@@ -80,7 +81,10 @@ class KubernetesPool:
             became_known=lambda: self._gangs.all_changed(),
         )
         self._gangs = Gangs(
-            self._picture, folder_of=self._folder, changed=lambda job, stream: self._changed(job, stream)
+            self._picture,
+            folder_of=self._folder,
+            changed=lambda job, stream: self._changed(job, stream),
+            give=self._local.act,
         )
 
     # ---- open and close --------------------------------------------------------------------------------------
@@ -154,10 +158,20 @@ class KubernetesPool:
         await self._local.put_file(job, path, source)
 
     async def act(self, job: str, wanted: Wanted) -> None:
-        """Write the document for the guardian, start one if none is alive, and let the pods follow."""
+        """Write the document for the guardian, start one if none is alive, and let the pods follow.
+
+        A guardian gets a document that adds learners to running ones once these have seats; else they train on.
+        """
         folder = self._folder(job)
         folder.must_exist()
         self._check_cluster()
+        if self._gangs.is_outdated(job, wanted):
+            return
+        before = folder.wanted()
+        if before is not None and grows(before, wanted) and before.revision < wanted.revision:
+            await self._local.act(job, before)  # starts a guardian if none is alive
+            self._gangs.accept(job, wanted, is_held=True)
+            return
         was_closed_at = closed_bytes(folder)
         await self._local.act(job, wanted)
         stored = folder.wanted()

@@ -1,7 +1,7 @@
 """Picture of one kind of objects, kept by list and watch.
 
-The picture is *unknown* before the first list and after any failure, until a list or an event proves it again. Its
-objects stay: missing knowledge is never taken for missing objects.
+The picture is *unknown* before the first list and after any failure, until a list, an event, or a watch that the server
+has ended in order proves it again. Its objects stay: missing knowledge is never taken for missing objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ RELIST_S: Final = 300.0
 SILENCE_S: Final = 90.0
 """Longest silence of a watch. The API server sends a bookmark every minute."""
 BACKOFF_S: Final = 0.2
-BACKOFF_S_MAX: Final = 10.0
+BACKOFF_S_MAX: Final = 4.0
+PROOF_S: Final = 1
+"""Duration of the first watch after a failure: its end proves the picture, also where no object changes."""
 GONE: Final = 410
 
 
@@ -158,12 +160,13 @@ class Watch:
 
     def _watch(self) -> None:
         assert self._version is not None
+        seconds = PROOF_S if self.knowledge().unknown is not None else int(RELIST_S * (1 + 0.2 * self._jitter()))
         query = {
             **self._query,
             "watch": "true",
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(int(RELIST_S * (1 + 0.2 * self._jitter()))),
+            "timeoutSeconds": str(seconds),
         }
         stream = self._api.lines(self._path, query, SILENCE_S)
         with self._lock:
@@ -176,6 +179,8 @@ class Watch:
         finally:
             with self._lock:
                 self._stream = None
+        if not self._is_closed.is_set():
+            self._prove()  # the server sends all events before it ends a watch in order
 
     def _take(self, kind: str, item: Json) -> None:
         if kind == "ERROR":  # inside of an answer whose status was 200
