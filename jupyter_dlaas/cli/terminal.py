@@ -226,6 +226,7 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
     table = ["   ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
     lines += [ink.dim(table[0]), *table[1:]]
     notes = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
+    notes += [f"Jobs run on {plain(pool.runs_on)}."] if pool.runs_on else []
     notes += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
     notes += [
         f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption. Placement: {pool.placement}."

@@ -476,6 +476,8 @@ class PoolView:
     """Ids of waiting jobs in queue order."""
     gist: str
     isolation: str
+    runs_on: str = ""
+    """Place where the pool's jobs run: this machine, or a cluster with its namespace."""
     order: str = "shortest"  # order of waiting jobs; see `[pool] order`
     placement: str = "pack"  # placement policy; see `[pool] placement`
     preemption: bool = True

@@ -20,7 +20,7 @@ from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.base import JOURNAL, Changed, Chunk, Loss, PoolUnavailable
 from dlaas_server.pools.config import PoolConfig
-from dlaas_server.pools.kubernetes.api import ApiUnreachable
+from dlaas_server.pools.kubernetes.api import ApiUnreachable, own_address
 from dlaas_server.pools.kubernetes.gangs import TOKEN, Gangs, closed_bytes
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.picture import Picture
@@ -134,7 +134,7 @@ class KubernetesPool:
     def _write_agents(self, folder: JobFolder) -> None:
         given = self._settings.engine_address
         try:
-            address = given or _own_address(self._picture.api_host)
+            address = given or own_address(self._picture.api_host)
         except ApiUnreachable as error:
             raise PoolUnavailable(str(error)) from error
         host = f"[{address}]" if ":" in address else address
@@ -244,17 +244,6 @@ class KubernetesPool:
 def _start_guardian(job_dir: Path, *, interpreter: str, **more: Any) -> Started:
     """Start a guardian with this process's Python: the job's interpreter is the image's."""
     return start_guardian(job_dir, interpreter=sys.executable, **more)
-
-
-def _own_address(server: str) -> str:
-    """Return the address from which this machine reaches a server. Nothing is sent. Raises ApiUnreachable."""
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(server, 443, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise ApiUnreachable(f"no way leads from this machine to {server}: {error}") from error
 
 
 def _ports(jobs: Path) -> set[int]:
