@@ -464,7 +464,7 @@ class Guardian:
         one = self._learners.get(process.member)
         if one is None:
             one = self._learners[process.member] = self._take_over(event)
-        one.process = process.identity
+        one.run_as(process)
         if not (event.is_adopted and process.member in self._earlier.up):
             self._journal.up(one)
         self._logs.begin(one.member)
@@ -479,7 +479,9 @@ class Guardian:
         _log(f"learner {event.member} could not be started: {event.reason}")
         one = self._learners[event.member]
         one.is_alive, one.code = False, 127
-        one.failure = diagnosis.not_started(event.reason, event.program if event.is_permanent else None)
+        one.failure = event.failure or diagnosis.not_started(
+            event.reason, event.program if event.is_permanent else None
+        )
         self._journal.up(one)
         self._see_down(one)
 

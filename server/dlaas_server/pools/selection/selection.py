@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +35,13 @@ def requested_section(directory: Path, given: ClusterOptions) -> KubernetesSecti
     """
     valid = decode(KubernetesSection, dict(given))
     chosen = {key: getattr(valid, key) for key in given}
-    present = load_config(directory).kubernetes or KubernetesSection()
+    present = load_config(directory).kubernetes or KubernetesSection(image=_default_image())
     return _resolved(replace(present, enabled=True, **chosen))
+
+
+def _default_image() -> str:
+    """Return an image with the Python of the notebooks here, but without frameworks."""
+    return f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
 
 
 def _resolved(section: KubernetesSection) -> KubernetesSection:
@@ -57,7 +63,9 @@ def use_kubernetes(directory: Path, section: KubernetesSection, check: Callable[
     present = config.kubernetes or KubernetesSection()
     changed = {key: getattr(section, key) for key in OPTIONS if getattr(section, key) != getattr(present, key)}
     if moves or changed:
-        _write(directory, {"enabled": None, "namespace": section.namespace, **changed}, moves=moves)
+        _write(
+            directory, {"enabled": None, "namespace": section.namespace, "image": section.image, **changed}, moves=moves
+        )
     return True
 
 
