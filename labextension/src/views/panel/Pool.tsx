@@ -119,9 +119,7 @@ export function Pool(props: {
           {pool.runs_on && (
             <>
               <br />
-              <span className="jp-dlaas-small jp-dlaas-dim">
-                {trans.__('Jobs run on %1.', pool.runs_on)}
-              </span>
+              <span className="jp-dlaas-small jp-dlaas-dim">{trans.__('Jobs run on %1.', pool.runs_on)}</span>
             </>
           )}
           {!hasGpus && (
