@@ -84,6 +84,7 @@ def prepare(
     origin: Origin | None = None,
     notes: Sequence[Note] = (),
     cells: Mapping[str, str] | None = None,
+    python: str | None = None,
     key: str | None = None,
 ) -> Prepared:
     """Prepare the submission of a script (path) or of source text, without sending anything.
@@ -100,8 +101,8 @@ def prepare(
     `args` are the script's own arguments. `autolog="off"`: metrics from `run.log` and `metric` only. Modules beside
     a script are sent with it; `include` names other files.
 
-    `files`, `uploads`, `origin`, `notes` and `cells` are for callers that build programs from cells. Raises Invalid,
-    which names the option.
+    `files`, `uploads`, `origin`, `notes`, `cells` and `python` (the minor version that the files require) are for
+    callers that build programs from cells. Raises Invalid, which names the option.
     """
     base_environment = os.environ if environment is None else environment
     secrets = option_parsing.secrets(secret, base_environment)
@@ -145,6 +146,8 @@ def prepare(
         autolog=option_parsing.on_off(autolog, option="autolog"),
         command=tuple(str(arg) for arg in args),
         interpreter=option_parsing.interpreter(interpreter) if interpreter else sys.executable,
+        python=python,
+        variables=tuple(option_parsing.environment(env)),
         directory=str(folder),
         origin=origin or Origin(),
         notes=tuple(notes),

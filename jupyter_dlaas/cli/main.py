@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.api import jobs, option_parsing, submission
-from jupyter_dlaas.cli import engine_control, parser, terminal
+from jupyter_dlaas.cli import parser, pool_selection, terminal
 from jupyter_dlaas.cli.terminal import Ink
-from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client import discovery, engine_control
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.display import formatting
@@ -186,6 +186,13 @@ def _pool(options: argparse.Namespace) -> int:
         "spot_notice_s": None if notice is None else option_parsing.duration_s(notice, option="spot notice"),
     }
     is_change = any(value is not None for value in changes.values())
+    pool_selection.check_usage(options)
+    if options.what == "use":
+        if is_change:
+            raise Invalid("pool use: change the pool's scheduling settings with a command of its own")
+        code = pool_selection.use(options)
+        if code != 0:
+            return code
     pool = client.change_pool(**changes) if is_change else client.pool()
     return _out(options, pool, terminal.pool_text(pool, _ink()))
 

@@ -84,8 +84,9 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
     "Administer the pool": (
         Verb(
             "pool",
-            "Show devices and the jobs that hold them; change the pool's scheduling settings",
-            "pool --order fair",
+            "Show where jobs run, devices and the jobs that hold them; use a Kubernetes cluster or this machine "
+            "(pool use); change scheduling settings",
+            "pool use kubernetes --namespace ml --image registry.example.com/torch:2",
         ),
         Verb(
             "queue",
@@ -256,6 +257,24 @@ def _common(parser: argparse.ArgumentParser, *, json: Any, pool: Any) -> None:
 
 
 def _pool_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "what",
+        nargs="?",
+        choices=("use",),
+        help="choose where the pool's jobs run; the pool must have no unfinished job",
+    )
+    add(
+        "place", nargs="?", choices=("kubernetes", "local"), help="a Kubernetes cluster, after a check, or this machine"
+    )
+    add("--context", metavar="C", help="context of the kubeconfig (default: the current one, also later)")
+    add("--namespace", metavar="NS", help="namespace for the pool's pods (default: dlaas)")
+    add("--image", metavar="IMG", help="image of learners: Python as `python3`, and the frameworks of the jobs")
+    add("--kubeconfig", metavar="FILE", help="kubeconfig file (default: KUBECONFIG, or ~/.kube/config)")
+    add("--engine-address", metavar="A", help="address at which pods reach this machine (default: found out)")
+    add("--gpu-resource", metavar="NAME", help="resource name of GPUs (default: nvidia.com/gpu)")
+    add("--no-image", action="store_true", help="do not run a pod with the image to check it")
+    add("--force", action="store_true", help="use the cluster although a check failed")
     parser.add_argument(
         "--order", choices=[str(order) for order in PoolOrder], help="queue order among jobs of equal priority"
     )

@@ -32,6 +32,7 @@ __all__ = [
 _TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", "bad": "31"}
 _BAR_WIDTH: Final = 20
 _NOTE_WIDTH_MIN: Final = 24
+_PLACES_MAX: Final = 8
 _QUEUE_ROWS_MAX: Final = 100
 _METRIC_KEYS: Final = frozenset({"step", "epoch", "time"})
 
@@ -183,7 +184,16 @@ def why_text(view: JobView, sentences: Sequence[str], ink: Ink) -> str:
     """Format the first sentence with the others indented below it."""
     first, *others = [plain(sentence) for sentence in sentences] or [f"{view.id} is {view.state}."]
     head = ink.bold(view.id) + first.removeprefix(view.id) if first.startswith(view.id) else first
+    others += [f"Where: {places}"] if (places := _places(view)) else []
     return "\n".join([head, *(f"  {line}" for sentence in others for line in sentence.splitlines())])
+
+
+def _places(view: JobView) -> str:
+    """Return the nodes and pods of the learners, of the first ones where there are many."""
+    placed = [one for one in view.learners if one.node]
+    shown = [f"{one.node} ({one.pod})" if one.pod else one.node for one in placed[:_PLACES_MAX]]
+    more = [f"{len(placed) - _PLACES_MAX} more"] if len(placed) > _PLACES_MAX else []
+    return plain(", ".join([*dict.fromkeys(shown), *more]))
 
 
 def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:
@@ -226,6 +236,7 @@ def pool_text(pool: PoolView, ink: Ink) -> str:
     table = ["   ".join(row).rstrip() for row in _columns(rows, Ink(width=None))]
     lines += [ink.dim(table[0]), *table[1:]]
     notes = [plain(pool.gist)] if pool.gist and plain(pool.gist) != head[1] else []
+    notes += [f"Jobs run on {plain(pool.runs_on)}."] if pool.runs_on else []
     notes += [f"Isolation: {plain(pool.isolation)}"] if pool.isolation else []
     notes += [
         f"Order: {pool.order}, {'with' if pool.preemption else 'without'} preemption. Placement: {pool.placement}."

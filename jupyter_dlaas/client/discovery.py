@@ -35,6 +35,7 @@ __all__ = [
     "SocketEndpoint",
     "connect",
     "connect_unix",
+    "engine_interpreter",
     "engine_record",
     "find_endpoints",
     "jupyter_endpoint",
@@ -275,7 +276,7 @@ def _log_tail(path: Path) -> str:
         return ""
 
 
-def _interpreter(directory: Path) -> str:
+def engine_interpreter(directory: Path) -> str:
     """Return a Python that has the server side: this one, or the one that ran this pool's engine before."""
     if importlib.util.find_spec("dlaas_server") is not None:
         return sys.executable
@@ -291,7 +292,13 @@ def _interpreter(directory: Path) -> str:
 
 def engine_command(endpoint: SocketEndpoint) -> list[str]:
     """Return the command line that runs the engine of this pool."""
-    command = [_interpreter(endpoint.directory), "-m", "dlaas_server.engine", "--pool-dir", str(endpoint.directory)]
+    command = [
+        engine_interpreter(endpoint.directory),
+        "-m",
+        "dlaas_server.engine",
+        "--pool-dir",
+        str(endpoint.directory),
+    ]
     if endpoint.engine_idle_s is not None:
         command += ["--idle-s", f"{endpoint.engine_idle_s:g}"]
     return command

@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import symtable
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -186,6 +187,8 @@ def _options(
         ),
         "notes": notes,
         "cells": line_map(made.lines),
+        # Functions are sent as the code of this Python.
+        "python": None if pushed is None else f"{sys.version_info[0]}.{sys.version_info[1]}",
     }
 
 

@@ -260,6 +260,10 @@ class JobSpec:
     """Arguments of the script, without its name."""
     interpreter: str | None = field(default=None, metadata=_PATH)
     """Python interpreter that runs the job; None: the engine's own."""
+    python: str | None = field(default=None, metadata=rule(pattern=r"\d\.\d{1,3}"))
+    """Minor version of Python that the functions sent with the job require, such as "3.11"; None: any."""
+    variables: tuple[str, ...] = field(default=(), metadata=rule(longest=5000))
+    """Names of the environment variables that its owner named."""
     directory: str | None = field(default=None, metadata=_PATH)
     """Working directory, so that relative paths resolve as in the notebook."""
     origin: Origin = Origin()
@@ -476,6 +480,8 @@ class PoolView:
     """Ids of waiting jobs in queue order."""
     gist: str
     isolation: str
+    runs_on: str = ""
+    """Place where the pool's jobs run: this machine, or a cluster with its namespace."""
     order: str = "shortest"  # order of waiting jobs; see `[pool] order`
     placement: str = "pack"  # placement policy; see `[pool] placement`
     preemption: bool = True

@@ -222,6 +222,8 @@ export interface IPoolView {
   queue: string[];
   gist: string;
   isolation: string;
+  /** Place where jobs run: "this machine", or a cluster with its namespace. */
+  runs_on: string;
   order: string;
   preemption: boolean;
   placement: string;

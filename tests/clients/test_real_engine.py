@@ -16,8 +16,8 @@ import pytest
 
 from dlaas_server.rest.routes import ROUTES, Endpoint
 from jupyter_dlaas.api import jobs, submission
-from jupyter_dlaas.cli import engine_control, main
-from jupyter_dlaas.client import discovery
+from jupyter_dlaas.cli import main
+from jupyter_dlaas.client import discovery, engine_control
 from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import LogLines
 from jupyter_dlaas.client.http import Client, _Connection

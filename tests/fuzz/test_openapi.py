@@ -21,8 +21,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from dlaas_server.rest.routes import describe
-from jupyter_dlaas.cli import engine_control
-from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client import discovery, engine_control
 from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.http import Client, new_key
 from jupyter_dlaas.runtime.system.process import marked

@@ -137,8 +137,8 @@ class ForeignCluster:
 
     async def _connect(self, settings: Any) -> Api:
         certificate = (Path(settings.cert_file), Path(settings.key_file)) if settings.cert_file else None
-        token = settings.get_api_key_with_prefix("authorization")
-        headers = {"Authorization": token} if token else {}
+        found = settings.auth_settings().values()
+        headers = {one["key"]: one["value"] for one in found if one["in"] == "header" and one["value"]}
         authority = Path(settings.ssl_ca_cert) if settings.ssl_ca_cert else None
         return Api(settings.host, authority, certificate=certificate, headers=headers)
 

@@ -296,9 +296,10 @@ def test_the_preflight_passes_and_names_missing_rights(
     elsewhere = list(preflight(api, replace(account, namespace="default")))
     api.close()
 
-    assert [finding.name for finding in findings] == ["reachable", "rights", "view", "devices", "image"]
+    assert [finding.name for finding in findings] == ["reachable", "rights", "view", "devices", "image", "reach"]
     assert [finding for finding in findings if finding.is_ok is False] == []
-    assert "Python 3.1" in findings[-1].text
+    assert "Python 3.1" in findings[-2].text
+    assert "Pods reach this machine at" in findings[-1].text
     assert [finding.is_ok for finding in elsewhere] == [True, False]
     assert "create configmaps" in elsewhere[-1].text
     assert "jupyter dlaas k8s manifests --namespace default" in elsewhere[-1].advice

@@ -368,6 +368,7 @@ POOL: Final = PoolView(
     notices=("The pool's store was missing or empty. 2 jobs were recovered from disk: vit-49, eval-50.",),
     gist="8 of 12 GPUs in use",
     isolation="processes",
+    runs_on="Kubernetes: namespace ml, context lab, image registry.example.com/torch:2",
 )
 
 DRAIN: Final = DrainView(

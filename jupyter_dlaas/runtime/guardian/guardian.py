@@ -465,7 +465,7 @@ class Guardian:
         one = self._learners.get(process.member)
         if one is None:
             one = self._learners[process.member] = self._take_over(event)
-        one.process = process.identity
+        one.run_as(process)
         if not (event.is_adopted and process.member in self._earlier.up):
             self._journal.up(one)
         self._logs.begin(one.member)
@@ -481,7 +481,7 @@ class Guardian:
         one = self._learners[event.member]
         one.is_alive, one.code = False, 127
         reason = diagnosis.not_started(event.reason, event.program if event.is_permanent else None)
-        one.failure = one.failure or reason
+        one.failure = one.failure or event.failure or reason
         self._journal.up(one)
         self._see_down(one)
 

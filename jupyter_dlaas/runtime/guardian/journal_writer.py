@@ -114,6 +114,8 @@ class JournalWriter:
                 pid=one.process.pid,
                 start=one.process.start,
                 boot=one.process.boot,
+                node=one.node,
+                pod=one.pod,
             )
         )
 

@@ -18,7 +18,7 @@ class LearnerOrders:
     """Orders to start learners."""
 
     def __init__(self, job: str, spec: JobSpec, base: Mapping[str, str], source: str) -> None:
-        self._job, self._base = job, base
+        self._job, self._base, self._python = job, base, spec.python
         self.is_torch = launch.torch_is_used(spec.framework, source)
         self.expects_run = expects_run(source)
         """False for code that never calls run(): it trains as soon as it is ready. Other code reports its begin."""
@@ -47,5 +47,10 @@ class LearnerOrders:
         )
         wanted = members[rank]
         return LearnerOrder(
-            member=wanted.member, module=LEARNER, environment=environment, files=files, devices=wanted.devices
+            member=wanted.member,
+            module=LEARNER,
+            environment=environment,
+            files=files,
+            devices=wanted.devices,
+            python=self._python,
         )

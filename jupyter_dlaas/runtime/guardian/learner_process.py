@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jupyter_dlaas.jobdir.journal_replay import JournalState
-from jupyter_dlaas.runtime.hosts.learner_host import Started
+from jupyter_dlaas.runtime.hosts.learner_host import LearnerProcess, Started
 from jupyter_dlaas.runtime.system.process import Identity, uptime_s
 from jupyter_dlaas.wire.learner_messages import (
     ChangeAgreement,
@@ -30,6 +30,9 @@ class Learner:
     rank: int
     process: Identity
     """Its process; pid 0 until its host has started it."""
+    node: str | None = None
+    pod: str | None = None
+    """Node and pod of its process, if its host names them."""
     is_alive: bool = False
     """True from the order to start it until its end."""
     is_connected: bool = False
@@ -85,6 +88,10 @@ class Learner:
 
     def __post_init__(self) -> None:
         self.trains_as = self.generation
+
+    def run_as(self, process: LearnerProcess) -> None:
+        """Take the process that its host has started."""
+        self.process, self.node, self.pod = process.identity, process.node, process.pod
 
     def connect(self) -> None:
         """Begin with a new control channel: all orders are sent again."""

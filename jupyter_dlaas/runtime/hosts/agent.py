@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +53,7 @@ from jupyter_dlaas.runtime.system.process import PRIVATE, Activity, become_subre
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.learner_messages import CheckpointWritten
 
-__all__ = ["Agent", "agent_name", "main"]
+__all__ = ["Agent", "AgentPlace", "agent_name", "main"]
 
 LOOK_S: Final = 1.0
 """Seconds between looks at the learner's checkpoints, results and other files."""
@@ -69,6 +69,18 @@ _REPORTED: Final = ("DLAAS_GENERATION", "DLAAS_JOINS", "RANK", "MASTER_ADDR", "M
 """Variables of a learner that a new guardian must know."""
 _RELIES_ON_FILES: Final = frozenset({CheckpointWritten.KIND})
 """Kinds of messages that are forwarded after the files that were written before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlace:
+    """Container image, node and pod of an agent, as the environment of its pod names them."""
+
+    image: str | None = None
+    node: str | None = None
+    pod: str | None = None
+
+
+NO_PLACE: Final = AgentPlace()
 
 
 def agent_name(member: int) -> str:
@@ -90,6 +102,7 @@ class Agent:
         base: Mapping[str, str],
         orphan_s: float = ORPHAN_S,
         own_address: str | None = None,
+        place: AgentPlace = NO_PLACE,
     ) -> None:
         self._address = own_address
         self._root, self._member, self._log, self._orphan_s = root, member, log, orphan_s
@@ -99,7 +112,9 @@ class Agent:
         self._session = Session(self._storage)
         self._link = Dialer(me, address, self._session, log)
         self._files = LearnerFiles(root, member, self._session, log)
-        self._state = LearnerState(host=me.session)
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        self._about = LearnerState(host=me.session, python=python, image=place.image, node=place.node, pod=place.pod)
+        self._state = self._about
         self._held: deque[bytes] = deque()
         """Messages that wait until the files before them are stored."""
         self._ended: LearnerState | None = None
@@ -211,7 +226,7 @@ class Agent:
         if order.number <= self._state.started or self._host.processes():
             return  # repeated
         reported = {name: order.environment[name] for name in _REPORTED if name in order.environment}
-        self._state = LearnerState(host=self._state.host, started=order.number, environment=reported)
+        self._state = replace(self._about, started=order.number, environment=reported)
         self._heard_s, self._activity_at = now, now + QUIET_S
         # Peers reach this machine where the guardian does; its host name may not resolve.
         address = self._address or self._link.own_address
@@ -322,7 +337,14 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     base = environment_here(environment, root / "home")
     ttl_s = float(environment.get("DLAAS_AGENT_TTL_S", ORPHAN_S))
     own_address = environment.get("DLAAS_AGENT_ADDRESS")
-    agent = Agent(root, member, me, lambda: address, _log, base=base, orphan_s=ttl_s, own_address=own_address)
+    place = AgentPlace(
+        image=environment.get("DLAAS_AGENT_IMAGE"),
+        node=environment.get("DLAAS_AGENT_NODE"),
+        pod=environment.get("DLAAS_AGENT_POD"),
+    )
+    agent = Agent(
+        root, member, me, lambda: address, _log, base=base, orphan_s=ttl_s, own_address=own_address, place=place
+    )
     wake_r, wake_w = socket.socketpair()
     for end in (wake_r, wake_w):
         end.setblocking(False)

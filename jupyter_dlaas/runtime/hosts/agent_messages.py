@@ -74,6 +74,12 @@ class LearnerState:
     KIND: ClassVar = "state"
     host: str = ""
     """Number of the agent, another one for each agent that is started."""
+    python: str | None = None
+    """Minor version of the agent's Python, such as "3.11", which will run the learner."""
+    image: str | None = None
+    node: str | None = None
+    pod: str | None = None
+    """Container image, node and pod of the agent, where it knows them."""
     started: int = 0
     """Number of the last order to start that was carried out; 0 if there was none."""
     pid: int | None = None

@@ -38,6 +38,9 @@ class LearnerProcess:
     host: str
     """Number of the agent that started it; empty for the guardian's own machine."""
     identity: Identity
+    node: str | None = None
+    pod: str | None = None
+    """Node and pod in which it runs, if its agent names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class LearnerOrder:
     """Paths in the job's directory that must be present before the start."""
     devices: tuple[str, ...] = ()
     """Devices that it may use."""
+    python: str | None = None
+    """Minor version of Python that the job's functions require, such as "3.11"; None: any."""
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -83,6 +88,8 @@ class NotStarted:
     """True if another try would fail in the same way."""
     program: str | None = None
     """Interpreter that could not be executed."""
+    failure: Failure | None = None
+    """Failure of which the host knows more than the reason."""
 
 
 @dataclass(frozen=True, slots=True)

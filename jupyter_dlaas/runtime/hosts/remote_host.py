@@ -58,6 +58,7 @@ from jupyter_dlaas.runtime.link.storage import DirectoryStorage
 from jupyter_dlaas.runtime.link.transport import Acceptor, LinkDown, LinkUp, wait
 from jupyter_dlaas.runtime.system.process import Activity, Identity
 from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import Cause, Failure
 
 __all__ = ["RemoteHost"]
 
@@ -141,6 +142,9 @@ class RemoteHost:
         if failed:
             agent.files.failed.clear()
             self._cancel(member, agent, failed[0], is_permanent=True)
+        elif agent.state is not None and (wrong := _wrong_python(agent.order, agent.state)) is not None:
+            agent.order = None
+            self._events.append(NotStarted(member, wrong.what, is_permanent=True, failure=wrong))
         elif agent.state is not None and not _runs(agent.state) and not agent.needed & agent.files.pending:
             agent.ordered = max(agent.ordered, agent.state.started) + 1
             agent.is_order_sent = True
@@ -311,7 +315,8 @@ class RemoteHost:
             return
         if state.pid is None or state.start is None or state.boot is None:
             return
-        process = LearnerProcess(member, state.host, Identity(state.pid, state.start, state.boot))
+        identity = Identity(state.pid, state.start, state.boot)
+        process = LearnerProcess(member, state.host, identity, node=state.node, pod=state.pod)
         learner_folder(self._job_dir, member).mkdir(mode=0o700, exist_ok=True)  # its log is followed there
         agent.activity = None
         is_known = former is not None and former.started == state.started and former.pid == state.pid
@@ -334,6 +339,20 @@ class RemoteHost:
 
 def _runs(state: LearnerState) -> bool:
     return state.started > 0 and state.not_started is None and not state.has_ended
+
+
+def _wrong_python(order: LearnerOrder, state: LearnerState) -> Failure | None:
+    """Return the failure of an order whose functions the agent's Python cannot run; None if it can, or is unknown."""
+    if order.python is None or state.python in (None, order.python):
+        return None
+    image = f"the image {state.image}" if state.image is not None else "the learner's image"
+    return Failure(
+        cause=Cause.PLATFORM,
+        code="wrong_python",
+        what=f"the job's functions were made by Python {order.python}, but {image} has Python {state.python}",
+        advice=f"Use an image with Python {order.python}: `jupyter dlaas pool use kubernetes --image IMAGE`. Or submit "
+        f"the job from a kernel with Python {state.python}. A script that is submitted by its file runs with both.",
+    )
 
 
 def _is_due_to(state: LearnerState, order: LearnerOrder) -> bool:

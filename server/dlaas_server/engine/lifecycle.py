@@ -114,6 +114,7 @@ class Lifecycle:
         """Identifier that changes when the engine restarts."""
         self.blobs: Callable[[str], str] = _no_blobs
         self.configured = Policy()
+        self.runs_on = ""
         """Policy of the configuration."""
         self.settings = Settings()
         """Settings made at run time, which override the configuration."""
@@ -272,6 +273,7 @@ class Lifecycle:
             jobs=self._active,
             queue=[w.job for w in waiting],
             isolation=self.pool.isolation,
+            runs_on=self.runs_on,
             policy=self.policy,
             track_record=track_record(self.forecasts),
             notices=self._notices(),

@@ -104,11 +104,11 @@ def _other_engine(folder: Path) -> bool:
 
 def configured_pool(folder: Path, config: PoolConfig, at_uptime: Callable[[float], float]) -> Pool:
     """Return the pool that a configuration describes: this machine, or a cluster."""
-    if config.kubernetes is None:
+    if config.cluster is None:
         return LocalPool(folder, config=config, at_uptime=at_uptime)
     from dlaas_server.pools.kubernetes.pool import KubernetesPool  # other pools never load it
 
-    return KubernetesPool(folder, config.kubernetes, config=config, at_uptime=at_uptime)
+    return KubernetesPool(folder, config.cluster, config=config, at_uptime=at_uptime)
 
 
 async def serve(folder: Path, idle_s: float) -> None:
@@ -124,6 +124,7 @@ async def serve(folder: Path, idle_s: float) -> None:
     lifecycle.drift, lifecycle.slept = clock.drift_s, clock.slept_s
     clock.start_after(await store.last_s())
     lifecycle.configured = config.policy
+    lifecycle.runs_on = config.runs_on
     lifecycle.admins = frozenset(config.pool.admins)
     blobs = Blobs(folder / "blobs")
     lifecycle.blobs = lambda sha256: str(blobs.path(sha256))

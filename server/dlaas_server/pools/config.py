@@ -175,7 +175,21 @@ class PoolConfig:
     nodes: tuple[NodeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     kubernetes: KubernetesSection | None = None
-    """Cluster on which learners run; None: they run on this machine."""
+    """Section about a cluster, which may be disabled."""
+
+    @property
+    def cluster(self) -> KubernetesSection | None:
+        """Cluster on which learners run; None: they run on this machine."""
+        return self.kubernetes if self.kubernetes is not None and self.kubernetes.enabled else None
+
+    @property
+    def runs_on(self) -> str:
+        """Place where the pool's jobs run, in words."""
+        cluster = self.cluster
+        if cluster is None:
+            return "this machine"
+        context = f", context {cluster.context}" if cluster.context is not None else ""
+        return f"Kubernetes: namespace {cluster.namespace}{context}, image {cluster.image}"
 
     @property
     def policy(self) -> Policy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from jupyter_dlaas.cli import engine_control
+from jupyter_dlaas.client import engine_control
 from tests.bench.measuring import Bench, in_turn, milliseconds
 from tests.bench.table import Line, figure
 

@@ -10,8 +10,9 @@ import pytest
 from dlaas_server.engine.service import configured_pool
 from dlaas_server.pools.base import PoolUnavailable
 from dlaas_server.pools.config import ConfigError, PoolConfig, load_config
+from dlaas_server.pools.kubernetes.manifests.pod_environment import pod_environment
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
-from dlaas_server.pools.kubernetes.pool import KubernetesPool, _free_port, _ports, pod_environment
+from dlaas_server.pools.kubernetes.pool import KubernetesPool, _free_port, _ports
 from jupyter_dlaas.wire.journal import Goal, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound
 
@@ -23,11 +24,21 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_variables_of_the_notebooks_machine_stay_there() -> None:
+def test_a_pod_gets_named_variables_and_settings_of_frameworks() -> None:
     here = {"PATH": "/usr/bin", "HOME": "/home/ana", "LD_PRELOAD": "x.so", "CONDA_PREFIX": "/opt", "PYTHONPATH": "/lib"}
-    job = {"BATCH": "32", "WANDB_PROJECT": "digits", "PYTHONHASHSEED": "0", "DLAAS_SECRETS": "TOKEN", "TOKEN": "t"}
+    paths = {"HF_HOME": "/home/ana/.cache", "TORCH_HOME": "/home/ana/torch", "WANDB_DIR": "/home/ana"}
+    others = {"AWS_SECRET_ACCESS_KEY": "s", "CUDA_VISIBLE_DEVICES": "", "KUBERNETES_PORT": "1", "OTHER": "x"}
+    job = {
+        "BATCH": "32",
+        "DATA_DIR": "/mnt/data",
+        "WANDB_PROJECT": "digits",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "2",
+    }
+    secret = {"DLAAS_SECRETS": "TOKEN", "TOKEN": "t"}
 
-    assert pod_environment({**here, **job}) == job
+    kept = pod_environment({**here, **paths, **others, **job, **secret}, ("BATCH", "DATA_DIR"))
+    assert kept == {**job, **secret}
 
 
 async def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:

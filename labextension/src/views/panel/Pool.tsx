@@ -116,6 +116,12 @@ export function Pool(props: {
           <b>{pool.gist}</b>
           <br />
           <span className="jp-dlaas-small">{[free, kindNames].filter(Boolean).join(' · ')}</span>
+          {pool.runs_on && (
+            <>
+              <br />
+              <span className="jp-dlaas-small jp-dlaas-dim">{trans.__('Jobs run on %1.', pool.runs_on)}</span>
+            </>
+          )}
           {!hasGpus && (
             <>
               <br />

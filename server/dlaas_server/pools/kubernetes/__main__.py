@@ -6,22 +6,18 @@ Exit codes: 0 success, 1 a check failed, 2 usage error, 5 the package `kubernete
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from dlaas_server.pools.kubernetes.api import connect
 from dlaas_server.pools.kubernetes.manifests.pool_manifests import deployment_manifests, kustomization, to_yaml
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
-from dlaas_server.pools.kubernetes.preflight import PROBE_S, preflight
+from dlaas_server.pools.kubernetes.preflight import PROBE_S, preflight, print_findings
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode
 
 __all__ = ["main"]
-
-MARKS: Final = {True: "ok", False: "FAILED", None: "note"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         return 5
 
 
-_SETTINGS: Final = ("namespace", "context", "kubeconfig", "image", "gpu_resource")
+_SETTINGS: Final = ("namespace", "context", "kubeconfig", "image", "gpu_resource", "engine_address")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--context", help="context of the kubeconfig (default: its current one)")
     check.add_argument("--kubeconfig", help="kubeconfig file (default: KUBECONFIG, or ~/.kube/config)")
     check.add_argument("--image", help="image of learners, run once by the check")
+    check.add_argument("--engine-address", help="address at which pods reach this machine (default: found out)")
     check.add_argument("--gpu-resource", dest="gpu_resource", help="resource name of GPUs (default: nvidia.com/gpu)")
     check.add_argument("--no-image", action="store_true", help="do not run the image")
     check.add_argument("--json", action="store_true", help="print one finding per line as JSON")
@@ -85,20 +82,12 @@ def _manifests(options: argparse.Namespace, settings: KubernetesSection) -> int:
 
 
 def _check(options: argparse.Namespace, settings: KubernetesSection) -> int:
-    failed = False
     api = connect(settings)
     try:
-        for finding in preflight(api, settings, probes_image=not options.no_image, probe_s=options.timeout):
-            failed = failed or finding.is_ok is False
-            if options.json:
-                print(json.dumps(asdict(finding)), flush=True)
-                continue
-            print(f"{MARKS[finding.is_ok]:>6}  {finding.text}", flush=True)
-            if finding.advice:
-                print(f"        {finding.advice}", flush=True)
+        findings = preflight(api, settings, probes_image=not options.no_image, probe_s=options.timeout)
+        return int(not print_findings(findings, as_json=options.json))
     finally:
         api.close()
-    return int(failed)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ about the cluster's state (no connection, an overloaded server, expired credenti
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ __all__ = [
     "LineStream",
     "Transport",
     "connect",
+    "own_address",
     "path_of",
 ]
 
@@ -320,3 +322,14 @@ def _retry_after(answer: Answer) -> float | None:
 def _is_of_network(error: BaseException) -> bool:
     """Return whether an exception is one of the network, and not a fault of ours."""
     return isinstance(error, OSError) or type(error).__module__.startswith("urllib3.")
+
+
+def own_address(server: str) -> str:
+    """Return the address from which this machine reaches a server. Nothing is sent. Raises ApiUnreachable."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(server, 443, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ApiUnreachable(f"there is no route from this machine to {server}: {error}") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 import socket
 import sys
@@ -20,9 +19,10 @@ from dlaas_server.core.lifecycle.recovery import StoredJob
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.base import JOURNAL, Changed, Chunk, Loss, PoolUnavailable
 from dlaas_server.pools.config import PoolConfig
-from dlaas_server.pools.kubernetes.api import ApiUnreachable
+from dlaas_server.pools.kubernetes.api import ApiUnreachable, own_address
 from dlaas_server.pools.kubernetes.gang_plan import grows
 from dlaas_server.pools.kubernetes.gangs import TOKEN, Gangs, closed_bytes
+from dlaas_server.pools.kubernetes.manifests.pod_environment import pod_environment
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.picture import Picture
 from dlaas_server.pools.local.job_folder import JobFolder, in_words
@@ -35,20 +35,9 @@ from jupyter_dlaas.wire.journal import Fact, SeatRefused, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec
 from jupyter_dlaas.wire.waiting import WaitingReason
 
-__all__ = ["KubernetesPool", "pod_environment"]
+__all__ = ["KubernetesPool"]
 
 TOKEN_BYTES: Final = 32
-_OF_A_MACHINE: Final = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|SHLVL|_|PWD|OLDPWD|HOSTNAME|TMPDIR|TEMP|TMP|DISPLAY|XAUTHORITY|KUBECONFIG"
-    r"|LD_.*|DYLD_.*|CONDA_.*|_CONDA_.*|MAMBA_.*|VIRTUAL_ENV.*|PYTHON(HOME|PATH|STARTUP|EXECUTABLE|USERBASE)"
-    r"|XDG_.*|SSH_.*|DBUS_.*|KUBERNETES_.*|CUDA_.*|NVIDIA_.*|JUPYTER_DLAAS_.*"
-)
-"""Variables that describe the notebook's machine: paths, sessions and devices that a pod does not have."""
-
-
-def pod_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job that also hold in a pod."""
-    return {name: value for name, value in environment.items() if not _OF_A_MACHINE.fullmatch(name)}
 
 
 class KubernetesPool:
@@ -128,7 +117,7 @@ class KubernetesPool:
 
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create the job's directory, and choose the address at which its guardian expects agents."""
-        await self._local.create(job, owner, spec, pod_environment(environment))
+        await self._local.create(job, owner, spec, pod_environment(environment, spec.variables))
         folder = self._folder(job)
         if not (folder.root / AGENTS).exists():
             with in_words(f"the settings for agents of job {job} cannot be stored"):
@@ -138,7 +127,7 @@ class KubernetesPool:
     def _write_agents(self, folder: JobFolder) -> None:
         given = self._settings.engine_address
         try:
-            address = given or _own_address(self._picture.api_host)
+            address = given or own_address(self._picture.api_host)
         except ApiUnreachable as error:
             raise PoolUnavailable(str(error)) from error
         host = f"[{address}]" if ":" in address else address
@@ -258,17 +247,6 @@ class KubernetesPool:
 def _start_guardian(job_dir: Path, *, interpreter: str, **more: Any) -> Started:
     """Start a guardian with this process's Python: the job's interpreter is the image's."""
     return start_guardian(job_dir, interpreter=sys.executable, **more)
-
-
-def _own_address(server: str) -> str:
-    """Return the address from which this machine reaches a server. Nothing is sent. Raises ApiUnreachable."""
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(server, 443, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        raise ApiUnreachable(f"there is no route from this machine to {server}: {error}") from error
 
 
 def _ports(jobs: Path) -> set[int]:

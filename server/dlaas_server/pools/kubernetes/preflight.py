@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, TextIO
+from urllib.parse import urlsplit
 
-from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable
+from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, own_address
 from dlaas_server.pools.kubernetes.capacity import cluster_nodes, has_gpus, namespace_node
 from dlaas_server.pools.kubernetes.manifests.access import (
     CLUSTER_RULES,
@@ -25,16 +27,26 @@ from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod, wait_of_refusal
 from dlaas_server.pools.kubernetes.watch import Change, Watch
 
-__all__ = ["Finding", "missing_accesses", "preflight"]
+__all__ = ["Finding", "missing_accesses", "preflight", "print_findings"]
 
 MINOR_MIN: Final = 30
 PROBE: Final = "jupyter-dlaas-preflight"
 PROBE_S: Final = 300.0
-_PROGRAM: Final = (
-    "import importlib.util as u, json, sys; names = ('torch', 'tensorflow', 'jax');"
-    "found = {'python': list(sys.version_info[:3]), 'frameworks': [n for n in names if u.find_spec(n)]};"
-    "open('/dev/termination-log', 'w').write(json.dumps(found))"
-)
+MARKS: Final = {True: "ok", False: "FAILED", None: "note"}
+REACH_S: Final = 5
+_PROGRAM: Final = f"""
+import importlib.util, json, socket, sys
+
+frameworks = [name for name in ("torch", "tensorflow", "jax") if importlib.util.find_spec(name)]
+found = {{"python": list(sys.version_info[:3]), "frameworks": frameworks, "cut": None}}
+host, _, port = sys.argv[1].rpartition(":")
+try:
+    socket.create_connection((host.strip("[]"), int(port)), {REACH_S}).close()
+except OSError as error:
+    found["cut"] = str(error)
+with open("/dev/termination-log", "w") as file:
+    file.write(json.dumps(found))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +57,20 @@ class Finding:
     is_ok: bool | None
     text: str
     advice: str = ""
+
+
+def print_findings(findings: Iterable[Finding], *, as_json: bool = False, file: TextIO | None = None) -> bool:
+    """Print findings as they come, and return whether none failed."""
+    failed = False
+    for finding in findings:
+        failed = failed or finding.is_ok is False
+        if as_json:
+            print(json.dumps(asdict(finding)), file=file, flush=True)
+            continue
+        print(f"{MARKS[finding.is_ok]:>6}  {finding.text}", file=file, flush=True)
+        if finding.advice:
+            print(f"        {finding.advice}", file=file, flush=True)
+    return not failed
 
 
 def preflight(
@@ -63,7 +89,7 @@ def preflight(
     yield _view(settings, sees_cluster)
     yield from _devices(api, settings, sees_cluster)
     if probes_image:
-        yield _image(api, settings, probe_s)
+        yield from _image(api, settings, probe_s)
 
 
 def _version(api: Api) -> Finding:
@@ -145,9 +171,35 @@ def _devices(api: Api, settings: KubernetesSection, sees_cluster: bool) -> Itera
 # ---- the image -------------------------------------------------------------------------------------------------------
 
 
-def _image(api: Api, settings: KubernetesSection, probe_s: float) -> Finding:
-    """Run a short pod with the image, and return what its Python says about itself."""
-    body = _probe_pod(settings)
+def _image(api: Api, settings: KubernetesSection, probe_s: float) -> Iterator[Finding]:
+    """Run a short pod with the image; yield what its Python says about itself, and whether it reaches this machine."""
+    try:
+        address = settings.engine_address or own_address(urlsplit(api.server).hostname or "")
+        with _listener("" if settings.engine_address else address) as listener:
+            host = f"[{address}]" if ":" in address else address
+            pod = _ended_probe(api, settings, f"{host}:{listener.getsockname()[1]}", probe_s)
+    except (ApiUnreachable, OSError) as error:
+        yield Finding(name="reach", is_ok=False, text=f"No address of this machine can be found for pods: {error}.")
+        return
+    if isinstance(pod, Finding):
+        yield pod
+        return
+    found = _answer(settings, pod)
+    if isinstance(found, Finding):
+        yield found
+        return
+    yield _python(settings, found)
+    yield _reach(address, found.get("cut"))
+
+
+def _listener(host: str) -> socket.socket:
+    """Return a socket that pods can connect to: the kernel completes connections without an accept."""
+    return socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def _ended_probe(api: Api, settings: KubernetesSection, address: str, probe_s: float) -> Json | Finding:
+    """Return the probe's pod after its end, or as it is when the time is up; a finding if it was not created."""
+    body = _probe_pod(settings, address)
     try:
         created = api.create("pods", settings.namespace, body)
     except ApiError as error:
@@ -156,12 +208,13 @@ def _image(api: Api, settings: KubernetesSection, probe_s: float) -> Finding:
     name, uid = created["metadata"]["name"], created["metadata"]["uid"]
     try:
         pod = _until(api, settings.namespace, name, lambda pod: end_of_pod(pod) is not None or _is_stuck(pod), probe_s)
-        return _of_probe(settings, pod or created)
+        return pod or created
     finally:
         api.delete("pods", settings.namespace, name, uid=uid)
 
 
-def _of_probe(settings: KubernetesSection, pod: Json) -> Finding:
+def _answer(settings: KubernetesSection, pod: Json) -> Json | Finding:
+    """Return what the probe wrote, or a finding about why it wrote nothing."""
     end = end_of_pod(pod)
     if end is None:
         wait = wait_of_pod(pod)
@@ -171,9 +224,13 @@ def _of_probe(settings: KubernetesSection, pod: Json) -> Finding:
         return Finding(name="image", is_ok=False, text=end.what, advice=end.advice)
     message = pod["status"]["containerStatuses"][0]["state"]["terminated"].get("message", "")
     try:
-        found = json.loads(message)
+        found: Json = json.loads(message)
     except ValueError:
         return Finding(name="image", is_ok=False, text=f"The image {settings.image} answered {message!r}.")
+    return found
+
+
+def _python(settings: KubernetesSection, found: Json) -> Finding:
     version = ".".join(map(str, found["python"]))
     frameworks = ", ".join(found["frameworks"]) or "no framework"
     text = f"{settings.image} has Python {version} and {frameworks}."
@@ -186,12 +243,23 @@ def _of_probe(settings: KubernetesSection, pod: Json) -> Finding:
     return Finding(name="image", is_ok=True, text=text)
 
 
-def _probe_pod(settings: KubernetesSection) -> Json:
+def _reach(address: str, problem: str | None) -> Finding:
+    if problem is None:
+        return Finding(name="reach", is_ok=True, text=f"Pods reach this machine at {address}.")
+    advice = (
+        "Learners connect to this machine. Allow it in firewalls and network policies, set engine_address to an "
+        "address that pods reach, or run the engine inside the cluster."
+    )
+    text = f"Pods do not reach this machine at {address}: {problem}."
+    return Finding(name="reach", is_ok=False, text=text, advice=advice)
+
+
+def _probe_pod(settings: KubernetesSection, address: str) -> Json:
     amounts = {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
     container = {
         "name": "probe",
         "image": settings.image,
-        "command": ["python3", "-c", _PROGRAM],
+        "command": ["python3", "-c", _PROGRAM, address],
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }

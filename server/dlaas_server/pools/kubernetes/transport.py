@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Final, cast
 
 from dlaas_server.pools.kubernetes.api import SERVICE_ACCOUNT, Answer, ApiUnreachable, KubernetesMissing
 
-__all__ = ["open_transport"]
+__all__ = ["chosen_context", "open_transport"]
 
 CONNECTIONS: Final = 16
 
@@ -75,3 +77,26 @@ def open_transport(kubeconfig: str | None, context: str | None) -> ClientTranspo
         named = f" with context {context}" if context else ""
         raise ApiUnreachable(f"no usable credentials in {source}{named}: {error}") from error
     return ClientTransport(configuration)
+
+
+def chosen_context(kubeconfig: str | None, context: str | None) -> tuple[str, str] | None:
+    """Return the kubeconfig and the context that a connection would use now; None for a pod's service account.
+
+    Raises KubernetesMissing and ApiUnreachable.
+    """
+    if kubeconfig is None and context is None and SERVICE_ACCOUNT.exists():
+        return None
+    try:
+        from kubernetes import config
+    except ImportError as error:
+        raise KubernetesMissing from error
+    named = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    files = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in named.split(os.pathsep) if file)
+    try:
+        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise ApiUnreachable(f"no usable credentials in {files}: {error}") from error
+    names = [str(one["name"]) for one in contexts]
+    if context is not None and context not in names:
+        raise ApiUnreachable(f"{files} has no context {context}; it has {', '.join(sorted(names))}")
+    return files, context or str(current["name"])

@@ -42,6 +42,8 @@ class TolerationEntry:
 class KubernetesSection:
     """[kubernetes]: cluster, namespace and defaults of pods. With this section, jobs run on the cluster."""
 
+    enabled: bool = True
+    """`false`: jobs run on this machine; the section is kept for `jupyter dlaas pool use kubernetes`."""
     namespace: str = field(
         default="dlaas",
         metadata=rule(pattern=_LABEL, says="is not a valid namespace: use lower-case letters, digits, -"),

@@ -1,0 +1,46 @@
+"""Verb `pool use`: choose where a pool's jobs run. The server side checks the cluster and writes the settings."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from jupyter_dlaas.client import discovery
+from jupyter_dlaas.wire.codec import Invalid
+
+__all__ = ["check_usage", "use"]
+
+_OPTIONS: Final = ("context", "namespace", "image", "kubeconfig", "engine_address", "gpu_resource")
+_SWITCHES: Final = ("no_image", "force")
+
+
+def use(options: argparse.Namespace) -> int:
+    """Run the command of the server side and return its exit code."""
+    import subprocess  # only this verb starts a program
+
+    directory = discovery.pool_directory(options.pool)
+    interpreter = discovery.engine_interpreter(directory)  # the check needs what the engine will need
+    command = [interpreter, "-m", "dlaas_server.pools.selection", "--pool-dir", str(directory), options.place]
+    for name in _given(options):
+        value = getattr(options, name)
+        command += [_option(name)] if value is True else [_option(name), value]
+    return subprocess.call(command)
+
+
+def check_usage(options: argparse.Namespace) -> None:
+    """Raise Invalid for options that do not go together."""
+    given = _given(options)
+    if options.what is None and given:
+        raise Invalid(f"pool: {_option(given[0])} requires `pool use kubernetes`")
+    if options.what is not None and options.place is None:
+        raise Invalid("pool use: missing place: `pool use kubernetes` or `pool use local`")
+    if options.place == "local" and given:
+        raise Invalid(f"pool use local: {_option(given[0])} applies only to `pool use kubernetes`")
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    return [name for name in (*_OPTIONS, *_SWITCHES) if getattr(options, name)]
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

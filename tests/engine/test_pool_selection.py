@@ -1,0 +1,137 @@
+"""Choice of the place where a pool's jobs run, in its config.toml."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dlaas_server.pools.config import load_config
+from dlaas_server.pools.selection.__main__ import main
+from dlaas_server.pools.selection.config_edit import NotEditable, with_table
+from jupyter_dlaas.cli.main import main as command_line
+
+FILE = """\
+# our lab
+[pool]
+order = "fair"  # as agreed
+
+[kubernetes]   # cluster
+namespace = "old"  # team
+image = 'torch:1'
+# GPUs of the lab
+tolerations = [
+  { key = "gpu" },
+]
+
+[[queues]]
+name = "research"
+"""
+
+
+def test_an_edit_keeps_comments_and_other_keys() -> None:
+    edited = with_table(FILE, "kubernetes", {"namespace": "ml", "image": "torch:2", "enabled": False})
+
+    expected = FILE.replace('"old"', '"ml"').replace("'torch:1'", '"torch:2"')
+    assert edited == expected.replace("# GPUs", "enabled = false\n# GPUs")
+
+
+def test_keys_are_removed_and_tables_added() -> None:
+    assert with_table("[pool]\nslots = 1", "kubernetes", {"image": 'a"b\\c'}) == (
+        '[pool]\nslots = 1\n\n[kubernetes]\nimage = "a\\"b\\\\c"\n'
+    )
+    assert with_table("[kubernetes]\nenabled = false\n", "kubernetes", {"enabled": None}) == "[kubernetes]\n"
+    assert with_table("", "kubernetes", {"namespace": "ml"}) == '[kubernetes]\nnamespace = "ml"\n'
+    below = '[[kubernetes.tolerations]]\nkey = "gpu"\n'
+    assert tomllib.loads(with_table(below, "kubernetes", {"namespace": "ml"}))["kubernetes"] == {
+        "namespace": "ml",
+        "tolerations": [{"key": "gpu"}],
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ['kubernetes = { namespace = "a" }\n', 'kubernetes.namespace = "a"\n', '[kubernetes]\nimage = """\na"""\n']
+)
+def test_a_table_written_otherwise_is_left_alone(text: str) -> None:
+    with pytest.raises(NotEditable):
+        with_table(text, "kubernetes", {"image": "b"})
+
+
+def kubeconfig(folder: Path) -> Path:
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    (folder / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
+    return folder / "kubeconfig"
+
+
+def test_a_failed_check_writes_nothing_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool, file = tmp_path / "pool", kubeconfig(tmp_path)
+    command = ["--pool-dir", str(pool), "kubernetes", "--namespace", "ml", "--kubeconfig", str(file)]
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "FAILED  The cluster cannot be reached" in said
+    assert "Nothing was changed. To use the cluster anyway, add --force." in said
+    assert not (pool / "config.toml").exists()
+
+    assert main([*command, "--force"]) == 0
+    cluster = load_config(pool).cluster
+    assert cluster is not None
+    assert (cluster.namespace, cluster.context, cluster.kubeconfig) == ("ml", "c", str(file))
+    assert load_config(pool).runs_on.startswith("Kubernetes: namespace ml, context c")
+
+    assert main(["--pool-dir", str(pool), "local"]) == 0
+    assert load_config(pool).cluster is None
+    assert load_config(pool).runs_on == "this machine"
+    assert main(["--pool-dir", str(pool), "kubernetes", "--force"]) == 0
+    assert load_config(pool).cluster == cluster
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--context", "absent"], 5, "has no context absent; it has c"),
+        (["--namespace", "My_NS"], 2, "is not a valid namespace"),
+    ],
+)
+def test_wrong_options_are_named(
+    words: list[str], code: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = kubeconfig(tmp_path)
+    assert main(["--pool-dir", str(tmp_path / "pool"), "kubernetes", "--kubeconfig", str(file), *words]) == code
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["pool", "--image", "a"], "--image requires `pool use kubernetes`"),
+        (["pool", "use"], "missing place"),
+        (["pool", "use", "local", "--image", "a"], "applies only to `pool use kubernetes`"),
+        (["pool", "use", "local", "--order", "fair"], "with a command of its own"),
+    ],
+)
+def test_options_of_the_verb_must_go_together(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_other_pools_never_load_the_package_kubernetes(tmp_path: Path) -> None:
+    program = f"""
+import pathlib, sys
+import jupyter_dlaas, jupyter_dlaas.cli.main, jupyter_dlaas.kernel.magics
+from dlaas_server.engine import service
+from dlaas_server.pools.config import load_config
+
+folder = pathlib.Path({str(tmp_path)!r})
+service.configured_pool(folder, load_config(folder), lambda s: s)
+print([name for name in sys.modules if name.split(".")[0] in ("kubernetes", "urllib3")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
