@@ -168,13 +168,13 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
 
 @pytest.fixture
 def section(namespace: Namespace) -> KubernetesSection:
-    """Settings of a pool in the namespace."""
+    """Return the settings of a pool in the namespace."""
     return section_of(namespace)
 
 
 @pytest.fixture
 def api(section: KubernetesSection) -> Iterator[Api]:
-    """The pool's own connection."""
+    """Open the pool's own connection."""
     opened = connect(section)
     yield opened
     opened.close()
@@ -182,7 +182,7 @@ def api(section: KubernetesSection) -> Iterator[Api]:
 
 @pytest.fixture
 def followed(api: Api, namespace: Namespace) -> Iterator[Followed]:
-    """Pods of the namespace as the pool sees them."""
+    """Follow the pods of the namespace as the pool sees them."""
     opened = Followed(api, namespace.name)
     yield opened
     opened.watch.close()

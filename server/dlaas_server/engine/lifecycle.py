@@ -114,8 +114,9 @@ class Lifecycle:
         """Identifier that changes when the engine restarts."""
         self.blobs: Callable[[str], str] = _no_blobs
         self.configured = Policy()
-        self.runs_on = ""
         """Policy of the configuration."""
+        self.runs_on = ""
+        """Place where the pool's jobs run, in words."""
         self.settings = Settings()
         """Settings made at run time, which override the configuration."""
         self.admins: frozenset[str] = frozenset()
