@@ -253,7 +253,8 @@ def check_texts(trace: Trace, found: Slice, goal: int) -> tuple[Problem, ...]:
         if step.runs_text and index not in found.kept and place.ran != "no":
             text = (
                 f"{place.label}, line {place.line}: the job omits `{place.head}`, because the notebook does not "
-                f"contain the text that it ran. If that text changed something that the job needs: --with-cell {place.cell}."
+                "contain the text that it ran. If that text changed something that the job needs: "
+                f"--with-cell {place.cell}."
             )
             problems.append(Problem("text_omitted", text, place.label, place.line))
     return tuple(problems)
