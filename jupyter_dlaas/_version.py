@@ -1,4 +1,4 @@
-"""Version of the package, for modules that must not import the package's front door."""
+"""Version of the package, for modules that must not import the package itself."""
 
 __all__ = ["__version__"]
 

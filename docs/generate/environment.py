@@ -56,7 +56,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "DLAAS_MAY_CHANGE": "The gang may change its membership while it trains.",
     "DLAAS_NURSERY": "Marks a job's own fork server.",
     "DLAAS_PRIVATE_FILES": "The learner's job directory is its own: it shares no file with the others.",
-    "DLAAS_ROOM": "Reserves space for the environment that `/proc` shows of a forked process.",
+    "DLAAS_PADDING": "Reserves space for the environment that `/proc` shows of a forked process.",
     "DLAAS_SECRETS": "Names of the variables whose values are masked.",
 }
 

@@ -43,7 +43,7 @@ def batches(run, epoch):
         run.gate.begin()
         yield batch
         assert run.gate.end(), "no learner is lost"
-        run.gang.hear()
+        run.gang.compare_tags()
         assert run.gang.diverged is None
     run.gang.watch_passes()
 

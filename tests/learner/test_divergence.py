@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.learner.elastic.collective_tag import Kind, word_of
+from jupyter_dlaas.learner.elastic.collective_tag import Kind, tag_of
 from jupyter_dlaas.learner.training_run.divergence import left_at, report_of_epochs, what_diverged
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Cause
@@ -86,7 +86,7 @@ def test_a_loop_that_an_error_ends_was_not_left(bar: Callable[[Iterator[int]], A
     ],
 )
 def test_divergence_report_names_learners_and_their_actions(said: Any, at: list[str], expected: str) -> None:
-    words = [word_of(step, kind) for step, kind in said]
+    words = [tag_of(step, kind) for step, kind in said]
     assert expected in what_diverged(words, step=said[0][0], epoch=2, at=at)
 
 

@@ -284,7 +284,7 @@ def dying(give):
 """
 BY_MEMORY = """
 from jupyter_dlaas.learner.elastic.shm_allreduce import Room
-Room.give = dying(Room.give)
+Room.broadcast = dying(Room.broadcast)
 """
 BY_NETWORK = """
 from jupyter_dlaas.learner.elastic import process_group as groups

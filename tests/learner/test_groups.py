@@ -38,7 +38,7 @@ def numbers(rank, count, dtype):
     return (torch.randn(count) * 10).to(dtype)
 
 def begin(group, tensor):
-    return groups.room_of(group).add_up(tensor) if "memory" in sys.argv else groups.Sum(group, tensor)
+    return groups.room_of(group).all_reduce(tensor) if "memory" in sys.argv else groups.AllReduce(group, tensor)
 """
 _TAIL = """
 if __name__ == "__main__":
@@ -169,7 +169,7 @@ def learner(rank, group):
     os.environ["DLAAS_ADDRESS"] = own
     group = groups.build_group(("127.0.0.1", port), 2, rank, size)
     tensor = torch.ones(3)
-    groups.Sum(group, tensor).wait()
+    groups.AllReduce(group, tensor).wait()
     hosts = {one.laddr.ip for one in psutil.Process().net_connections("inet") if one.laddr}
     report(rank, sum=tensor.tolist(), listens=own in hosts)
 """
@@ -192,17 +192,17 @@ def learner(rank, group):
     for number in range(400):
         kinds = [KINDS[chance.randrange(5)] for _ in range(chance.randint(1, 3))]
         given = [torch.full((count,), float((rank + 1) * (number % 32)), dtype=dtype) for count, dtype in kinds]
-        begun = [room.add_up(one) or groups.Sum(group, one) for one in given]
+        begun = [room.all_reduce(one) or groups.AllReduce(group, one) for one in given]
         if own.random() < 0.3:
             time.sleep(own.random() * 0.003)
         if chance.random() < 0.1:
-            room.forget()
-            begun = [one for one in begun if isinstance(one, groups.Sum)]
+            room.discard()
+            begun = [one for one in begun if isinstance(one, groups.AllReduce)]
             given = []
         for one in begun:
             one.wait()
         wrong += sum(bool((one != (number % 32) * sum(range(1, size + 1))).any()) for one in given)
-    report(rank, wrong=wrong, begun=room.begun)
+    report(rank, wrong=wrong, begun=room.started)
 """
 
 
@@ -224,9 +224,9 @@ def learner(rank, group):
         source = number % size
         whole = numbers(number, count, dtype)
         tensor = whole.clone() if rank == source else torch.zeros_like(whole)
-        room.give(tensor, source)
+        room.broadcast(tensor, source)
         total = torch.ones(300)
-        room.add_up(total).wait()
+        room.all_reduce(total).wait()
         found.append(torch.equal(tensor, whole) and float(total.sum()) == 300 * size)
     report(rank, found=found)
 """
@@ -242,12 +242,12 @@ import signal
 
 def learner(rank, group):
     room = groups.room_of(group)
-    room.add_up(torch.ones(3)).wait()
+    room.all_reduce(torch.ones(3)).wait()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         while True:
-            room.add_up(torch.ones(3)).wait()
+            room.all_reduce(torch.ones(3)).wait()
     except RuntimeError as error:
         report(rank, freed=str(error))
 """
@@ -270,11 +270,11 @@ if len(sys.argv) > 3 and sys.argv[3] == "boot":
 else:
     connect = shared_memory._connect
     shared_memory._connect = lambda names, *more: apart() if more[-1] == 1 else connect(names, *more)
-    shared_memory._MEET_S = 0.5
+    shared_memory._CONNECT_S = 0.5
 
 def learner(rank, group):
     tensor = torch.ones(3)
-    groups.Sum(group, tensor).wait()
+    groups.AllReduce(group, tensor).wait()
     report(rank, has_room=groups.room_of(group) is not None, sum=tensor.tolist())
 """
 
@@ -291,9 +291,9 @@ shared_memory.SPACE = 4096
 
 def learner(rank, group):
     room, tensors = groups.room_of(group), [torch.ones(1000), torch.ones(1000), torch.ones(10), torch.ones(1000)]
-    first, *others = [room.add_up(one) for one in tensors]
+    first, *others = [room.all_reduce(one) for one in tensors]
     first.wait(), others[1].wait()
-    report(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=room.begun)
+    report(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=room.started)
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["TAG_STEPS", "Kind", "kind_of", "word_of"]
+__all__ = ["TAG_STEPS", "Kind", "kind_of", "tag_of"]
 
 TAG_STEPS: Final = 50
 
@@ -22,11 +22,11 @@ class Kind(IntEnum):
     """An epoch has ended."""
 
 
-def word_of(step: int, kind: Kind) -> int:
+def tag_of(step: int, kind: Kind) -> int:
     """Return the tag of an all-reduce, from 1 to 255."""
     return 1 + step % TAG_STEPS * len(Kind) + kind
 
 
-def kind_of(word: int) -> Kind | None:
+def kind_of(tag: int) -> Kind | None:
     """Return the kind that a tag encodes; None for tag 0."""
-    return Kind((word - 1) % len(Kind)) if word else None
+    return Kind((tag - 1) % len(Kind)) if tag else None

@@ -19,11 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.elastic import nccl_group, process_group, shm_allreduce
-from jupyter_dlaas.learner.elastic.collective_tag import Kind, kind_of, word_of
+from jupyter_dlaas.learner.elastic.collective_tag import Kind, kind_of, tag_of
 from jupyter_dlaas.learner.elastic.gradient_averaging import Averager, count_registrations
 from jupyter_dlaas.learner.elastic.non_raising_group import QuietGroup
 from jupyter_dlaas.learner.elastic.shared_model import SharedModel, attach
-from jupyter_dlaas.learner.elastic.shm_allreduce import Diverged, Room, Sum
+from jupyter_dlaas.learner.elastic.shm_allreduce import AllReduce, Diverged, Room
 from jupyter_dlaas.learner.elastic.state_transfer import put_together, room_for, take_apart
 from jupyter_dlaas.learner.elastic.step_gate import Gate
 from jupyter_dlaas.learner.elastic.step_timing import Work
@@ -146,7 +146,7 @@ class Gang:
         """Return the number of collectives started in the current group. Raises RuntimeError if the group is lost."""
         group, room = self._group, self._room
         begun = 0 if group is None else process_group.talks(group)
-        return begun if room is None else begun + room.begun
+        return begun if room is None else begun + room.started
 
     def leave(self) -> Any:
         """Mark the current group as lost, from another thread. Return the group, which is to be cut, or None."""
@@ -250,7 +250,7 @@ class Gang:
         """Return each value's weighted mean over the gang. A collective call."""
         table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
         if not self.is_alone and not self.is_stranded:
-            self._try(lambda: process_group.Sum(self._group, table).wait())
+            self._try(lambda: process_group.AllReduce(self._group, table).wait())
         total = table[-1].item()
         return [value / total if total else float("nan") for value in table[:-1].tolist()]
 
@@ -273,7 +273,7 @@ class Gang:
         """Return the sum of `count` over the gang; if learners are lost, `count` itself. A collective call."""
         table = torch.tensor([count], dtype=torch.int64)
         if not self.is_alone and not self.is_stranded:
-            self._try(lambda: process_group.Sum(self._group, table).wait())
+            self._try(lambda: process_group.AllReduce(self._group, table).wait())
         return int(table.item())
 
     def steps(self, step: int) -> list[int]:
@@ -318,7 +318,7 @@ class Gang:
             found = arrived | put_together(rest, large)
         for one in large:
             if self._room is not None:
-                self._room.give(one, source)
+                self._room.broadcast(one, source)
             else:
                 bits = one.view(-1).view(torch.uint8)  # gloo does not support all dtypes
                 process_group.broadcast(self._group, bits, source)
@@ -351,15 +351,15 @@ class Gang:
         else:
             gradients.mul_(self.weight)
 
-    def add_up(self, tensor: torch.Tensor, kind: Kind = Kind.GRADIENTS) -> Sum | process_group.Sum:
+    def all_reduce(self, tensor: torch.Tensor, kind: Kind = Kind.GRADIENTS) -> AllReduce | process_group.AllReduce:
         """Start an all-reduce (sum) of a tensor, in place. Raises RuntimeError if the group is lost.
 
         `wait()` on the result may also raise Diverged.
         """
         begun = None
         if self._adds_up_in_room and self._room is not None:
-            begun = self._room.add_up(tensor, word_of(self.step, kind))
-        return begun or process_group.Sum(self._group, tensor)
+            begun = self._room.all_reduce(tensor, tag_of(self.step, kind))
+        return begun or process_group.AllReduce(self._group, tensor)
 
     def compute(self) -> None:
         """Wait until this learner's own backward computation on the GPU is complete, and record its time."""
@@ -368,10 +368,10 @@ class Gang:
                 torch.cuda.current_stream(self.device).synchronize()
             self.work.done()
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard collectives whose result is no longer needed. Raises RuntimeError if the group is lost."""
         if self._room is not None:
-            self._room.forget()
+            self._room.discard()
 
     def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
         """Start an all-reduce of gradients on the device, in a gang of fixed membership."""
@@ -386,11 +386,15 @@ class Gang:
         """
         lines = torch.zeros(self.size, dtype=torch.float64)
         lines[self.rank] = line
-        self.hear()
+        self.compare_tags()
         if not self.is_alone and not self.is_stranded and self.diverged is None:
-            room, word = self._room, word_of(self.step, Kind.EPOCH)
+            room, tag = self._room, tag_of(self.step, Kind.EPOCH)
+            group = self._group
             try:
-                self._try(lambda: room.meet(lines, word) if room else process_group.Sum(self._group, lines).wait())
+                if room is not None:
+                    self._try(lambda: room.all_reduce_now(lines, tag))
+                else:
+                    self._try(lambda: process_group.AllReduce(group, lines).wait())
             except Diverged as error:
                 self.part(error)
         if self.is_stranded or self.diverged is not None:
@@ -400,13 +404,13 @@ class Gang:
     def begin(self, kind: Kind) -> None:
         """Send the tag of the next all-reduce to all learners, if the all-reduce itself does not carry it."""
         if self._room is not None and not self._adds_up_in_room:
-            self._room.begin(word_of(self.step, kind))
+            self._room.begin(tag_of(self.step, kind))
 
-    def hear(self) -> None:
+    def compare_tags(self) -> None:
         """Compare the tags of all learners, and record a divergence. Raises RuntimeError if the group is lost."""
         if self._room is not None and not self._adds_up_in_room and self.diverged is None and not self.is_stranded:
             try:
-                self._try(self._room.forget)
+                self._try(self._room.discard)
             except Diverged as error:
                 self.part(error)
 
@@ -415,10 +419,10 @@ class Gang:
         room = self._room
         if room is None or self.is_stranded or self.diverged is not None:
             return
-        self.hear()
+        self.compare_tags()
         note = torch.tensor([line], dtype=torch.float64)
         try:
-            self._try(lambda: room.meet(note, word_of(self.step, Kind.LEFT)))
+            self._try(lambda: room.all_reduce_now(note, tag_of(self.step, Kind.LEFT)))
         except Diverged as error:
             self.part(error)
 
@@ -426,8 +430,8 @@ class Gang:
         """Return, by rank, the lines at which learners left a loop, if that is how they diverged; otherwise zeros."""
         if self._room is None or self.diverged is None:
             return [0] * self.size
-        has_left = [kind_of(word) is Kind.LEFT for word in self.diverged.words]
-        return [int(self._room.first_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
+        has_left = [kind_of(tag) is Kind.LEFT for tag in self.diverged.tags]
+        return [int(self._room.first_value_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
 
     def part(self, error: Diverged) -> None:
         """Record that learners diverged: the step in flight does not count."""
@@ -513,8 +517,8 @@ class Averaging:
                 raise gang.diverged
             if is_first and self._begun:  # all learners aborted the previous pass
                 self._begun.clear()
-                gang.forget()
-            self._begun.append(gang.add_up(buffer))
+                gang.discard()
+            self._begun.append(gang.all_reduce(buffer))
             if is_last:
                 gang.compute()
                 for one in self._begun:

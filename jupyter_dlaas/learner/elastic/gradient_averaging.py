@@ -115,10 +115,10 @@ def average(gang: Gang, parameters: Sequence[torch.nn.Parameter]) -> None:
         if gang.diverged is not None:
             raise gang.diverged
         gang.begin(Kind.LATE_GRADIENTS)
-        begun = [gang.add_up(has, Kind.LATE_GRADIENTS)]
+        begun = [gang.all_reduce(has, Kind.LATE_GRADIENTS)]
         for vector in vectors:
             gang.weigh(vector)
-            begun.append(gang.add_up(vector, Kind.LATE_GRADIENTS))
+            begun.append(gang.all_reduce(vector, Kind.LATE_GRADIENTS))
         gang.compute()
         for one_begun in begun:
             one_begun.wait()

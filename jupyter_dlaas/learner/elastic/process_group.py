@@ -27,7 +27,7 @@ from jupyter_dlaas.learner.elastic.shm_allreduce import Room
 __all__ = [
     "CPU",
     "NEVER",
-    "Sum",
+    "AllReduce",
     "broadcast",
     "build_group",
     "cut",
@@ -64,7 +64,7 @@ _SUM: Final = dist.AllreduceOptions()
 _SUM.asyncOp = True
 
 
-class Sum:
+class AllReduce:
     """An all-reduce (sum) of a contiguous tensor in place. Raises RuntimeError if the group is lost."""
 
     def __init__(self, group: Any, tensor: torch.Tensor) -> None:

@@ -23,27 +23,27 @@ import torch
 
 from jupyter_dlaas.runtime.system.process import boot_id
 
-__all__ = ["MOST", "Diverged", "Room", "meet"]
+__all__ = ["LEARNERS_MAX", "Diverged", "Room", "meet"]
 
-MOST: Final = 16
+LEARNERS_MAX: Final = 16
 """The maximum number of learners. Beyond it, gloo's algorithm is faster than each learner reading all parts."""
 SPACE: Final = 32 << 20
 """Bytes per learner and pass, allocated twice. Only pages in use take memory; larger tensors use gloo."""
 _ALIGNED: Final = 64
 _PIECE: Final = 4 << 20
 """Bytes per piece of a broadcast: one is written while the one before is read."""
-_MEET_S: Final = 5.0
-_SAID: Final = b"."
-_WORDS: Final = [bytes([number]) for number in range(256)]
-_ENOUGH: Final = 4096
+_CONNECT_S: Final = 5.0
+_READY: Final = b"."
+_TAGS: Final = [bytes([number]) for number in range(256)]
+_RECEIVE_BYTES: Final = 4096
 
 
 class Diverged(Exception):
-    """The error for learners at different points of their program. `words`: their tags, by rank."""
+    """The error for learners at different points of their program. `tags`: by rank."""
 
-    def __init__(self, words: Sequence[int]) -> None:
-        super().__init__(f"learners sent different messages: {list(words)}")
-        self.words = tuple(words)
+    def __init__(self, tags: Sequence[int]) -> None:
+        super().__init__(f"learners sent different messages: {list(tags)}")
+        self.tags = tuple(tags)
 
 
 class Room:
@@ -60,23 +60,23 @@ class Room:
         self._rank, self._memory = rank, memory
         self._peers = list(peers)
         self._others = [(number, one) for number, one in enumerate(peers) if one is not None]
-        self.begun = 0
+        self.started = 0
         """The number of all-reduces started."""
-        self._said = [0] * len(self._peers)
+        self._received = [0] * len(self._peers)
         """The number of tags received from each of the other learners."""
-        self._own = bytearray()
+        self._own_tags = bytearray()
         """This learner's tags that have not been compared yet."""
-        self._heard = [bytearray() for _ in self._peers]
+        self._pending_tags = [bytearray() for _ in self._peers]
         """The other learners' tags that have not been compared yet."""
         self._compared = 0
         self._under_way = 0
         self._half = self._used = 0
         self._views: dict[tuple[int, int, int, torch.dtype], list[torch.Tensor]] = {}
 
-    def add_up(self, tensor: torch.Tensor, word: int = 0) -> Sum | None:
+    def all_reduce(self, tensor: torch.Tensor, tag: int = 0) -> AllReduce | None:
         """Start an all-reduce (sum) in place; return None if the tensor does not fit, which all learners find alike.
 
-        `word`: the tag, below 256, which must be equal in all learners. Raises RuntimeError if learners are lost.
+        `tag`: the tag, below 256, which must be equal in all learners. Raises RuntimeError if learners are lost.
         """
         size, used = tensor.numel() * tensor.element_size(), self._used if self._under_way else 0
         if used + size > SPACE or not tensor.is_contiguous():
@@ -84,35 +84,35 @@ class Room:
         parts = self._write(used, tensor.numel(), tensor.dtype)
         self._used = used + -(-size // _ALIGNED) * _ALIGNED
         parts[self._rank].copy_(tensor.view(-1))
-        self.say(word)
-        return Sum(self, self.begun, tensor, parts)
+        self.signal(tag)
+        return AllReduce(self, self.started, tensor, parts)
 
-    def begin(self, word: int) -> None:
+    def begin(self, tag: int) -> None:
         """Send a tag without data; it is compared together with the next ones."""
         self._under_way += 1
-        self.say(word)
+        self.signal(tag)
 
-    def give(self, tensor: torch.Tensor, source: int) -> None:
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Broadcast one learner's contiguous tensor of any size. Raises RuntimeError if learners are lost."""
         for piece in tensor.view(-1).view(torch.uint8).split(_PIECE):
             there = self._write(0, len(piece), torch.uint8)[source]
             if source == self._rank:
                 there.copy_(piece)
-            self.say()
-            self.hear(self.begun)
+            self.signal()
+            self.wait_for(self.started)
             if source != self._rank:
                 piece.copy_(there)
 
-    def say(self, word: int = 0) -> None:
+    def signal(self, tag: int = 0) -> None:
         """Signal all others that this learner's data is written."""
-        said = _WORDS[word]
-        self._own += said
+        sent = _TAGS[tag]
+        self._own_tags += sent
         try:
             for _, one in self._others:
-                one.send(said, socket.MSG_NOSIGNAL)
+                one.send(sent, socket.MSG_NOSIGNAL)
         except OSError as error:
             raise RuntimeError(f"lost the connection to another learner: {error}") from error
-        self.begun += 1
+        self.started += 1
 
     def _write(self, at: int, count: int, dtype: torch.dtype) -> list[torch.Tensor]:
         """Return the regions in which the learners write, by rank. `at`: the offset in bytes within this pass."""
@@ -128,52 +128,52 @@ class Room:
             self._views[place] = found
         return found
 
-    def hear(self, number: int) -> None:
+    def wait_for(self, number: int) -> None:
         """Wait until all learners have started this number of all-reduces.
 
         Raises RuntimeError if learners are lost or after a cut, and Diverged if tags differ.
         """
         for rank, one in self._others:
-            while self._said[rank] < number:
+            while self._received[rank] < number:
                 try:
-                    words = one.recv(_ENOUGH)
+                    tags = one.recv(_RECEIVE_BYTES)
                 except OSError as error:
                     raise RuntimeError(f"lost the connection to learner {rank}: {error}") from error
-                if not words:
+                if not tags:
                     raise RuntimeError(f"learner {rank} ended, or the process group was aborted")
-                self._said[rank] += len(words)
-                self._heard[rank] += words
+                self._received[rank] += len(tags)
+                self._pending_tags[rank] += tags
         self._under_way -= 1
         if (count := number - self._compared) > 0:
             self._compare(count)
 
     def _compare(self, count: int) -> None:
-        own, self._own = self._own[:count], self._own[count:]
+        own, self._own_tags = self._own_tags[:count], self._own_tags[count:]
         self._compared += count
         is_same = True
-        words = [own] * len(self._peers)
+        tags = [own] * len(self._peers)
         for rank, _ in self._others:
-            heard = words[rank] = self._heard[rank][:count]
-            del self._heard[rank][:count]
+            heard = tags[rank] = self._pending_tags[rank][:count]
+            del self._pending_tags[rank][:count]
             is_same = is_same and heard == own
         if not is_same:
-            raise Diverged(next(said for said in zip(*words, strict=True) if len(set(said)) > 1))
+            raise Diverged(next(column for column in zip(*tags, strict=True) if len(set(column)) > 1))
 
-    def meet(self, few: torch.Tensor, word: int) -> None:
-        """Sum a small tensor, if all learners reach a call with the same tag. Raises as `hear` does."""
-        begun = self.add_up(few, word)
-        assert begun is not None
-        begun.wait()
+    def all_reduce_now(self, few: torch.Tensor, tag: int) -> None:
+        """Sum a small tensor, if all learners reach a call with the same tag. Raises as `wait_for` does."""
+        reduction = self.all_reduce(few, tag)
+        assert reduction is not None
+        reduction.wait()
 
-    def first_of(self, rank: int) -> float:
+    def first_value_of(self, rank: int) -> float:
         """Return the first float64 that a learner wrote in this pass."""
         offset = (self._half * len(self._peers) + rank) * SPACE
         return float(torch.frombuffer(self._memory, dtype=torch.float64, count=1, offset=offset))
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard all-reduces in flight: wait until all learners have started them. Raises RuntimeError."""
         if self._under_way:
-            self.hear(self.begun)
+            self.wait_for(self.started)
             self._under_way = 0
 
     def cut(self) -> None:
@@ -187,7 +187,7 @@ class Room:
             one.close()
 
 
-class Sum:
+class AllReduce:
     """An all-reduce (sum) in flight, in place."""
 
     __slots__ = ("_number", "_parts", "_room", "_tensor")
@@ -197,7 +197,7 @@ class Sum:
 
     def wait(self) -> None:
         """Wait for the sum. Raises RuntimeError if learners are lost."""
-        self._room.hear(self._number)
+        self._room.wait_for(self._number)
         first, second, *others = self._parts
         sum_ = torch.add(first, second, out=self._tensor.view(-1))
         for part in others:
@@ -209,7 +209,7 @@ def meet(store: Any, rank: int, size: int) -> Room | None:
 
     Raises RuntimeError if learners do not arrive, as the store does.
     """
-    if not 2 <= size <= MOST:
+    if not 2 <= size <= LEARNERS_MAX:
         return None
     with ExitStack() as until_ready:
         listening = until_ready.enter_context(socket.socket(socket.AF_UNIX))
@@ -238,16 +238,16 @@ def meet(store: Any, rank: int, size: int) -> Room | None:
 def _connect(listening: socket.socket, names: Sequence[bytes], rank: int) -> list[socket.socket | None]:
     """Connect to each of the others, by rank: to lower ranks, and accept higher ones. Raises OSError."""
     peers: list[socket.socket | None] = [None] * len(names)
-    listening.settimeout(_MEET_S)
+    listening.settimeout(_CONNECT_S)
     with ExitStack() as on_failure:
         for other in range(rank):
             one = peers[other] = on_failure.enter_context(socket.socket(socket.AF_UNIX))
-            one.settimeout(_MEET_S)
+            one.settimeout(_CONNECT_S)
             one.connect(names[other])
             one.sendall(bytes([rank]))
         for _ in range(rank + 1, len(names)):
             one = on_failure.enter_context(listening.accept()[0])
-            one.settimeout(_MEET_S)
+            one.settimeout(_CONNECT_S)
             _, user, _ = struct.unpack("3i", one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if user != os.getuid():
                 raise PermissionError("connection from another user refused")
@@ -276,7 +276,7 @@ def _memory(peers: Sequence[socket.socket | None], rank: int) -> mmap.mmap:
         for one in peers:
             if one is not None:
                 if rank == 0:
-                    socket.send_fds(one, [_SAID], [fd])
+                    socket.send_fds(one, [_READY], [fd])
                 one.settimeout(None)
         return mmap.mmap(fd, size)
     finally:

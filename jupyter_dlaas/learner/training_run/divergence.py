@@ -38,11 +38,11 @@ class LearnersDiverged(DlaasError):
     code = "learners_diverged"
 
 
-def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
+def what_diverged(tags: Sequence[int], *, step: int, epoch: int, at: Sequence[str]) -> str:
     """Describe how the learners diverged, from the tags of all learners. `at`: where each left a loop, if known."""
-    kinds = [kind_of(word) for word in words]
+    kinds = [kind_of(tag) for tag in tags]
     half = TAG_STEPS // 2
-    steps = [step + ((word - 1) // len(Kind) - step + half) % TAG_STEPS - half for word in words]
+    steps = [step + ((tag - 1) // len(Kind) - step + half) % TAG_STEPS - half for tag in tags]
     last = max(steps)
     left = [number for number, kind in enumerate(kinds) if kind is Kind.LEFT]
     ended = [number for number, kind in enumerate(kinds) if kind is Kind.EPOCH]
@@ -66,7 +66,7 @@ def what_diverged(words: Sequence[int], *, step: int, epoch: int, at: Sequence[s
 def check(run: RunState) -> None:
     """Raise LearnersDiverged if the learners reached different points of their program."""
     if run.gang is not None:
-        run.gang.hear()
+        run.gang.compare_tags()
         if what := _what(run):
             raise LearnersDiverged(what)
 
@@ -90,7 +90,7 @@ def _what(run: RunState) -> str:
     if gang is None or gang.diverged is None:
         return ""
     at = [_at(run, line) for line in gang.lines()]
-    what = what_diverged(gang.diverged.words, step=gang.step, epoch=run.epoch, at=at)
+    what = what_diverged(gang.diverged.tags, step=gang.step, epoch=run.epoch, at=at)
     return what if what.endswith("}).") else f"{what} {_INSTEAD}"
 
 

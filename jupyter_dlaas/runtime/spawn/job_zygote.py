@@ -82,7 +82,7 @@ def leave_behind(job_dir: Path) -> None:
 
     Errors here are not reported: the user's own import raises them again, with a line of the user's program.
     """
-    os.environ.pop(preload.ROOM, None)
+    os.environ.pop(preload.PADDING, None)
     environment, seen = dict(os.environ), preload.places()
     os.environ.update(preload.QUIET)
     try:

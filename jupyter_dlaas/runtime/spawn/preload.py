@@ -16,11 +16,11 @@ from typing import Final
 
 from jupyter_dlaas.runtime.system.process import thread_count
 
-__all__ = ["LEAN", "QUIET", "ROOM", "TORCH", "has_memory", "load", "places", "unfit"]
+__all__ = ["LEAN", "PADDING", "QUIET", "TORCH", "has_memory", "load", "places", "unfit"]
 
 LEAN: Final = "lean"
 TORCH: Final = "torch"
-ROOM: Final = "DLAAS_ROOM"
+PADDING: Final = "DLAAS_PADDING"
 """Long variable that reserves space in which forks write the environment that /proc shows of them."""
 QUIET: Final = {
     "OMP_NUM_THREADS": "1",

@@ -14,7 +14,7 @@ from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.spawn import job_zygote, launch
 from jupyter_dlaas.runtime.spawn.job_zygote import JobZygote
 from jupyter_dlaas.runtime.spawn.launch import Order
-from jupyter_dlaas.runtime.spawn.preload import ROOM
+from jupyter_dlaas.runtime.spawn.preload import PADDING
 from jupyter_dlaas.runtime.system.process import JOB_MARK, thread_count
 from jupyter_dlaas.wire.secret_masking import without_secrets
 
@@ -23,7 +23,7 @@ __all__ = ["LEARNER", "Origin", "Spawner", "TakeParked"]
 LEARNER: Final = "jupyter_dlaas.learner.process.main"
 """Module of a learner's process."""
 STORE: Final = "jupyter_dlaas.runtime.guardian.rendezvous_store"
-_ROOM_BYTES: Final = 1024
+_PADDING_BYTES: Final = 1024
 """Reserved bytes: environments of one job's learners differ in a few digits."""
 TakeParked = Callable[[Order], int | None]
 """Function that gives its order to a learner that was forked ahead; returns None when none is left."""
@@ -74,7 +74,7 @@ class Spawner:
             order = replace(
                 order,
                 arguments=(*order.arguments, job_zygote.FLAG),
-                environment={**order.environment, ROOM: " " * _ROOM_BYTES},
+                environment={**order.environment, PADDING: " " * _PADDING_BYTES},
             )
         if pid is None and self._origin.take_parked is not None:
             pid = self._origin.take_parked(order)

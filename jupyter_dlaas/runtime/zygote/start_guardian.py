@@ -21,7 +21,7 @@ from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import connect, read_json
 from jupyter_dlaas.runtime.spawn.launch import Order, ProgramUnusable, guardian_environment, spawn, torch_is_used
-from jupyter_dlaas.runtime.spawn.preload import LEAN, QUIET, ROOM, TORCH
+from jupyter_dlaas.runtime.spawn.preload import LEAN, PADDING, QUIET, TORCH
 from jupyter_dlaas.runtime.system.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.runtime.system.hash_seed import hash_seed_of
 from jupyter_dlaas.runtime.system.process import activity_of, boot_id, marked, recorded, send, stat_of
@@ -206,7 +206,7 @@ def warm(
         extra = whole.get("PYTHONPATH")
         whole["PYTHONPATH"] = f"{package_dir}{os.pathsep}{extra}" if extra else str(package_dir)
         whole |= {**QUIET, "PYTHONUNBUFFERED": "1", "MPLBACKEND": "Agg", HASH_SEED: hash_seed_of(whole)}
-        whole[ROOM] = " " * 16_384
+        whole[PADDING] = " " * 16_384
         try:
             log = str(path.with_suffix(".log"))
             order = Order(module=ZYGOTE, arguments=(str(path), kind), environment=whole, log=log)
