@@ -252,9 +252,8 @@ def check_texts(trace: Trace, found: Slice, goal: int) -> tuple[Problem, ...]:
         place = step.statement
         if step.runs_text and index not in found.kept and place.ran != "no":
             text = (
-                f"{place.label}, line {place.line}: the job omits `{place.head}`, because the notebook does not "
-                "contain the text that it ran. If that text changed something that the job needs: "
-                f"--with-cell {place.cell}."
+                f"{place.label}, line {place.line}: the job omits `{place.head}`, since the text that it ran is not in "
+                f"the notebook. If that text changed something that the job needs: --with-cell {place.cell}."
             )
             problems.append(Problem("text_omitted", text, place.label, place.line))
     return tuple(problems)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jupyter_dlaas import stored
-from jupyter_dlaas.objects import keras_objects
+from jupyter_dlaas.objects import keras_objects, process_objects
 from jupyter_dlaas.objects.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
 from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
@@ -272,6 +272,26 @@ class _Module(_Fields):
         return {k: v for k, v in found if not k.startswith("__") and not isinstance(v, types.ModuleType)}
 
 
+class _ContextVariable(Items):
+    """Value of a context variable in the training's context."""
+
+    def items(self, value: Any) -> dict[Any, Any]:
+        return process_objects.context_value(value) or {}
+
+    def set(self, value: Any, key: Any, item: Any) -> None:
+        value.set(item)
+
+    def delete(self, value: Any, key: Any) -> None:
+        """Leave the value: only the token of the call that set it could unset it."""
+
+
+class _ThreadLocal(_Fields):
+    """Attributes that an object has in the training's thread."""
+
+    def items(self, value: Any) -> dict[Any, Any]:
+        return dict(value.__dict__)
+
+
 class Cell(Items):
     """Variable shared by functions."""
 
@@ -461,6 +481,12 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return (_POSITION,)
     if kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "get_obj"):
         return (_SHARED,)
+    if process_objects.is_thread_local(value):
+        return (_THREAD_LOCAL,)
+    if process_objects.context_value(value) is not None:
+        return (_CONTEXT_VARIABLE,)
+    if process_objects.is_in_memory(value):
+        return (_DATABASE,)
     if is_infrastructure(value) or not (has_data or is_tensor(value)):
         return ()
     for exact, aspect in _EXACT.items():
@@ -552,6 +578,7 @@ def _has_plain_layout(kind: Any) -> bool:
 
 
 _DICT, FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
+_CONTEXT_VARIABLE, _THREAD_LOCAL, _DATABASE = _ContextVariable(), _ThreadLocal(), process_objects.Database()
 _ARRAY, _POSITION, _SHARED, _WHOLE, _REFILLED = _Array(), _Position(), _Shared(), Whole(), _Refilled()
 _EXACT: Final[Mapping[type, Aspect]] = {
     dict: _DICT,

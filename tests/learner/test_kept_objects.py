@@ -72,6 +72,37 @@ KINDS: Final = {
         "table.loc[len(table)] = [run.step, loss.item()]",
         above="import pandas as pd\ntable = pd.DataFrame(columns=['step', 'loss']); tables = {'log': table}",
     ),
+    "attributes of a thread": Part(
+        "(per_thread.n, per_thread.losses, own_thread.scale, own_thread.n)",
+        "per_thread.n += 1; per_thread.losses.append(loss.item()); own_thread.n += 2",
+        above="""
+            import threading
+            class Scale(threading.local):
+                scale, n = 3, 0
+            per_thread, own_thread = threading.local(), Scale()
+            per_thread.n, per_thread.losses = 0, []
+        """,
+    ),
+    "context variables": Part(
+        "(counted_var.get(), list_var.get(), new_var.get(0))",
+        "counted_var.set(counted_var.get() + 1); list_var.get().append(run.step); new_var.set(run.step)",
+        above="""
+            from contextvars import ContextVar
+            counted_var, list_var, new_var = ContextVar('counted', default=0), ContextVar('list'), ContextVar('new')
+            list_token = list_var.set([])
+        """,
+    ),
+    "database in memory": Part(
+        "[list(base.execute('select * from ' + name)) for name in ('steps', 'later')]",
+        "base.execute('insert into steps values (?, ?)', (run.step, loss.item())); cursor.execute(LATER, (run.step,))",
+        above="""
+            import sqlite3
+            base = sqlite3.connect(':memory:'); cursor = base.cursor()
+            made = base.execute('create table steps (step, loss)')
+            LATER = 'insert into later values (?)'
+        """,
+        cell="cursor.execute('create table if not exists later (step)')",
+    ),
     "attributes of parameters": Part(
         "[(p.ema.tolist(), p.old.tolist()) for p in model.parameters()]",
         "for p in model.parameters(): p.ema = 0.9 * p.ema + p.detach(); p.old = p.detach() + getattr(p, 'old', 0)",

@@ -24,6 +24,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.objects import object_kinds as kinds
 from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_sharded
+from jupyter_dlaas.objects.process_objects import is_finished_cursor
 from jupyter_dlaas.objects.random_generators import Generator
 
 __all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
@@ -364,7 +365,7 @@ def is_in_progress(value: object) -> bool:
     """Return whether an object is an iterator, which cannot be repositioned, or a file that opening would truncate."""
     if isinstance(value, io.IOBase):
         return "w" in str(getattr(value, "mode", "")) and not value.closed
-    return hasattr(type(value), "__next__") and not is_infrastructure(value)
+    return hasattr(type(value), "__next__") and not (is_infrastructure(value) or is_finished_cursor(value))
 
 
 def _is_number(value: object) -> bool:
