@@ -1,9 +1,10 @@
 """`python -m tests.chaos`: random faults in a real pool, then a check of what its files and its API say.
 
-Engine, guardians, learners, zygotes and Jupyter server are killed or stopped, alone and together, while jobs of four
-kinds train: a plain program, a loop of one learner, one that grows and shrinks, a gang of fixed size. In the end each
-job must have completed with the result of an undisturbed run, no log line lost or doubled, each step counted once, no
-device held by two jobs at any moment, and no process left. Ends with 1 where anything of this does not hold.
+Engine, guardians, learners, rendezvous stores, zygotes and Jupyter server are killed or stopped, alone and together,
+while jobs of four kinds train: a plain program, a loop of one learner, one that grows and shrinks, a gang of fixed
+size. In the end each job must have completed with the result of an undisturbed run, no log line lost or doubled, each
+step counted once, no device held by two jobs at any moment, and no process left. Ends with 1 where anything of this
+does not hold.
 """
 
 from __future__ import annotations
