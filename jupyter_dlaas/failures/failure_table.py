@@ -227,8 +227,8 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "ConnectionError"),
         message=r"Connection (closed|reset) by peer|Connection refused|[Gg]loo.*(timeout|connect)"
         r"|NCCL (error|communicator)|Broken pipe|Socket Timeout|wait timeout|recvValue failed"
-        r"|Timed out waiting .*clients",
-        advice="Another learner failed first: see its log for the cause.",
+        r"|Timed out waiting .*clients|Failed to recv, got 0 bytes|client socket has (failed|timed out)",
+        advice="Another learner or the rendezvous of the gang ended first: see the other learners' logs for the cause.",
         is_collateral=True,
     ),
     Row(

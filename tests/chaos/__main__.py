@@ -1,9 +1,10 @@
 """`python -m tests.chaos`: random faults in a real pool, then a check of what its files and its API say.
 
-Engine, guardians, learners, zygotes and Jupyter server are killed or stopped, alone and together, while jobs of four
-kinds train: a plain program, a loop of one learner, one that grows and shrinks, a gang of fixed size. In the end each
-job must have completed with the result of an undisturbed run, no log line lost or doubled, each step counted once, no
-device held by two jobs at any moment, and no process left. Ends with 1 where anything of this does not hold.
+Engine, guardians, learners, rendezvous stores, zygotes and Jupyter server are killed or stopped, alone and together,
+while jobs of four kinds train: a plain program, a loop of one learner, one that grows and shrinks, a gang of fixed
+size. In the end each job must have completed with the result of an undisturbed run, no log line lost or doubled, each
+step counted once, no device held by two jobs at any moment, and no process left. Ends with 1 where anything of this
+does not hold.
 """
 
 from __future__ import annotations
@@ -124,7 +125,10 @@ def _at_the_end(pool: ChaosPool, jobs: dict[str, Kind], reference: dict[str, obj
             logs=[pool.log(job, member) for member in pool.members(job)],
             end=json.loads(end.read_text()) if end.exists() else None,
         )
-        found += of_end(ended) + (of_steps(ended, STEPS, reference) if kind.is_loop else of_lines(ended, TICKS))
+        violations = of_end(ended) + (of_steps(ended, STEPS, reference) if kind.is_loop else of_lines(ended, TICKS))
+        if violations:
+            _print_record(pool, job, ended, view["failure"])
+        found += violations
     try:
         until(lambda: not pool.site.orphans(), "no process of a job is left", LEFT_S)
     except AssertionError:
@@ -134,6 +138,17 @@ def _at_the_end(pool: ChaosPool, jobs: dict[str, Kind], reference: dict[str, obj
     if held := pool.holders():
         found.append(f"devices of ended jobs are still held: {held}")
     return found
+
+
+def _print_record(pool: ChaosPool, job: str, ended: Ended, failure: object) -> None:
+    """Print what a job left, from which a violation can be explained after the pool is gone."""
+    print(f"\nrecord of {job}: failure {failure}")
+    for fact in ended.facts:
+        if fact["kind"] not in ("committed", "checkpoint", "seen"):
+            print(f"  {fact}")
+    for path in [pool.folder(job) / "guardian.log", *sorted(pool.folder(job).glob("learner-*/stdout.log"))]:
+        with suppress(OSError):
+            print(f"  {path.parent.name}/{path.name}: {path.read_text(errors='replace')[-1500:]}")
 
 
 def _missing_from_server(site: Site, jobs: Collection[str]) -> list[str]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from tests.chaos.pool import API_ERRORS, ChaosPool
+from tests.whole.site import is_gone
 
 __all__ = ["FAULTS", "clicks", "inject"]
 
@@ -42,6 +43,11 @@ def _zygote(pool: ChaosPool, job: str, chance: random.Random) -> list[int]:
     return [chance.choice(pids)] if pids else []
 
 
+def _rendezvous(pool: ChaosPool, job: str, chance: random.Random) -> list[int]:
+    pid = pool.status(job).get("store", {}).get("pid")
+    return [] if pid is None or is_gone(pid) else [pid]
+
+
 def _server(pool: ChaosPool, job: str, chance: random.Random) -> list[int]:
     return [one.pid for one in pool.site.servers if one.poll() is None]
 
@@ -56,6 +62,7 @@ FAULTS: Final[Mapping[str, tuple[float, Find]]] = {
     "learner": (3.0, _learner),
     "gang": (1.0, _gang),
     "zygote": (1.0, _zygote),
+    "rendezvous": (0.5, _rendezvous),
     "Jupyter server": (1.0, _server),
     "engine and guardian": (1.0, _together(_engine, _guardian)),
     "engine and learner": (1.0, _together(_engine, _learner)),

@@ -230,6 +230,20 @@ def test_an_agent_ends_what_a_killed_one_left_behind(rig: RemoteRig) -> None:
     until(rig, lambda: len(heard(rig, "hello")) == 2, "the next learner")
 
 
+def test_agent_links_before_remains_have_ended(rig: RemoteRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_behind = ["a process that the kernel does not end yet"]
+    monkeypatch.setattr("jupyter_dlaas.runtime.hosts.agent.kill_round", lambda *_, **__: len(left_behind))
+    rig.agents.pop(0).close()
+    rig.add_agent(0)
+    rig.host.start(order())
+    until(rig, lambda: Reachable(0) in rig.events, "the agent is linked")
+    assert not of(rig, Started)
+
+    left_behind.clear()
+
+    until(rig, lambda: heard(rig, "hello"), "the learner starts")
+
+
 def test_files_outside_a_learners_own_are_refused(rig: RemoteRig) -> None:
     started(rig)
     rig.agents[0]._files._sender.send("guardian.sock")  # not a regular file, and not the learner's to write

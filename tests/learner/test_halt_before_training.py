@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from jupyter_dlaas.runtime.guardian.exit_status import read_result
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import FactKind, is_retried
 from tests.runtime.jobs import Job, until
 
 Build = Callable[..., Job]
@@ -66,6 +69,18 @@ def test_learners_waiting_for_each_other_end_at_a_halt(job: Build, meet: str, sp
     assert one.closed() == "halted"
     ends = one.facts(FactKind.LEARNER_DOWN)
     assert [(end.code, end.signal, end.failure) for end in ends] == [(0, None, None)] * 2, "SIGKILL after the grace"
+
+
+def test_gang_whose_rendezvous_dies_is_retried(job: Build) -> None:
+    one = job(WAITS + RUN, framework="pytorch")
+    one.run(2)
+    until(lambda: one.output("blocked-0").exists() and one.output("blocked-1").exists(), one.report)
+
+    os.kill(json.loads((one.dir / "status.json").read_text())["store"]["pid"], signal.SIGKILL)
+
+    lost = one.wait(FactKind.LOST)
+    assert lost.failure is not None
+    assert is_retried(lost.failure)
 
 
 def test_sigterm_during_preparation_is_no_error(plain_job: Build) -> None:

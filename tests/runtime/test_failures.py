@@ -51,6 +51,22 @@ def test_lost_connection_of_a_single_learner_blames_no_other() -> None:
     assert is_retried(connection_failure(is_alone=True)), "the other side may be back"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
+        "The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29500).",
+        "Broken pipe",
+    ],
+)
+def test_lost_rendezvous_is_retried(message: str) -> None:
+    found = diagnosis.from_exception(
+        ["DistNetworkError", "DistError", "RuntimeError"], message, where=None, traceback=""
+    )
+
+    assert (found.code, is_retried(found)) == ("peer_lost", True)
+
+
 MESSAGES: Final = r"""
 assertion | AssertionError | batch must be even
 bad_data | BadGzipFile OSError | Not a gzipped file (b'no')

@@ -34,7 +34,7 @@ from jupyter_dlaas.runtime.hosts.agent_messages import (
     guardian_line,
     pack_line,
 )
-from jupyter_dlaas.runtime.hosts.job_processes import end_processes, reap_orphans
+from jupyter_dlaas.runtime.hosts.job_processes import reap_orphans
 from jupyter_dlaas.runtime.hosts.learner_files import LearnerFiles
 from jupyter_dlaas.runtime.hosts.local_host import LocalHost
 from jupyter_dlaas.runtime.hosts.plain_spawn import environment_here, plain_spawn
@@ -49,7 +49,7 @@ from jupyter_dlaas.runtime.link.session import (
 )
 from jupyter_dlaas.runtime.link.storage import DirectoryStorage
 from jupyter_dlaas.runtime.link.transport import Address, Dialer, LinkDown, LinkUp, new_session_id, wait
-from jupyter_dlaas.runtime.system.process import PRIVATE, Activity, become_subreaper
+from jupyter_dlaas.runtime.system.process import PRIVATE, Activity, become_subreaper, kill_round
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.learner_messages import CheckpointWritten
 
@@ -60,6 +60,7 @@ LOOK_S: Final = 1.0
 IDLE_S: Final = 5.0
 LEFTOVERS_S: Final = 10.0
 """Seconds within which processes that a former agent left behind must end."""
+LEFTOVERS_ROUND_S: Final = 0.01
 QUIET_S: Final = 1.0
 """Seconds without a message after which the activity of the learner's process is reported."""
 ACTIVITY_S: Final = 0.5
@@ -106,7 +107,7 @@ class Agent:
     ) -> None:
         self._address = own_address
         self._root, self._member, self._log, self._orphan_s = root, member, log, orphan_s
-        end_processes(str(root), LEFTOVERS_S, member=member)  # left behind by an agent that was killed
+        kill_round(str(root), member=member)  # what a killed agent left behind must not connect to this one
         self._host = LocalHost(root, plain_spawn(root, base), name=me.session, oom_kills=cgroup_oom_kills)
         self._storage = DirectoryStorage(root)
         self._session = Session(self._storage)
@@ -124,7 +125,9 @@ class Agent:
         self._linked_s: float | None = None
         """Time at which the link was cut; None while it is up."""
         self._is_orphan = self._is_dismissed = self._is_stopped = False
-        self._report(self._state)
+        self._give_up_at: float | None = time.monotonic() + LEFTOVERS_S
+        """Time at which processes that a killed agent left behind are given up; None once there are none."""
+        self._end_leftovers(time.monotonic())
 
     # -- event loop ----------------------------------------------------------------------------------------------------
 
@@ -143,12 +146,15 @@ class Agent:
     def due(self, now: float) -> float:
         """Return the time of the next turn without a ready descriptor."""
         times = [now + IDLE_S, self._link.due(), self._host.due(now), self._files.due(now)]
+        if self._give_up_at is not None:
+            times.append(now + LEFTOVERS_ROUND_S)
         if self._host.processes() or self._held or self._ended is not None:
             times += [self._activity_at, self._look_at]
         return min(at for at in times if at is not None)
 
     def turn(self, ready: Collection[int], now: float) -> None:
         """Continue."""
+        self._end_leftovers(now)
         for event in self._link.turn(ready, now):
             self._take(event, now)
         for happened in self._host.turn(ready, now):
@@ -179,6 +185,17 @@ class Agent:
         self._files.close()
         self._storage.close()
 
+    def _end_leftovers(self, now: float) -> None:
+        """Kill what a killed agent left behind, then report: now the guardian releases devices and sends orders."""
+        if self._give_up_at is None:
+            return
+        if kill_round(str(self._root), member=self._member):
+            if now < self._give_up_at:
+                return
+            self._log("a process of a former learner does not end; giving up on it")
+        self._give_up_at = None
+        self._report(self._state)
+
     # -- from the guardian ---------------------------------------------------------------------------------------------
 
     def _take(self, event: Event | LinkUp | LinkDown, now: float) -> None:
@@ -189,7 +206,8 @@ class Agent:
                 self._linked_s = now
             case PeerRestarted():
                 # The new guardian knows nothing. The learner repeats its state when it connects again.
-                self._report(self._state)
+                if self._give_up_at is None:
+                    self._report(self._state)
                 self._held.clear()
                 self._host.hang_up(self._member)
             case LineReceived(text):

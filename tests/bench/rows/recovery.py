@@ -1,4 +1,4 @@
-"""Time until training continues after `kill -9` of each process that takes part; beside `import tornado`."""
+"""Time until work goes on after `kill -9` of each process that takes part; beside `import tornado`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from pathlib import Path
 from tests.bench.measuring import Bench
 from tests.bench.table import Line, figure, not_measured, ratio
 from tests.chaos.pool import API_ERRORS, ChaosPool, wait_for_state
-from tests.whole.site import Site, is_gone, kill, until
+from tests.whole.site import Server, Site, is_gone, kill, until
 
 JOBS = 100
+TRIALS_MIN = 10
+"""A 95th percentile of fewer trials says nothing."""
 ATTENDED_S = 30.0
 WAITS = "import signal\nsignal.pause()\n"
 STEPS = """
@@ -44,6 +46,7 @@ LOGS = "import time\nfor n in range(10**9):\n    print(n, flush=True)\n    time.
 
 def measure(bench: Bench) -> Iterator[Line]:
     """Every trial in the same pool, one after the other, with a pause in between."""
+    yield from _servers(bench)
     beside = figure([_import_tornado() for _ in range(bench.runs)], "s")
     rows: list[tuple[str, str, Callable[[ChaosPool], Callable[[], float]], int]] = [
         (f"engine killed → {JOBS} jobs held again", "p95 ≤ 0.5 s (FfDL 4–6 s)", _engine, JOBS + 2),
@@ -56,7 +59,7 @@ def measure(bench: Bench) -> Iterator[Line]:
         pool = ChaosPool(Site(bench.site.folder / f"recovery-{number}", slots=slots))
         try:
             trial = begin(pool)
-            values = [trial() for _ in range(bench.runs)]
+            values = [trial() for _ in range(max(bench.runs, TRIALS_MIN))]
         except AssertionError as error:
             yield not_measured(what, bar, str(error))
             continue
@@ -71,6 +74,44 @@ def measure(bench: Bench) -> Iterator[Line]:
             beside_figure=beside,
             times=ratio(measured, beside),
         )
+
+
+def _servers(bench: Bench) -> Iterator[Line]:
+    """Measure the restart of a killed Jupyter server with a training job; beside one without the extension."""
+    what, bar = "Jupyter server killed → its REST API answers", "≤ 1.5 s beyond Jupyter's own start (FfDL 3–5 s)"
+    site = Site(bench.site.folder / "recovery-server")
+    pool = ChaosPool(site)
+    try:
+        job = pool.submit(LOGS, "logs", (1, 1))
+        wait_for_state(pool, job, ("PROCESSING",), 60)
+        values, plain = [], []
+        for _ in range(max(bench.runs, TRIALS_MIN)):
+            values.append(_server_start(site, lambda server: server.client.job(job).state == "PROCESSING"))
+            plain.append(_server_start(site, lambda _: True, "--ServerApp.jpserver_extensions={'dlaas_server': False}"))
+    except AssertionError as error:
+        yield not_measured(what, bar, str(error))
+        return
+    finally:
+        pool.close()
+    measured, beside = figure(values, "s"), figure(plain, "s")
+    yield Line(
+        what=f"{what} (p95 {_p95(values):.2f} s)",
+        bar=bar,
+        measured=measured,
+        beside="Jupyter server without the extension",
+        beside_figure=beside,
+        times=ratio(measured, beside),
+    )
+
+
+def _server_start(site: Site, answers: Callable[[Server], bool], *options: str) -> float:
+    """Return the seconds from the start of a Jupyter server until it answers. Kill it then."""
+    began_s = time.monotonic()
+    server = site.serve(*options, program="jupyter_server")
+    until(lambda: answers(server), "the extension answers")
+    seconds = time.monotonic() - began_s
+    server.kill()
+    return seconds
 
 
 def _p95(values: list[float]) -> float:
