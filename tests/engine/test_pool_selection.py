@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ import pytest
 from dlaas_server.pools.config import load_config
 from dlaas_server.pools.selection.__main__ import main
 from dlaas_server.pools.selection.config_edit import NotEditable, with_table
+from dlaas_server.store.sqlite import Batch, Inserted, Store
 from jupyter_dlaas.cli.main import main as command_line
+from jupyter_dlaas.wire.protocol import State
+from tests.engine.test_full_disk import job
 
 FILE = """\
 # our lab
@@ -135,3 +140,31 @@ print([name for name in sys.modules if name.split(".")[0] in ("kubernetes", "url
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_unfinished_jobs_of_the_store_keep_the_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def store_job(**changes: object) -> None:
+        store = await Store.open(tmp_path / "store.sqlite3")
+        halted = replace(job(1), **changes)  # type: ignore[arg-type]
+        batch = Batch(inserted=[Inserted(halted, 1, {}, "key-1", "digest")])
+        if (await store.load()).jobs:
+            batch = Batch(updated={halted.id: (2, halted)})
+        await store.commit(batch)
+        await store.close()
+
+    command = ["--pool-dir", str(tmp_path), "kubernetes", "--kubeconfig", str(kubeconfig(tmp_path)), "--force"]
+    asyncio.run(store_job(state=State.HALTED))
+    assert main(command) == 4
+    assert "1 job of this pool is unfinished: job-1 (Halted)." in capsys.readouterr().err
+    asyncio.run(store_job(state=State.CANCELLED, is_closed=False))
+    assert main(command) == 4
+    assert not (tmp_path / "config.toml").exists()
+
+    asyncio.run(store_job(state=State.CANCELLED, is_closed=True))
+    assert main(command) == 0
+    asyncio.run(store_job(state=State.PROCESSING))
+    assert main([*command, "--image", "torch:2"]) == 0, "pods that start afterwards have the image"
+    assert main([*command, "--namespace", "other"]) == 4
+    cluster = load_config(tmp_path).cluster
+    assert cluster is not None
+    assert (cluster.image, cluster.namespace) == ("torch:2", "dlaas")

@@ -144,5 +144,5 @@ def test_a_guardian_beside_the_engine_has_no_pod() -> None:
 
     assert [m["kind"] for m in manifests] == ["ConfigMap", "NetworkPolicy", "Secret", "Pod", "Pod"]
     assert {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]} in manifests[1]["spec"]["egress"]
-    agent = {entry["name"]: entry["value"] for entry in manifests[-1]["spec"]["containers"][0]["env"]}
+    agent = {entry["name"]: entry.get("value") for entry in manifests[-1]["spec"]["containers"][0]["env"]}
     assert agent["DLAAS_AGENT_GUARDIAN"] == "192.0.2.7:4000"

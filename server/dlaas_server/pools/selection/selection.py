@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dlaas_server.pools.config import CONFIG_FILE, ConfigError, load_config
+from dlaas_server.pools.kubernetes.api import ApiUnreachable
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.transport import chosen_context
 from dlaas_server.pools.selection.config_edit import NotEditable, with_table
@@ -36,6 +37,8 @@ def requested_section(directory: Path, given: ClusterOptions) -> KubernetesSecti
     valid = decode(KubernetesSection, dict(given))
     chosen = {key: getattr(valid, key) for key in given}
     present = load_config(directory).kubernetes or KubernetesSection(image=_default_image())
+    if "kubeconfig" in given and "context" not in given:
+        present = replace(present, context=None)  # it belongs to the former file
     return _resolved(replace(present, enabled=True, **chosen))
 
 
@@ -55,7 +58,7 @@ def use_kubernetes(directory: Path, section: KubernetesSection, check: Callable[
     Raises Refused if jobs of another place are unfinished, Unavailable and ConfigError.
     """
     config = load_config(directory)
-    moves = config.cluster is None or _place(_resolved(config.cluster)) != _place(section)
+    moves = config.cluster is None or not _is_same_place(config.cluster, section)
     if moves:
         _refuse(jobs_at_engine(directory))
     if not check():
@@ -81,8 +84,13 @@ def use_local(directory: Path) -> bool:
     return True
 
 
-def _place(section: KubernetesSection) -> tuple[str, str | None, str | None]:
-    return section.namespace, section.context, section.kubeconfig
+def _is_same_place(former: KubernetesSection, section: KubernetesSection) -> bool:
+    """Return whether a section leads to the same namespace; False if the former one leads nowhere any more."""
+    try:
+        resolved = _resolved(former)
+    except ApiUnreachable:
+        return False
+    return all(getattr(resolved, key) == getattr(section, key) for key in ("namespace", "context", "kubeconfig"))
 
 
 def _write(directory: Path, values: Mapping[str, str | bool | None], *, moves: bool) -> None:
