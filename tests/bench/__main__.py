@@ -28,7 +28,7 @@ ROWS: Final[dict[str, str]] = {
     "overhead": "steps per second; beside the plain script and torchrun",
     "curves": "curves without a changed line; in turn with the same loop without them",
     "elasticity": "changes of size while a job trains, killed learners, halts; beside torchrun elastic and torchft",
-    "recovery": "kill -9 of Jupyter server, engine, guardian, learner, all three → work goes on; beside import tornado",
+    "recovery": "kill -9 of server, engine, guardian, learner, all three → work continues; beside import tornado",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",
     "checking": "jupyter dlaas check: the median notebook, the largest",

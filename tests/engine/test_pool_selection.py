@@ -14,11 +14,11 @@ import pytest
 
 from dlaas_server.pools.config import load_config
 from dlaas_server.pools.selection.__main__ import main
-from dlaas_server.pools.selection.config_edit import NotEditable, with_table
+from dlaas_server.pools.selection.config_edit import with_table
 from dlaas_server.store.sqlite import Batch, Inserted, Store
 from jupyter_dlaas.cli.main import main as command_line
 from jupyter_dlaas.wire.protocol import State
-from tests.engine.test_full_disk import job
+from tests.core.builders import job
 
 FILE = """\
 # our lab
@@ -42,7 +42,7 @@ def test_an_edit_keeps_comments_and_other_keys() -> None:
     edited = with_table(FILE, "kubernetes", {"namespace": "ml", "image": "torch:2", "enabled": False})
 
     expected = FILE.replace('"old"', '"ml"').replace("'torch:1'", '"torch:2"')
-    assert edited == expected.replace("# GPUs", "enabled = false\n# GPUs")
+    assert edited == expected.replace("\n]\n", "\n]\nenabled = false\n")
 
 
 def test_keys_are_removed_and_tables_added() -> None:
@@ -59,11 +59,12 @@ def test_keys_are_removed_and_tables_added() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['kubernetes = { namespace = "a" }\n', 'kubernetes.namespace = "a"\n', '[kubernetes]\nimage = """\na"""\n']
+    "text",
+    ['kubernetes = { namespace = "a" }\n', 'kubernetes.namespace = "a"\n', '[kubernetes]\nnamespace = """\na"""\n'],
 )
-def test_a_table_written_otherwise_is_left_alone(text: str) -> None:
-    with pytest.raises(NotEditable):
-        with_table(text, "kubernetes", {"image": "b"})
+def test_a_table_in_any_form_is_edited(text: str) -> None:
+    edited = tomllib.loads(with_table(text, "kubernetes", {"image": "b"}))
+    assert edited == {"kubernetes": {"namespace": "a", "image": "b"}}
 
 
 def kubeconfig(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Time until work goes on after `kill -9` of each process that takes part; beside `import tornado`."""
+"""Time until work continues after `kill -9` of each process that takes part; beside `import tornado`."""
 
 from __future__ import annotations
 

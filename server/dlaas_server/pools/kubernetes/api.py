@@ -49,7 +49,7 @@ _PATCH: Final = "application/strategic-merge-patch+json"
 
 
 class KubernetesMissing(DlaasError):
-    """The package `kubernetes` is not installed."""
+    """The packages of the extra `kubernetes` are not installed."""
 
     code = "config"
 

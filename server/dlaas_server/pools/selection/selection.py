@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.pools.config import CONFIG_FILE, ConfigError, load_config
+from dlaas_server.pools.config import CONFIG_FILE, load_config
 from dlaas_server.pools.kubernetes.api import ApiUnreachable
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.transport import chosen_context
-from dlaas_server.pools.selection.config_edit import NotEditable, with_table
+from dlaas_server.pools.selection.config_edit import with_table
 from dlaas_server.pools.selection.unfinished import UnfinishedJob, jobs_at_engine, jobs_in_store, without_engine
 from jupyter_dlaas.jobdir.atomic_files import write_whole
 from jupyter_dlaas.wire.codec import decode
@@ -98,14 +98,8 @@ def _write(directory: Path, values: Mapping[str, str | bool | None], *, moves: b
         if moves:
             _refuse(jobs_in_store(directory))
         file = directory / CONFIG_FILE
-        try:
-            text = file.read_text(encoding="utf-8") if file.exists() else ""
-            edited = with_table(text, "kubernetes", values)
-        except NotEditable:
-            keys = ", ".join(f"{key} = {value!r}" for key, value in values.items() if value is not None)
-            raise ConfigError(
-                f"{file}: section [kubernetes] cannot be edited as it is written. Set it yourself: {keys}"
-            ) from None
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        edited = with_table(text, "kubernetes", values)
         mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
         write_whole(Path(os.path.realpath(file)), edited.encode(), sync=True, mode=mode)
 
