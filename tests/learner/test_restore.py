@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -296,6 +297,9 @@ FILLED: list[tuple[Any, Callable[[Any], object]]] = [
     (Meter(), Meter.update),
     (Slotted(), Slotted.update),
     (SimpleNamespace(best=1), lambda one: setattr(one, "best", 2)),
+    (pd.DataFrame({"a": [1.0, 2.0]}), lambda one: one.insert(1, "b", one["a"] * 2)),
+    (pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4]}, index=["x", "y"]), lambda one: one.pop("b")),
+    (pd.Series([1, 2], name="a"), lambda one: one.update(pd.Series([5]))),
 ]
 GENERATORS: list[tuple[Any, Callable[[Any], object]]] = [
     (random.Random(1), lambda one: one.random()),
