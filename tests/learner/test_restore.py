@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -20,6 +20,8 @@ from jupyter_dlaas.transfer import results
 from jupyter_dlaas.transfer.class_definitions import changed_names, rebound_names
 from jupyter_dlaas.transfer.pushed_objects import mend_schedulers
 from jupyter_dlaas.transfer.result_restore import Restored, restore
+
+pd: Any = importlib.import_module("pandas")
 
 
 class Trainer:

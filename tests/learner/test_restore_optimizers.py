@@ -23,7 +23,7 @@ class Wrapper(Optimizer):
         self.param_groups = self.base.param_groups
         self.steps = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.steps += 1
         self.base.step()
 
@@ -46,7 +46,7 @@ class Averaging(Optimizer):
         self.slow = [one.detach().clone() for one in self.param_groups[0]["params"]]
         self.steps = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.fast.step()
         self.steps += 1
         for slow, one in zip(self.slow, self.param_groups[0]["params"], strict=True):
