@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jupyter_dlaas import stored
-from jupyter_dlaas.objects import keras_objects, process_objects
+from jupyter_dlaas.objects import keras_objects, process_objects, process_settings
 from jupyter_dlaas.objects.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
 from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
@@ -481,6 +481,8 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return (_POSITION,)
     if kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "get_obj"):
         return (_SHARED,)
+    if value is process_settings.SETTINGS:
+        return (_SETTINGS,)
     if process_objects.is_thread_local(value):
         return (_THREAD_LOCAL,)
     if process_objects.context_value(value) is not None:
@@ -578,6 +580,7 @@ def _has_plain_layout(kind: Any) -> bool:
 
 
 _DICT, FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
+_SETTINGS: Final = process_settings.Settings()
 _CONTEXT_VARIABLE, _THREAD_LOCAL, _DATABASE = _ContextVariable(), _ThreadLocal(), process_objects.Database()
 _ARRAY, _POSITION, _SHARED, _WHOLE, _REFILLED = _Array(), _Position(), _Shared(), Whole(), _Refilled()
 _EXACT: Final[Mapping[type, Aspect]] = {

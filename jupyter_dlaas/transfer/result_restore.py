@@ -91,7 +91,8 @@ def restore(
 
 def can_be_filled(value: object) -> bool:
     """Return whether a value is a container, array, generator or object that can take over another one's state."""
-    return _is_container(value) or generator_of(value) is not None or _is_own_object(value)
+    is_filled = _is_container(value) or _is_table(value)
+    return is_filled or generator_of(value) is not None or _is_own_object(value)
 
 
 def _is_container(value: object) -> bool:
@@ -163,7 +164,7 @@ class _Pairs:
         """Pair two random generators or two objects of one class; the old one takes over the state."""
         if type(old) is not type(new) or id(new) in self.old_of or id(old) in self._new_of:
             return False
-        if not _is_own_object(new) and not _is_same_generator(old, new):
+        if not (_is_own_object(new) or _is_table(new) or _is_same_generator(old, new)):
             return False
         self._note(old, new)
         return True
@@ -215,6 +216,8 @@ class _Pairs:
                 yield partial(old.__setitem__, ..., new)
             elif _is_tensor(new):
                 yield partial(old.data.copy_, new.data)
+            elif _is_table(new):
+                yield partial(_refill_table, old, new)
             elif (generator := generator_of(new)) is not None:
                 yield partial(generator.put, old, generator.read(new, Budget()))
             else:
@@ -400,6 +403,21 @@ def _has_plain_fields(value: Any) -> bool:
     )
     is_own = not any(hasattr(kind, one) for one in ("__setstate__", "__slots__", "__deepcopy__"))
     return is_default and is_own and hasattr(value, "__dict__")
+
+
+def _is_table(value: Any) -> bool:
+    """Return whether a value is a table or a column of pandas."""
+    pandas: Any = sys.modules.get("pandas")
+    kinds = [getattr(pandas, name, None) for name in ("DataFrame", "Series")]
+    return type(value) in kinds and hasattr(value, "_update_inplace")
+
+
+def _refill_table(value: Any, new: Any) -> None:
+    """Give a table the rows and columns of another one, as pandas does for `inplace=True`."""
+    value._update_inplace(new)
+    value.attrs = dict(new.attrs)
+    if type(new).__name__ == "Series":
+        value.name = new.name
 
 
 def _fill(value: Any, items: Any) -> None:

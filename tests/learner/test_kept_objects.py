@@ -103,6 +103,11 @@ KINDS: Final = {
         """,
         cell="cursor.execute('create table if not exists later (step)')",
     ),
+    "settings of the process": Part(
+        "(str(torch.get_default_dtype()), np.geterr()['under'], os.environ.get('STAGE'), 'OLD_STAGE' in os.environ)",
+        "if run.step == 2: np.seterr(under='raise'); os.environ['STAGE'] = 'two'; os.environ.pop('OLD_STAGE', None)",
+        above="import os\nos.environ['OLD_STAGE'] = 'one'",
+    ),
     "attributes of parameters": Part(
         "[(p.ema.tolist(), p.old.tolist()) for p in model.parameters()]",
         "for p in model.parameters(): p.ema = 0.9 * p.ema + p.detach(); p.old = p.detach() + getattr(p, 'old', 0)",

@@ -38,6 +38,11 @@ POSITIONS: list[Line] = [
 ]
 
 PAIRS: list[Line] = [
+    ("Epoche 3: loss 0,52, acc: 0,915", {"loss": 0.52, "acc": 0.915}, at(3)),
+    ("epoch 3/10 loss: 1,204 val_loss: 0,91", {"loss": 1.204, "val_loss": 0.91}, at(3, 10)),
+    ("epoch 2 perplexity: 1,234", {"perplexity": 1234}, at(2)),
+    ("epoch 5, 1_000 samples, loss 0.5", {"loss": 0.5}, at(5)),
+    ("[3,2000] loss: 2", {"loss": 2}, at(3, step=2000)),
     ("loss: 0.52", {"loss": 0.52}, {}),
     ("loss = 0.52", {"loss": 0.52}, {}),
     ("loss=0.52", {"loss": 0.52}, {}),
@@ -236,6 +241,8 @@ FRAMEWORKS: list[Line] = [
 ]
 
 NOTHING: list[str] = [
+    "stop when loss < 0.1",
+    "Layers 64,32 and patience 3,5",
     "torch.Size([64, 3, 32, 32])",
     "Input shape: (64, 784), loss function: CrossEntropyLoss()",
     "Batch size: 64",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from jupyter_dlaas.transfer import results
 from jupyter_dlaas.transfer.class_definitions import changed_names, rebound_names
 from jupyter_dlaas.transfer.pushed_objects import mend_schedulers
 from jupyter_dlaas.transfer.result_restore import Restored, restore
+
+pd: Any = importlib.import_module("pandas")
 
 
 class Trainer:
@@ -296,6 +299,9 @@ FILLED: list[tuple[Any, Callable[[Any], object]]] = [
     (Meter(), Meter.update),
     (Slotted(), Slotted.update),
     (SimpleNamespace(best=1), lambda one: setattr(one, "best", 2)),
+    (pd.DataFrame({"a": [1.0, 2.0]}), lambda one: one.insert(1, "b", one["a"] * 2)),
+    (pd.DataFrame({"a": [1.0, 2.0], "b": [3, 4]}, index=["x", "y"]), lambda one: one.pop("b")),
+    (pd.Series([1, 2], name="a"), lambda one: one.update(pd.Series([5]))),
 ]
 GENERATORS: list[tuple[Any, Callable[[Any], object]]] = [
     (random.Random(1), lambda one: one.random()),

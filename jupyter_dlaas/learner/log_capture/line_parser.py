@@ -57,6 +57,13 @@ _LEVEL: Final = re.compile(
 _FLOAT_NUMBER: Final = r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
 _UNNAMED_LOSS: Final = re.compile(rf"\s*:?\s*({_FLOAT_NUMBER})\s*$")
 _TIMED_LOSS: Final = re.compile(rf"\s*({_FLOAT_NUMBER})(?!\S)")
+_POINT: Final = re.compile(r"\d\.\d")
+_DECIMAL_COMMA: Final = re.compile(r"(?<![\w.,\[(])(0(?=,\d)|\d+(?=,(?:\d\d?|\d{4,})(?!\d))),(\d+)(?![\w.]|,\d)")
+"""Numbers in the format of many locales, as "0,52": never those that may be thousands or parts of a list."""
+_COMMA: Final = re.compile(r"(?<![\w.,\[(])(\d+),(\d+)(?![\w.]|,\d)")
+_GROUPED: Final = re.compile(r"(?<![\w.])\d{1,3}(?:_\d{3})+(?![\w.])")
+_BOUND: Final = re.compile(r"\b\w+\s*[<>]=?\s*[-+]?[\d.]+")
+"""Conditions such as "stop when loss < 0.1"."""
 _BRACKETED: Final = re.compile(r"\[([A-Za-z][\w ]{0,30})\]\s*[:=](?=\s*[-+.\d])")
 _PAIR: Final = re.compile(
     r"\b([A-Za-z]\w*)[ \t]*/[ \t]*([A-Za-z]\w*)(?:[ \t]+([A-Za-z]\w*))?[ \t]*[:=][ \t]*"
@@ -191,6 +198,10 @@ def _plain(text: str) -> str:
     if not text.lstrip().startswith(("[D ", "[G ")):
         text = _LEVEL.sub("", text, count=1)
     text = _WRAPPED.sub(r"\1", text)
+    text = _BOUND.sub(" ", text)
+    text = _GROUPED.sub(lambda match: match[0].replace("_", ","), text)
+    if _POINT.search(text) is None and _DECIMAL_COMMA.search(text):
+        text = _COMMA.sub(r"\1.\2", text)
     text = _PAIR.sub(_parted, text)
     return _BRACKETED.sub(_unbracketed, text)
 

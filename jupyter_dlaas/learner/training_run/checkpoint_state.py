@@ -22,6 +22,7 @@ from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.reporting.notes import NOT_KEPT, NOT_LOADED, report
 from jupyter_dlaas.learner.training_run import independence_check
+from jupyter_dlaas.objects.process_settings import SETTINGS
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
 
@@ -127,7 +128,8 @@ def begin_loop(run: RunState) -> None:
         return
     module = importlib.import_module("jupyter_dlaas.learner.checkpoint.namespace")
     files = (context.job_dir / "train.py", context.job_dir / "files")
-    run.namespace = module.Namespace(context.script, files, [one for _, one in run.objects], run.rank)
+    given = [one for _, one in run.objects]
+    run.namespace = module.Namespace(context.script, files, given, run.rank, {"process": SETTINGS})
     run.saved_s = time.monotonic()
     if run.is_joining:
         return

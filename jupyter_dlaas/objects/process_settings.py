@@ -1,0 +1,93 @@
+"""Settings of the process and of libraries that a loop may change: a checkpoint keeps those that changed in it.
+
+Settings above the loop are made again when the program runs again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_dlaas.objects.array_digests import Budget
+from jupyter_dlaas.objects.object_aspects import Aspect
+
+__all__ = ["SETTINGS", "Settings"]
+
+_OF_THE_JOB: Final = ("DLAAS_", "JUPYTER_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "CUDA_VISIBLE", "NCCL_", "GLOO_")
+"""Prefixes of environment variables that differ between learners and runs."""
+_VARIABLE: Final = "environment variable "
+
+
+class _Process:
+    """Stands for the process in the object graph."""
+
+
+SETTINGS: Final = _Process()
+
+
+def _flag(owner: Callable[[Any], Any], name: str) -> tuple[Callable[[Any], Any], Callable[[Any, Any], object]]:
+    return lambda torch: getattr(owner(torch), name), lambda torch, value: setattr(owner(torch), name, value)
+
+
+_TORCH: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]]] = {
+    "torch default type": (lambda torch: torch.get_default_dtype(), lambda torch, one: torch.set_default_dtype(one)),
+    "torch matmul precision": (
+        lambda torch: torch.get_float32_matmul_precision(),
+        lambda torch, one: torch.set_float32_matmul_precision(one),
+    ),
+    "torch deterministic algorithms": (
+        lambda torch: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda torch, one: torch.use_deterministic_algorithms(one[0], warn_only=one[1]),
+    ),
+    "cudnn benchmark": _flag(lambda torch: torch.backends.cudnn, "benchmark"),
+    "cudnn deterministic": _flag(lambda torch: torch.backends.cudnn, "deterministic"),
+}
+
+
+class Settings(Aspect):
+    """Values of all known settings, by name."""
+
+    def read(self, value: Any, budget: Budget) -> dict[str, Any]:
+        return dict(_settings())
+
+    def carry(self, value: Any, base: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+        return {name: one for name, one in now.items() if name not in base or base[name] != one} | {
+            name: None for name in base if name not in now and name.startswith(_VARIABLE)
+        }
+
+    def put(self, value: Any, carried: dict[str, Any]) -> None:
+        torch: Any = sys.modules.get("torch")
+        numpy: Any = sys.modules.get("numpy")
+        for name, one in carried.items():
+            if name in _TORCH and torch is not None:
+                _TORCH[name][1](torch, one)
+            elif name == "numpy errors" and numpy is not None:
+                numpy.seterr(**one)
+            elif name == "directory" and Path(one).is_dir():
+                os.chdir(one)
+            elif name.startswith(_VARIABLE):
+                _set_variable(name.removeprefix(_VARIABLE), one)
+
+
+def _settings() -> Iterator[tuple[str, Any]]:
+    torch: Any = sys.modules.get("torch")
+    numpy: Any = sys.modules.get("numpy")
+    if torch is not None:
+        yield from ((name, get(torch)) for name, (get, _) in _TORCH.items())
+    if numpy is not None:
+        yield "numpy errors", numpy.geterr()
+    yield "directory", str(Path.cwd())
+    yield from ((_VARIABLE + name, one) for name, one in os.environ.items() if not name.startswith(_OF_THE_JOB))
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
