@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir.atomic_files import bind, connect, send_datagram
+from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest
 from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
 from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.jobdir.log_index import LogIndex, read_index, time_of
@@ -28,6 +29,7 @@ from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, talks_itself
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process, uptime_s
+from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.journal import (
     FactKind,
     GenerationStarted,
@@ -40,6 +42,7 @@ from jupyter_dlaas.wire.journal import (
     is_retried,
 )
 from jupyter_dlaas.wire.learner_messages import LearnerState
+from jupyter_dlaas.wire.step_range import Range
 
 
 def wanted(goal: Goal, generation: int = 1) -> Wanted:
@@ -156,6 +159,45 @@ def test_the_pause_of_a_restart_ignores_the_time_of_day(
     (fact,) = (fact for fact in facts if isinstance(fact, GenerationStarted))
     assert fact.step == 8
     assert fact.idle_s == pytest.approx(5.0, abs=1.0)
+
+
+# -- checkpoints
+
+
+def store_checkpoint(job_dir: Path, *, generation: int, step: int) -> None:
+    """Store the manifest of a checkpoint of a generation that began at step 0."""
+    manifest = Manifest(
+        step=step, epoch=0, generation=generation, at_s=1.0, seconds=0.1, bytes=1, sha256="", learners=2,
+        trained=(Range(epoch=0, first=0, end=step),),
+    )  # fmt: skip
+    folder = job_dir / "checkpoints" / f"step-{step:010}"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps(encode(manifest)))
+
+
+def kinds_after(job_dir: Path, *calls: Callable[[JournalWriter], object]) -> list[FactKind]:
+    """Return the kinds of the facts that a journal holds after these calls."""
+    writer = JournalWriter(job_dir)
+    for call in calls:
+        call(writer)
+    return [fact.kind for fact in read_facts(job_dir / "journal.jsonl")[0]]
+
+
+def test_checkpoint_is_recorded_after_its_generations_begin(tmp_path: Path) -> None:
+    store_checkpoint(tmp_path, generation=2, step=95)
+
+    kinds = kinds_after(tmp_path, lambda writer: writer.checkpoints(), lambda writer: writer.together(2, 0))
+
+    assert kinds == [FactKind.GENERATION, FactKind.COMMITTED, FactKind.CHECKPOINT]
+
+
+@pytest.mark.parametrize("end", [FactKind.LOST, FactKind.HALTED])
+def test_checkpoint_of_an_unrecorded_begin_precedes_the_end(tmp_path: Path, end: FactKind) -> None:
+    store_checkpoint(tmp_path, generation=2, step=95)
+
+    kinds = kinds_after(tmp_path, lambda w: w.lost(2, None) if end is FactKind.LOST else w.halted(2))
+
+    assert kinds == [FactKind.COMMITTED, FactKind.CHECKPOINT, end]
 
 
 # -- files

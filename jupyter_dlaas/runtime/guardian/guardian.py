@@ -552,7 +552,7 @@ class Guardian:
             first = next((one for one in gang if one.rank == 0), None)
             self._journal.completed(self._generation, read_result(self.job_dir, first.member) if first else None)
         elif act is Act.HALTED:
-            self._journal.halted()
+            self._journal.halted(self._generation)
         # Remove the discovery files before the final fact: a client that then finds no socket starts the next guardian.
         self._presence.close()
         self._journal.closed({Act.COMPLETE: "completed", Act.HALTED: "halted"}.get(act, "stopped"))

@@ -164,9 +164,15 @@ class JournalWriter:
             return self._last_step_s
         return uptime_s() - max(0.0, time.time() - at_s)
 
-    def checkpoints(self) -> None:
-        """Record checkpoints that are not in the journal yet. The files on disk are authoritative."""
+    def checkpoints(self, ended: int = -1) -> None:
+        """Record checkpoints that are not in the journal yet. The files on disk are authoritative.
+
+        Those of a generation are recorded after its begin: else that fact would say that they could not be used.
+        `ended`: generation that ended, whether or not its begin was recorded.
+        """
         for _, one in manifests(self._job_dir):
+            if one.generation > max(self._together, ended):
+                continue
             if (one.generation, one.step) in self._checkpoints and one.asked <= self.kept:
                 continue
             asked, self.kept = one.asked if one.asked > self.kept else None, max(self.kept, one.asked)
@@ -213,6 +219,7 @@ class JournalWriter:
         self.journal.append(
             GenerationStarted(generation=generation, step=step or 0, idle_s=idle_s, live=live or None, plain=plain)
         )
+        self.checkpoints()
 
     def regrouped(
         self, generation: int, members: Sequence[int], step: int, idle_s: float | None, failure: Failure | None
@@ -226,6 +233,7 @@ class JournalWriter:
         self.journal.append(
             record(generation=generation, members=tuple(members), step=step, idle_s=idle_s, failure=failure, live=True)
         )
+        self.checkpoints()
 
     def pace(self, generation: int, measured: Throughput) -> None:
         """Record the gang's training speed."""
@@ -294,9 +302,11 @@ class JournalWriter:
             self.journal.append(ResultsStoring(generation=generation))
 
     def lost(self, generation: int, failure: Failure | None) -> None:
+        self.checkpoints(generation)
         self.journal.append(GenerationLost(generation=generation, failure=failure, step=self.checkpoint_step()))
 
-    def halted(self) -> None:
+    def halted(self, generation: int) -> None:
+        self.checkpoints(generation)
         step = self.checkpoint_step()
         self.journal.append(JobHalted(step=step or 0, has_checkpoint=step is not None))
 
