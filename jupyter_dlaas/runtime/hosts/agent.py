@@ -21,6 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir.layout import learner_folder
+from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.hosts import learner_host as host
 from jupyter_dlaas.runtime.hosts.agent_messages import (
     ActivityReport,
@@ -109,6 +111,8 @@ class Agent:
         self._linked_s: float | None = None
         """Time at which the link was cut; None while it is up."""
         self._is_orphan = self._is_dismissed = self._is_stopped = False
+        if (learner_folder(root, member) / LOG).exists():
+            self._files.look(is_final=True)  # what the learner of the former agent has left
         self._report(self._state)
 
     # -- event loop ----------------------------------------------------------------------------------------------------
