@@ -220,11 +220,16 @@ def test_an_agent_ends_what_a_killed_one_left_behind(rig: RemoteRig) -> None:
     started(rig)
     process = rig.host.processes()[0]
     rig.agents.pop(0).close()
+    output = rig.root / "agent-0/output"
+    output.mkdir(exist_ok=True)
+    (output / "table.csv").write_text("1,2")  # its agent was killed before it could send this
     rig.add_agent(0)
     end = ended(rig)
 
     assert end.process == process
     assert not is_running(process.identity.pid)
+    until(rig, lambda: (rig.job_dir / "output/table.csv").exists(), "its last file")
+    assert (rig.job_dir / "learner-0/stdout.log").read_text() == "learner 0 begins\n"
     os.waitpid(process.identity.pid, 0)
     rig.host.start(order())
     until(rig, lambda: len(heard(rig, "hello")) == 2, "the next learner")

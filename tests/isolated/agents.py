@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jupyter_dlaas
@@ -14,10 +15,24 @@ __all__ = ["start_agent"]
 
 
 def start_agent(
-    folder: Path, *, job: str, member: int, guardian: str, token: Path, address: str, **variables: str
+    folder: Path,
+    *,
+    job: str,
+    member: int,
+    guardian: str,
+    token: Path,
+    address: str,
+    prefix: Sequence[str] = (),
+    user: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start the agent of a member in a folder of its own, as the first process of its pod would be started."""
+    """Start the agent of a member in a folder of its own, as the first process of its pod would be started.
+
+    `prefix`: command that runs the agent in other surroundings. `user`: the uid that it runs with there.
+    """
     (folder / "job/output").mkdir(mode=0o700, parents=True, exist_ok=True)
+    if user is not None:
+        for path in (folder, folder / "job", folder / "job/output"):
+            os.chown(path, user, user)
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(jupyter_dlaas.__file__).parents[1]),
@@ -28,8 +43,7 @@ def start_agent(
         "DLAAS_AGENT_GUARDIAN": guardian,
         "DLAAS_AGENT_TOKEN_FILE": str(token),
         "DLAAS_AGENT_ADDRESS": address,
-        **variables,
     }
-    command = [sys.executable, "-P", "-m", agent_module.__name__]
+    command = [*prefix, sys.executable, "-P", "-m", agent_module.__name__]
     with (folder / "agent.log").open("ab") as log:
         return subprocess.Popen(command, env=environment, cwd="/", stdout=log, stderr=log)

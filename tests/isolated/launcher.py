@@ -13,11 +13,13 @@ import shutil
 import socket
 import subprocess
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from jupyter_dlaas.runtime.link.transport import Address
 from jupyter_dlaas.runtime.system.process import kill_round
 from jupyter_dlaas.runtime.zygote.start_guardian import reap
 from tests.isolated.agents import start_agent
@@ -40,7 +42,8 @@ class Relay:
 
     def mend(self) -> None:
         """Accept connections again."""
-        self._listener = socket.create_server(self._where)
+        family = socket.AF_INET6 if ":" in self._where[0] else socket.AF_INET
+        self._listener = socket.create_server(self._where, family=family)
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
@@ -94,18 +97,29 @@ class IsolatedJob(Job):
 
     agents: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     relay: Relay = field(init=False)
+    prefix: Sequence[str] = ()
+    """Command that runs an agent in other surroundings."""
+    user: int | None = None
+    """Uid of the agents there."""
+    network: str = ""
+    """Prefix of all addresses; unset: a loopback network of this job."""
 
     def __post_init__(self) -> None:
         self.root = self.dir.parent
-        self._net = f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(254) + 1}"
-        with socket.create_server((f"{self._net}.1", 0)) as free:
+        self.network = self.network or f"127.{secrets.randbelow(250) + 2}.{secrets.randbelow(254) + 1}."
+        family = socket.AF_INET6 if ":" in self.network else socket.AF_INET
+        with socket.create_server((self.address(1), 0), family=family) as free:
             port = free.getsockname()[1]
-        self._entrance = f"{self._net}.2:{port}"
+        self._entrance = str(Address(host=self.address(2), port=port))
         self._token = self.root / "token"
         self._token.write_bytes(secrets.token_bytes(32))
-        settings = {"listen": f"{self._net}.1:{port}", "token_file": str(self._token)}
+        settings = {"listen": str(Address(host=self.address(1), port=port)), "token_file": str(self._token)}
         (self.dir / "agents.json").write_text(json.dumps(settings))
-        self.relay = Relay((f"{self._net}.2", port), (f"{self._net}.1", port))
+        self.relay = Relay((self.address(2), port), (self.address(1), port))
+
+    def address(self, number: int) -> str:
+        """Return an address of the job: 1 is the guardian's, 2 the relay's, 10 that of learner 0."""
+        return f"{self.network}{number:x}" if ":" in self.network else f"{self.network}{number}"
 
     # -- what a pool does
 
@@ -125,7 +139,9 @@ class IsolatedJob(Job):
             member=member,
             guardian=self._entrance,
             token=self._token,
-            address=f"{self._net}.{10 + member}",
+            address=self.address(10 + member),
+            prefix=self.prefix,
+            user=self.user,
         )
 
     def kill_agent(self, member: int) -> None:
@@ -186,11 +202,14 @@ class IsolatedJob(Job):
         reap()
 
 
-def isolated_job(root: Path, source: str, **more: Any) -> IsolatedJob:
+def isolated_job(
+    root: Path, source: str, *, prefix: Sequence[str] = (), user: int | None = None, network: str = "", **more: Any
+) -> IsolatedJob:
     """Make an isolated job."""
     more.setdefault("directory", None)
     made = make_job(root / "guardian", source, **more)
-    return IsolatedJob(**{one.name: getattr(made, one.name) for one in fields(made)})
+    known = {one.name: getattr(made, one.name) for one in fields(made)}
+    return IsolatedJob(**known, prefix=prefix, user=user, network=network)
 
 
 def _sweep(folder: Path) -> None:

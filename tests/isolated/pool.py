@@ -144,6 +144,9 @@ class AgentGangs:
     async def close(self) -> None:
         """Agents continue."""
 
+    def withdraw(self, job: str) -> None:
+        """Documents are given at once."""
+
     def is_outdated(self, job: str, wanted: Wanted) -> bool:
         return job in self._wanted and wanted.revision < self._wanted[job].revision
 

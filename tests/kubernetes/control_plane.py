@@ -30,7 +30,7 @@ __all__ = ["ControlPlane", "StartFailed"]
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 API_PORT, ETCD_PORT, ETCD_PEER_PORT, LOCK_PORT = 6443, 2379, 2380, 6440
 NETWORKS: Final = range(64, 250)
-START_S: Final = 120.0
+START_S: Final = 240.0
 """Far more than the 5 s that a quiet machine takes: the tests also run on busy ones."""
 POLL_S: Final = 0.05
 NODE_GRACE_S: Final = 8

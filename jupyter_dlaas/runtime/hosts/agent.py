@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir.layout import learner_folder
+from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.hosts import learner_host as host
 from jupyter_dlaas.runtime.hosts.agent_messages import (
     ActivityReport,
@@ -194,6 +196,8 @@ class Agent:
                 return
             self._log("a process of a former learner does not end; giving up on it")
         self._give_up_at = None
+        if (learner_folder(self._root, self._member) / LOG).exists():
+            self._files.look(is_final=True)  # what the learner of the former agent has left
         self._report(self._state)
 
     # -- from the guardian ---------------------------------------------------------------------------------------------

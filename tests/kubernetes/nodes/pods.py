@@ -343,13 +343,13 @@ class PodWorker:
         folder = self._folder / "containers" / record.name
         folder.mkdir(parents=True, exist_ok=True)
         runs = self.logs.setdefault(record.name, [])
+        if self._node.start_delay_s:
+            await self._pause(self._node.start_delay_s)
         log = Log(folder / f"{len(runs)}.log")
         runs.append(log)
         started = second_time()
         run = Container(self._spec(container, environment), folder, log)
         record.container_id = run.container_id
-        if self._node.start_delay_s:
-            await self._pause(self._node.start_delay_s)
         try:
             await run.start()
         except StartFailed as error:

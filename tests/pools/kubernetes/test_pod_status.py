@@ -45,6 +45,7 @@ def event(reason: str, message: str) -> Json:
 
 CREATING = waiting("ContainerCreating")
 SILENT = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+UNREADY = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
 WAITS = [
     ("gang", unscheduled("SchedulingGated", "", gates=("jupyter-dlaas/gang",)), (), "other learners of its gang"),
     ("gated", unscheduled("SchedulingGated", "", gates=("kueue.x-k8s.io/admission",)), (), "kueue.x-k8s.io/admission"),
@@ -53,6 +54,8 @@ WAITS = [
     ("taint", unscheduled("Unschedulable", "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: }."), (),
      "untolerated taint {gpu: }"),
     ("affinity", unscheduled("Unschedulable", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity."),
+     (), "no permitted node is left"),
+    ("affinity", unscheduled("Unschedulable", "0/1: 1 node(s) didn't satisfy plugin(s) [NodeAffinity]."),
      (), "no permitted node is left"),
     ("no_nodes", unscheduled("Unschedulable", "0/0 nodes are available."), (), "the cluster has no nodes"),
     ("volume_claim", unscheduled("Unschedulable", "pod has unbound immediate PersistentVolumeClaims."), (), "volume"),
@@ -69,6 +72,7 @@ WAITS = [
     ("starting", CREATING, (event("Pulling", ""), event("Pulled", "")), "starts on node node-1"),
     ("terminating", pod(deleted=True), (), "is being deleted"),
     ("node_silent", pod(phase="Running", conditions=[SILENT]), (), "node node-1 does not answer"),
+    ("node_silent", pod(phase="Running", conditions=UNREADY), (), "node node-1 does not answer"),
 ]  # fmt: skip
 
 

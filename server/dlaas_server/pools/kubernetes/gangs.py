@@ -107,6 +107,11 @@ class Gangs:
         known = self._jobs.get(job)
         return known is not None and known.is_held and wanted.revision < known.wanted.revision
 
+    def withdraw(self, job: str) -> None:
+        """Keep a document that is held back from the guardian for good: the job ends."""
+        if job in self._jobs:
+            self._jobs[job].is_held = False
+
     def accept(self, job: str, wanted: Wanted, *, was_closed_at: int = -1, is_held: bool = False) -> None:
         """Take a document that a guardian has, or (`is_held`) gets once its seats are certain.
 

@@ -142,7 +142,7 @@ _UNSCHEDULABLE: Final[tuple[_Row, ...]] = (
     _Row(
         code="affinity",
         reason="Unschedulable",
-        message=r"node affinity|node selector|topology spread|pod (anti-)?affinity",
+        message=r"node affinity|NodeAffinity|node selector|topology spread|pod (anti-)?affinity",
         what="{object}: no permitted node is left: {message}",
         advice="Check `node_selector` in the pool's config.toml. A node that has gone is replaced at the next attempt.",
     ),
@@ -252,8 +252,10 @@ def _gated(pod: Json, name: str) -> PodWait:
 
 def _lost_node(pod: Json) -> PodWait | None:
     """Return that the pod's node does not answer: the pod may still run, so nothing is known about its end."""
-    ready = condition(pod, "Ready")
-    if ready.get("status") != "Unknown" and pod.get("status", {}).get("reason") != "NodeLost":
+    ready, containers = condition(pod, "Ready").get("status"), condition(pod, "ContainersReady").get("status")
+    # The node controller sets Ready alone to False; a kubelet sets both conditions.
+    is_silent = ready == "Unknown" or (ready == "False" and containers == "True")
+    if not is_silent and pod.get("status", {}).get("reason") != "NodeLost":
         return None
     node = pod.get("spec", {}).get("nodeName", "?")
     what = f"{described(pod)}: node {node} does not answer. The pod may still run there."

@@ -190,6 +190,8 @@ class KubernetesPool:
 
     async def end(self, job: str, *, kill: bool) -> bool:
         """Return whether no process of the job is left, here and in the cluster. `kill`: first end what is left."""
+        if kill:
+            self._gangs.withdraw(job)
         is_over = await self._local.end(job, kill=kill)
         return await self._gangs.end(job, kill=kill) and is_over
 
