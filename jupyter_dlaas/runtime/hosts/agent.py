@@ -144,7 +144,9 @@ class Agent:
         """Return the time of the next turn without a ready descriptor."""
         times = [now + IDLE_S, self._link.due(), self._host.due(now), self._files.due(now)]
         if self._host.processes() or self._held or self._ended is not None:
-            times += [self._activity_at, self._look_at]
+            times.append(self._look_at)
+        if self._host.processes():
+            times.append(self._activity_at)
         return min(at for at in times if at is not None)
 
     def turn(self, ready: Collection[int], now: float) -> None:
