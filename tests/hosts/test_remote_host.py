@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,9 +163,14 @@ def test_end_during_a_cut_is_reported_after_it(rig: RemoteRig) -> None:
     disconnect(rig)
     former, rig.address = rig.address, Address(host="127.0.0.1", port=1)
     until(rig, lambda: of(rig, Unreachable), "the cut")
+    with (rig.root / "agent-0/learner-0/stdout.log").open("a") as log:
+        log.write("not stored yet\n")
     os.kill(process.identity.pid, signal.SIGKILL)
     until(rig, lambda: not rig.agents[0].processes(), "its end beside the agent")
     assert of(rig, Ended) == []
+    later = time.monotonic() + 5
+    rig.agents[0].turn((), later)
+    assert rig.agents[0].due(later) > later, "it waits for the guardian without using the processor"
     rig.address = former
     assert ended(rig).signal == signal.SIGKILL
 

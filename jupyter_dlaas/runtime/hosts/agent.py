@@ -151,7 +151,9 @@ class Agent:
         if self._give_up_at is not None:
             times.append(now + LEFTOVERS_ROUND_S)
         if self._host.processes() or self._held or self._ended is not None:
-            times += [self._activity_at, self._look_at]
+            times.append(self._look_at)
+        if self._host.processes():
+            times.append(self._activity_at)
         return min(at for at in times if at is not None)
 
     def turn(self, ready: Collection[int], now: float) -> None:
