@@ -32,7 +32,7 @@ status = pathlib.Path("/proc/self/status").read_text()
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that any user may enter."""
+    """Return a folder that any user may enter."""
     made = Path(tempfile.mkdtemp(prefix="dlaas-isolated-"))
     made.chmod(0o755)
     yield made
