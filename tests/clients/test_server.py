@@ -18,12 +18,13 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
+from dlaas_server.jupyter_extension.relay import Link
 from dlaas_server.rest.routes import ROUTES, Endpoint, Route, describe
 from jupyter_dlaas.client.discovery import SocketEndpoint, find_endpoints
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Submit, Unavailable
-from tests.clients.conftest import BASE, TOKEN, Server, end, make_pool, start_server, stop_server, until
+from tests.clients.conftest import BASE, TOKEN, FakePool, Server, end, make_pool, start_server, stop_server, until
 
 HERE = Path(__file__).parent
 
@@ -147,6 +148,21 @@ def test_the_engine_gets_no_secret_and_no_forged_user(server: Server) -> None:
     headers = {name.lower(): value for name, value in server.pool.asked()[-1]["headers"].items()}
     assert headers["x-dlaas-protocol"] == "1"
     assert not {"x-dlaas-user", "cookie", "authorization"} & set(headers)
+
+
+def test_a_hub_server_names_its_user_in_every_request(pool: FakePool) -> None:
+    link = Link(pool.endpoint, user="ada")
+
+    async def scene() -> None:
+        for method in ("GET", "POST", "DELETE"):
+            body = b"{}" if method == "POST" else None
+            await link.call(method, "/dlaas/jobs/fake-1", {}, body, timeout_s=20.0)
+        (await link.websocket()).close()
+
+    asyncio.run(scene())
+
+    asked = [{name.lower(): value for name, value in one["headers"].items()} for one in pool.asked()[-4:]]
+    assert [headers.get("x-dlaas-user") for headers in asked] == ["ada"] * 4
 
 
 def test_the_token_of_a_link_stays_with_the_server(server: Server) -> None:

@@ -348,7 +348,7 @@ def test_sharded_parameters_without_a_hook_are_reported(tmp_path: Path, capfd: p
     start(tmp_path, sharded(STEPS["each"]), stop_at=3)
     found = reports(capfd)
     assert len(found) == 1
-    assert found[0].startswith("[The parameters of `shard` are held in parts")
+    assert found[0].startswith("[The parameters of `shard` are sharded over the learners")
     assert "@run.on_checkpoint" in found[0]
 
 
