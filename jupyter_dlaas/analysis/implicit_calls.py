@@ -55,7 +55,7 @@ _IMPLICIT: Final = (
     frozenset(name for names in _BY_FUNCTION.values() for name in names)
     | frozenset(_ITERATES)
     | frozenset(f"__{side}{name}__" for name in _OPERATORS.values() for side in ("", "r", "i"))
-    | words("__contains__ __setitem__ __delitem__ __delattr__ __set__ __get__")
+    | words("__call__ __missing__ __contains__ __setitem__ __delitem__ __delattr__ __set__ __get__")
 )
 _PROPERTIES: Final = words("property cached_property lazy_property classproperty")
 
@@ -144,6 +144,8 @@ def _tests_absence(test: ast.expr) -> bool:
 def sites(node: ast.AST) -> Iterator[Site]:
     """Yield the places of a statement where Python may call special methods and properties immediately."""
     for part in walk_now([node]):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+            yield Site(part.func.id, ("__call__",))
         match part:
             case ast.Attribute(value=owner, attr=attr, ctx=ctx):
                 match ctx:
@@ -156,7 +158,7 @@ def sites(node: ast.AST) -> Iterator[Site]:
                 yield from _at(owner, methods, is_deep=True)
             case ast.Subscript(value=owner, ctx=ctx):
                 kind = {ast.Load: "get", ast.Store: "set"}.get(type(ctx), "del")
-                yield from _at(owner, (f"__{kind}item__",))
+                yield from _at(owner, (f"__{kind}item__", *(("__missing__",) if kind == "get" else ())))
             case ast.Call(func=ast.Name(id=function), args=args) if args:
                 if function in _BY_FUNCTION:
                     for arg in args:
