@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of
-from jupyter_dlaas.analysis.effects import walk_now, words
+from jupyter_dlaas.analysis.effects import COLLECTS, walk_now, words
 from jupyter_dlaas.analysis.syntax.names import Function, root_name, walk
 
 __all__ = ["Accessors", "Site", "accessors_of", "sites"]
@@ -90,6 +90,8 @@ def accessors_of(node: ast.ClassDef) -> Accessors:
         found = behaviour_of(part)
         is_once = _is_memo(part) or any(_last(one) == "cached_property" for one in part.decorator_list)
         touched = frozenset() if is_once else found.touched_params
+        if part.name == "forward":
+            name, touched = "__call__", touched if _accumulates(part) else frozenset()
         if touched or found.touches:
             behaviours[name] = Behaviour(touches=found.touches, touched_params=touched)
         if found.calls - {"len", "range", "isinstance", "print", "str", "int", "float"}:
@@ -103,6 +105,8 @@ def _accessor(method: ast.FunctionDef) -> str | None:
             return f"{method.name}.{one.attr}"
         if _last(one) in _PROPERTIES:
             return method.name
+    if method.name == "forward":  # of a module of torch: calling the object runs it
+        return method.name
     return method.name if method.name in _IMPLICIT or method.name.startswith(("__getattr", "__setattr")) else None
 
 
@@ -129,6 +133,22 @@ def _is_memo(method: Function) -> bool:
         isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in {"append", "add"}
         for part in walk(method)
     )
+
+
+def _accumulates(method: Function) -> bool:
+    """Return whether a method adds to its object's fields: the next call does not replace what this one stored."""
+    first = method.args.args[0].arg if method.args.args else "self"
+    for part in walk(method):
+        if (
+            isinstance(part, ast.AugAssign)
+            and not isinstance(part.target, ast.Name)
+            and root_name(part.target) == first
+        ):
+            return True
+        function = part.func if isinstance(part, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr in COLLECTS and root_name(function) == first:
+            return True
+    return False
 
 
 def _tests_absence(test: ast.expr) -> bool:
