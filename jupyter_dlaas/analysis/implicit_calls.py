@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of
-from jupyter_dlaas.analysis.effects import walk_now, words
+from jupyter_dlaas.analysis.effects import COLLECTS, walk_now, words
 from jupyter_dlaas.analysis.syntax.names import Function, root_name, walk
 
 __all__ = ["Accessors", "Site", "accessors_of", "sites"]
@@ -55,7 +55,7 @@ _IMPLICIT: Final = (
     frozenset(name for names in _BY_FUNCTION.values() for name in names)
     | frozenset(_ITERATES)
     | frozenset(f"__{side}{name}__" for name in _OPERATORS.values() for side in ("", "r", "i"))
-    | words("__contains__ __setitem__ __delitem__ __delattr__ __set__ __get__")
+    | words("__call__ __missing__ __contains__ __setitem__ __delitem__ __delattr__ __set__ __get__")
 )
 _PROPERTIES: Final = words("property cached_property lazy_property classproperty")
 
@@ -90,6 +90,8 @@ def accessors_of(node: ast.ClassDef) -> Accessors:
         found = behaviour_of(part)
         is_once = _is_memo(part) or any(_last(one) == "cached_property" for one in part.decorator_list)
         touched = frozenset() if is_once else found.touched_params
+        if part.name == "forward":
+            name, touched = "__call__", touched if _accumulates(part) else frozenset()
         if touched or found.touches:
             behaviours[name] = Behaviour(touches=found.touches, touched_params=touched)
         if found.calls - {"len", "range", "isinstance", "print", "str", "int", "float"}:
@@ -103,6 +105,8 @@ def _accessor(method: ast.FunctionDef) -> str | None:
             return f"{method.name}.{one.attr}"
         if _last(one) in _PROPERTIES:
             return method.name
+    if method.name == "forward":  # of a module of torch: calling the object runs it
+        return method.name
     return method.name if method.name in _IMPLICIT or method.name.startswith(("__getattr", "__setattr")) else None
 
 
@@ -131,6 +135,22 @@ def _is_memo(method: Function) -> bool:
     )
 
 
+def _accumulates(method: Function) -> bool:
+    """Return whether a method adds to its object's fields: the next call does not replace what this one stored."""
+    first = method.args.args[0].arg if method.args.args else "self"
+    for part in walk(method):
+        if (
+            isinstance(part, ast.AugAssign)
+            and not isinstance(part.target, ast.Name)
+            and root_name(part.target) == first
+        ):
+            return True
+        function = part.func if isinstance(part, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr in COLLECTS and root_name(function) == first:
+            return True
+    return False
+
+
 def _tests_absence(test: ast.expr) -> bool:
     match test:
         case ast.Compare(ops=[ast.NotIn() | ast.Is()]):
@@ -144,6 +164,8 @@ def _tests_absence(test: ast.expr) -> bool:
 def sites(node: ast.AST) -> Iterator[Site]:
     """Yield the places of a statement where Python may call special methods and properties immediately."""
     for part in walk_now([node]):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+            yield Site(part.func.id, ("__call__",))
         match part:
             case ast.Attribute(value=owner, attr=attr, ctx=ctx):
                 match ctx:
@@ -156,7 +178,7 @@ def sites(node: ast.AST) -> Iterator[Site]:
                 yield from _at(owner, methods, is_deep=True)
             case ast.Subscript(value=owner, ctx=ctx):
                 kind = {ast.Load: "get", ast.Store: "set"}.get(type(ctx), "del")
-                yield from _at(owner, (f"__{kind}item__",))
+                yield from _at(owner, (f"__{kind}item__", *(("__missing__",) if kind == "get" else ())))
             case ast.Call(func=ast.Name(id=function), args=args) if args:
                 if function in _BY_FUNCTION:
                     for arg in args:

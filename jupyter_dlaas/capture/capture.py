@@ -34,6 +34,7 @@ from jupyter_dlaas.analysis.model import (
 )
 from jupyter_dlaas.analysis.steps import Step, Trace
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
+from jupyter_dlaas.capture.forward_looks import check_looks
 from jupyter_dlaas.capture.input_files import check_files
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
@@ -117,6 +118,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_trainings(traced, solved.slice),
         *check_raised(traced, solved.slice),
         *check_texts(traced, solved.slice, goal),
+        *check_looks(traced, solved.slice, goal, facts),
         *again,
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules((*modules, *_imported(traced, solved, facts.edited_elsewhere if facts is not None else ()))),
@@ -188,7 +190,7 @@ def _solve(
 WARNINGS = words(
     """late_undefined perhaps_bound earlier_training training_again raised_cell slow_prelude module_edited
     module_reloaded every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config
-    file_changed file_gone text_omitted"""
+    file_changed file_gone text_omitted look_omitted"""
 )
 
 

@@ -347,7 +347,17 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         module=_module_of(value),
         main_names=tuple(sorted(made_of(value))) if is_sent else (),
         result=result,
+        has_running_statistics=_has_running_statistics(value),
     )
+
+
+def _has_running_statistics(value: object) -> bool:
+    torch: Any = sys.modules.get("torch")
+    module: Any = getattr(getattr(torch, "nn", None), "Module", None)
+    if module is None or not isinstance(value, module):
+        return False
+    parts = islice(module.modules(value), OTHERS_MAX)
+    return any(vars(part).get("_buffers", {}).get("running_mean") is not None for part in parts)
 
 
 def _module_of(value: Any) -> str | None:

@@ -135,3 +135,57 @@ def test_rows_of_a_database_file_are_not_written_again() -> None:
 
     assert insert in prelude(in_memory)
     assert insert not in prelude(in_file)
+
+
+NET = "import torch\nfrom torch import nn\nmodel = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))\nx = torch.ones(2)"
+NORMALISED = facts(model=NameFact(type_name="torch.nn.Sequential", has_running_statistics=True))
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "print(model(x).shape)",
+        "out = model(x)",
+        "with torch.no_grad():\n    out = model(x)",
+        "model.train()\nout = model(x)",
+    ],
+)
+def test_omitted_look_that_updated_statistics_is_reported(look: str) -> None:
+    made = job(NET, look, train="model.zero_grad()", facts=NORMALISED)
+
+    assert codes(made) == ["look_omitted"]
+    assert "updated the running statistics (BatchNorm) of `model`" in made.warnings[0].message
+    assert "--with-cell 2" in made.warnings[0].message
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("model.eval()\nout = model(x)",),
+        ("out = model(x)", NET),  # another model since
+        ("print(model)",),
+    ],
+)
+def test_look_that_leaves_the_model_is_not_reported(cells: tuple[str, ...]) -> None:
+    made = job(NET, *cells, train="model.zero_grad()", facts=NORMALISED)
+
+    assert "look_omitted" not in codes(made)
+
+
+def test_omitted_look_that_created_lazy_weights_is_reported() -> None:
+    define = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        self.fc = nn.LazyLinear(2)"
+    made = job(define, "net = Net()\nx = 1", "print(net(x).shape)", "print(net(x).sum())", train="net.zero_grad()")
+
+    assert codes(made) == ["look_omitted"]
+    assert made.warnings[0].message.startswith("cell [3], line 1")
+    assert "created the weights of the lazy layers of `net`" in made.warnings[0].message
+
+
+def test_forward_pass_that_counts_is_repeated() -> None:
+    define = (
+        "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        self.{} = x\n        return x"
+    )
+    counting, storing = (define.replace("self.{} =", change) for change in ("self.n +=", "self.last ="))
+
+    assert "y = net(3)" in prelude(job(counting, "net = Net()", "y = net(3)", train="net.zero_grad()"))
+    assert "y = net(3)" not in prelude(job(storing, "net = Net()", "y = net(3)", train="net.zero_grad()"))

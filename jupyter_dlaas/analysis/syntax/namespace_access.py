@@ -150,6 +150,7 @@ class _Rewriter(ast.NodeTransformer):
         self.globals: list[set[str]] = []  # one set per function around the node
         self.locals: list[set[str]] = []
         self.is_dynamic = False
+        self.strings = _words_in_strings(found.node)
 
     def statement(self, node: ast.stmt) -> ast.stmt:
         done = self.visit(node)
@@ -190,6 +191,10 @@ class _Rewriter(ast.NodeTransformer):
                 self.found.needs_shell = True
         return True
 
+    def _is_here(self, spaces: list[ast.expr]) -> bool:
+        """Return whether a text runs in the notebook's namespace, and not in one that it is given."""
+        return not spaces or self._is_space(spaces[0])
+
     # names
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         name = _text(node.slice)
@@ -226,9 +231,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         match node.value:
-            case ast.Call(func=ast.Name(id="exec"), args=[code, *_]):
+            case ast.Call(func=ast.Name(id="exec"), args=[code, *spaces]) if self._is_here(spaces):
                 return self._executed(node, code)
-            case ast.Call(func=ast.Name(id="eval"), args=[code, *_]) if (text := self._known(code)) is not None:
+            case ast.Call(func=ast.Name(id="eval"), args=[code, *spaces]) if (
+                self._is_here(spaces) and (text := self._known(code)) is not None
+            ):
                 return self._block(text, node)
             case ast.Call(func=ast.Name(id="setattr"), args=[main, key, value]) if (
                 name := _text(key)
@@ -301,7 +308,7 @@ class _Rewriter(ast.NodeTransformer):
     # expressions
     def visit_Call(self, node: ast.Call) -> Any:
         match node:
-            case ast.Call(func=ast.Name(id="eval"), args=[code, *_]):
+            case ast.Call(func=ast.Name(id="eval"), args=[code, *spaces]) if self._is_here(spaces):
                 if (text := self._known(code)) is not None:
                     try:
                         return self.visit(ast.parse(text.strip(), mode="eval").body)
@@ -316,6 +323,10 @@ class _Rewriter(ast.NodeTransformer):
                 if verb in _FORMULAS or (verb in {"sql", "evaluate", "sqldf"}):
                     names |= set(_WORD.findall(text)) & self.seen
                 self._may_read(names)
+            case ast.Call(func=ast.Attribute(value=space, attr="items" | "keys" | "values" | "copy"), args=[]) if (
+                self._is_space(space)
+            ):
+                self._may_read(self.strings & self.seen)
             case ast.Call(func=ast.Name(id="getattr"), args=[main, key, *_]) if (
                 name := _text(key)
             ) is not None and self.access.is_main(main):
