@@ -128,3 +128,32 @@ def test_of_many_watchdogs_one_starts_an_engine(pool: Path) -> None:
     assert again != engine.pid
     assert record(pool)["pid"] == again
     assert not second.is_needed
+
+
+GUARDIAN = """
+import signal, sys
+from pathlib import Path
+from jupyter_dlaas.runtime.fencing import watchdog
+watchdog.keep(Path(sys.argv[1]))
+signal.pause()
+"""
+
+
+def test_watchdog_of_a_killed_guardian_outlasts_a_dying_engine(pool: Path) -> None:
+    """Engine, guardian and learners are killed together, and the engine's process is the last one to end."""
+    engine, job_dir = start(pool), pool / "jobs" / "a-1"
+    job_dir.mkdir(parents=True)
+    (job_dir / "guardian.sock").touch()  # one that ends by itself removes it
+    guardian = subprocess.Popen([sys.executable, "-c", GUARDIAN, str(job_dir)])
+    children = Path(f"/proc/{guardian.pid}/task/{guardian.pid}/children")
+    watchdog = int(until(children.read_text, "the watchdog is up"))
+    guardian.kill()
+    guardian.wait()
+    waiting = Path(f"/proc/{watchdog}/wchan")
+    until(lambda: not waiting.exists() or "nanosleep" in waiting.read_text(), "it has looked for other processes")
+
+    kill(engine)
+
+    until(lambda: record(pool)["pid"] != engine.pid, "another engine is up")
+    (job_dir / "guardian.sock").unlink()
+    until(lambda: not waiting.exists(), "the watchdog ends with the job")

@@ -54,7 +54,8 @@ def _keep(job_dir: Path, guardian: int) -> None:
         time.sleep(_LOOK_S)
     engine.look(time.monotonic())
     end_s = time.monotonic() + _ENGINE_S
-    while engine.is_needed and time.monotonic() < end_s:  # the job has ended, and the engine must learn of it
+    # The engine must learn of the job's end. It may be dying as well: its process can outlive those of the job.
+    while (engine.is_needed or _is_abandoned(job_dir)) and time.monotonic() < end_s:
         time.sleep(_LOOK_S)
         engine.look(time.monotonic())
 
@@ -68,6 +69,11 @@ def _await(guardian: int, engine: EngineWatchdog) -> bool:
 
 def _others(job_dir: Path) -> bool:
     return any(who.pid != os.getpid() for who, _ in marked(str(job_dir)))
+
+
+def _is_abandoned(job_dir: Path) -> bool:
+    """Return whether the guardian was killed and none has replaced it. One that ends by itself removes its socket."""
+    return (job_dir / "guardian.sock").exists() and not _is_guarded(job_dir)
 
 
 def _is_guarded(job_dir: Path) -> bool:
