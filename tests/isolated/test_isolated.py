@@ -151,3 +151,26 @@ def test_a_new_guardian_adopts_the_agents_and_changes_the_gang(live: IsolatedJob
     live.resize(1)
     trains(live, 1, size=1)
     finish(live)
+
+
+@exhaustive
+def test_an_agent_started_again_ends_its_learner(live: IsolatedJob) -> None:
+    live.run(2)
+    trains(live, 1, size=2)
+    live.kill_agent(1)
+    live.start_agent(1)
+    trains(live, 0, size=1)
+    finish(live)
+
+
+@exhaustive
+def test_halted_gang_resumes_on_other_machines(live: IsolatedJob) -> None:
+    live.run(2)
+    trains(live, 1, size=2)
+    live.halt()
+    assert live.closed(deadline_s=IMPORT_S) == "halted", live.report()
+    live.run(1)
+    trains(live, 2, size=1)
+    live.hurry()
+    assert live.closed(2, deadline_s=IMPORT_S) == "completed", live.report()
+    assert len(result(live, "history")["loss"]) == EPOCHS

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
-from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, members_of, plan_gang
+from dlaas_server.pools.kubernetes.api import Api, ApiError
+from dlaas_server.pools.kubernetes.gang import Gang
+from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, grows, has_seats, members_of, plan_gang
+from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
+from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, Resources
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
 
 BIND_S = 30.0
@@ -135,3 +141,48 @@ def test_pods_that_never_ran_go_when_the_job_ends(goal: Goal) -> None:
 
 def test_a_closed_job_keeps_no_pods() -> None:
     assert plan(wanted(0, 1), running(0), running(1), released=RELEASED, is_closed=True).delete == (0, 1)
+
+
+class NoAnchor:
+    """API server that has no anchor of the job and accepts all changes."""
+
+    def get(self, *_: object) -> Json:
+        raise ApiError(404, "NotFound", "none")
+
+    def patch(self, *_: object) -> Json:
+        return {}
+
+    def delete(self, *_: object, uid: str | None = None) -> None:
+        assert uid is not None
+
+
+def test_time_to_bind_begins_when_predecessors_have_ended() -> None:
+    now_s = [0.0]
+    settings = KubernetesSection(bind_timeout_s=BIND_S)
+    pods = JobPods(job="a-1", settings=settings, package="p", resources=Resources(), grace_s=100.0)
+    job = JobObjects(pods=pods, learners=(), spec_sha256="", wanted="{}", token=b"")
+    gang = Gang(cast(Api, NoAnchor()), job, pins=True, now=lambda: now_s[0])
+    gang.accept(replace(wanted(2), grace_s=100.0))
+
+    def refused_at(at_s: float, before: Json) -> bool:
+        now_s[0] = at_s
+        found = (before, unschedulable(2))
+        for item in found:
+            item["metadata"]["uid"] = item["metadata"]["name"]
+        return bool(gang.step({item["metadata"]["name"]: item for item in found}).refused)
+
+    leaving, ended = running(0), pod(0, node="a", phase="Succeeded")
+    assert not refused_at(0.0, leaving)
+    assert not refused_at(90.0, leaving)
+    assert not refused_at(90.0 + BIND_S - 1, ended)
+    assert refused_at(90.0 + BIND_S, ended)
+
+
+def test_growth_is_a_document_that_keeps_and_adds_learners() -> None:
+    assert grows(wanted(0, 1), wanted(0, 1, 2))
+    for before, after in ((None, wanted(0)), (wanted(0, 1), wanted(1)), (wanted(0), wanted(1)), (wanted(0), wanted(0))):
+        assert not grows(before, after)
+    assert not grows(wanted(0), wanted(0, 1, goal=Goal.STOP))
+    assert has_seats(wanted(0, 1), {0: running(0), 1: pod(1, node="a")})
+    assert not has_seats(wanted(0, 1), {0: running(0), 1: unschedulable(1)})
+    assert not has_seats(wanted(0, 1), {0: running(0)})
