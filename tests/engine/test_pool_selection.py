@@ -18,7 +18,7 @@ from dlaas_server.pools.selection.config_edit import NotEditable, with_table
 from dlaas_server.store.sqlite import Batch, Inserted, Store
 from jupyter_dlaas.cli.main import main as command_line
 from jupyter_dlaas.wire.protocol import State
-from tests.engine.test_full_disk import job
+from tests.core.builders import job
 
 FILE = """\
 # our lab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ for epoch in run.epochs(500):
     time.sleep(0.1 if os.environ["DLAAS_GENERATION"] == "1" else 0)
 """
 COMMAND_S = 120.0
+NOTHING: dict[str, str] = {}
 
 
 class Terminal:
@@ -40,7 +41,7 @@ class Terminal:
         self.work = pool.folder / "work"
         self.work.mkdir(exist_ok=True)
 
-    def run(self, *words: str, code: int = 0, **more: str) -> str:
+    def run(self, *words: str, code: int = 0, more: Mapping[str, str] = NOTHING) -> str:
         """Return what a command prints on both streams."""
         command = [sys.executable, "-m", "jupyter_dlaas.cli.main", *words]
         variables = {**environment(self._pool.folder), **more}
@@ -92,7 +93,7 @@ def test_a_pool_moves_to_a_cluster_and_back(
     (terminal.work / "short.py").write_text(SCRIPT)
     variables = {"MY_TOKEN": "hush-hush", "BATCH": "32", "OTHER": "x"}
     words = ("submit", "short.py", "-o", "answer", "--secret", "MY_TOKEN", "-e", "BATCH", "--wait")
-    said = terminal.run(*words, **variables)
+    said = terminal.run(*words, more=variables)
     assert "step 2 ********* 32 None" in said
     assert kernel.value("dlaas.job('short').result()") == {"answer": {"on": "short-1-m0"}}
 
