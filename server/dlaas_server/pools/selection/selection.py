@@ -113,6 +113,6 @@ def _refuse(jobs: Sequence[UnfinishedJob]) -> None:
     count = "1 job of this pool is" if len(jobs) == 1 else f"{len(jobs)} jobs of this pool are"
     raise Refused(
         f"{count} unfinished: {named}{more}. Wait until they have ended, or cancel them; a halted job would lose its "
-        "checkpoints elsewhere. Or use a second pool: jupyter dlaas --pool NAME pool use …, and --pool NAME, or "
+        "checkpoints elsewhere. Or use a second pool: jupyter dlaas pool use … --pool NAME, and --pool NAME, or "
         "JUPYTER_DLAAS_POOL=NAME, from then on."
     )
