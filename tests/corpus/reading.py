@@ -5,7 +5,8 @@ A `.cells` file begins with comment lines: what it is about, and perhaps
     # order: 1 3 2 2    the code cells that ran before the training, in this order, instead of all from the top
     # options: …        what stands on the line of `%%train` (where the job's advice is taken)
     # repeats: no       it seeds nothing, so that it has other numbers each time; `per hash seed`: it has the same
-                        numbers in two kernels with the same PYTHONHASHSEED only
+                        numbers in two kernels with the same PYTHONHASHSEED only; `but for times`: it keeps
+                        measured times
     # warns: CODE       what `check` must warn of
 
 Then cells follow, each under `# %%`. `# %% train` marks the training cell where another looks like training, too, and
