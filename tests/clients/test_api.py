@@ -233,7 +233,7 @@ def test_unsendable_value_is_refused_with_a_message(
 def test_submit_has_the_options_and_defaults_of_prepare() -> None:
     users = inspect.signature(jobs.submit).parameters
     all_options = inspect.signature(submission.prepare).parameters
-    internal = {"environment", "files", "uploads", "origin", "notes", "cells", "key"}
+    internal = {"environment", "files", "uploads", "origin", "notes", "cells", "python", "key"}
 
     assert set(users) == (set(all_options) - internal) | {"wait", "client"}
     assert all(all_options[name].default == users[name].default for name in set(users) & set(all_options))

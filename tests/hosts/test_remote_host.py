@@ -284,6 +284,24 @@ def test_names_that_no_link_can_carry_are_logged_once(rig: RemoteRig) -> None:
     assert len([text for text in rig.log if "not valid Unicode" in text]) == 1
 
 
+def test_a_gang_starts_when_all_of_its_agents_have_reported(rig: RemoteRig) -> None:
+    rig.host.start(order(0, gang=(0, 9)))
+    until(rig, lambda: of(rig, Reachable), "the link of the first agent")
+    started(rig, 1)  # meanwhile another learner starts, which belongs to no gang
+    assert not of(rig, Started)
+
+    rig.add_agent(9)
+    until(rig, lambda: of(rig, Started), "the start of the gang")
+
+
+def test_an_order_is_withdrawn_while_its_gang_waits(rig: RemoteRig) -> None:
+    rig.host.start(order(0, gang=(0, 9)))
+    until(rig, lambda: of(rig, Reachable), "the link of the first agent")
+    rig.host.signal(0, signal.SIGTERM)
+    until(rig, lambda: of(rig, NotStarted), "the withdrawal")
+    assert not of(rig, NotStarted)[0].is_permanent
+
+
 def test_a_refused_order_is_reported(rig: RemoteRig) -> None:
     rig.host.start(order(environment={"BROKEN": "a\0b"}))
     until(rig, lambda: of(rig, NotStarted), "the refusal")

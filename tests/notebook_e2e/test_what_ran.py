@@ -172,7 +172,7 @@ def test_reloaded_extension_keeps_durations_and_errors() -> None:
         (
             ["get_ipython().user_ns['rate'] = 0.5"],
             "rate",
-            "rate = 0.5  # the kernel's value: no recorded cell defines it",
+            "rate = 0.5  # the kernel's value: cell [2], line 1 got it from get_ipython(), which a job does not have",
         ),
     ],
 )
@@ -205,8 +205,9 @@ def test_irreproducible_unsendable_value_is_reported() -> None:
         run(one, "import threading\nget_ipython().user_ns['guard'] = threading.Lock()")
 
         assert error(captured(one, "print(guard)")) == (
-            f"cell [{COUNT}], line 2, needs `guard` (_thread.lock), which the job cannot recreate: it exists in the "
-            "kernel, but no recorded cell defines it. It is a lock and cannot be sent: create it in the training cell."
+            f"cell [{COUNT}], line 2, needs `guard` (_thread.lock), which the job cannot recreate: cell [2], line 2 "
+            "got it from get_ipython(), which a job does not have. It is a lock and cannot be sent: create it in the "
+            "training cell."
         )
 
 

@@ -52,5 +52,6 @@ class LearnerOrders:
             environment=environment,
             files=files,
             devices=wanted.devices,
+            gang=() if joins else tuple(one.member for one in members),
             python=self._python,
         )

@@ -56,6 +56,8 @@ class LearnerOrder:
     """Paths in the job's directory that must be present before the start."""
     devices: tuple[str, ...] = ()
     """Devices that it may use."""
+    gang: tuple[int, ...] = ()
+    """Members that start together: none of them before the agents of all have reported."""
     python: str | None = None
     """Minor version of Python that the job's functions require, such as "3.11"; None: any."""
 

@@ -145,10 +145,15 @@ class RemoteHost:
         elif agent.state is not None and (wrong := _wrong_python(agent.order, agent.state)) is not None:
             agent.order = None
             self._events.append(NotStarted(member, wrong.what, is_permanent=True, failure=wrong))
-        elif agent.state is not None and not _runs(agent.state) and not agent.needed & agent.files.pending:
+        elif agent.state is None or not all(map(self._has_reported, agent.order.gang)):
+            return  # a gang whose seats are not all provided starts no process
+        elif not _runs(agent.state) and not agent.needed & agent.files.pending:
             agent.ordered = max(agent.ordered, agent.state.started) + 1
             agent.is_order_sent = True
             self._send(agent, _start_order(agent.order, agent.ordered))
+
+    def _has_reported(self, member: int) -> bool:
+        return member in self._agents and self._agents[member].state is not None
 
     def _cancel(self, member: int, agent: _Agent, reason: str, *, is_permanent: bool = False) -> None:
         """Withdraw an order that was not carried out."""

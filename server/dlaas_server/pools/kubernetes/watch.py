@@ -171,6 +171,8 @@ class Watch:
         stream = self._api.lines(self._path, query, SILENCE_S)
         with self._lock:
             self._stream = stream
+        if self._is_closed.is_set():
+            stream.stop()  # `close` may not have seen it
         try:
             for kind, item in _events(stream):
                 if self._is_closed.is_set():
