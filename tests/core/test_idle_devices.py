@@ -104,7 +104,7 @@ def test_reason_names_a_job_whose_chosen_seats_were_taken() -> None:
     ]
     assert [wait.reason.partition(" job-1")[0] for wait in found.waits] == [
         "Needs 2 GPUs; 1 is free.",
-        "Needs 1 learner of 1 GPU; 1 fits now, kept for job-5, which goes first.",
+        "Needs 1 learner with 1 GPU; 1 fits now, kept for job-5, which goes first.",
     ]
 
 
