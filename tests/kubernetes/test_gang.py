@@ -129,6 +129,24 @@ def test_a_gang_that_fits_in_part_is_given_up_whole(
     driven.until(are_running(*smaller))
 
 
+def test_successors_wait_while_their_predecessors_save(
+    own_cluster: OwnCluster, api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
+) -> None:
+    """Each node has two GPUs, and each learner needs two."""
+    driven = Driven(api, section, followed, job_of(section, gpus=2), pins=True)
+    driven.gang.accept(document(0, 1))
+    driven.until(are_running(0, 1))
+    driven.gang.accept(replace(document(2, 3, revision=2, generation=2), grace_s=1000.0))
+    driven.until(lambda pods: sum("Insufficient" in str(pod["status"]) for pod in pods.values()) == 2)
+    driven.ahead_s = 2 * section.bind_timeout_s
+    driven.until(lambda _: True)
+    assert driven.outcome.refused == {}
+    for member in (0, 1):
+        node = own_cluster.nodes[NODES[member]]
+        own_cluster.loop.run(node.kill_process(namespace.name, f"digits-1-m{member}", "learner", 1))
+    driven.until(are_running(2, 3))
+
+
 def is_running(pod: Json) -> bool:
     return bool(pod["status"].get("phase") == "Running")
 
