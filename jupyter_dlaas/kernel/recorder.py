@@ -354,10 +354,17 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
 def _has_running_statistics(value: object) -> bool:
     torch: Any = sys.modules.get("torch")
     module: Any = getattr(getattr(torch, "nn", None), "Module", None)
-    if module is None or not isinstance(value, module):
+    if module is None or not is_a(value, module):
         return False
-    parts = islice(module.modules(value), OTHERS_MAX)
-    return any(vars(part).get("_buffers", {}).get("running_mean") is not None for part in parts)
+    found = [value]  # read without calls: the user's classes may define attribute access
+    for part in islice(found, OTHERS_MAX):
+        own = object.__getattribute__(part, "__dict__")
+        buffers, parts = own.get("_buffers"), own.get("_modules")
+        if is_a(buffers, dict) and dict.get(buffers, "running_mean") is not None:
+            return True
+        if is_a(parts, dict):
+            found.extend(one for one in dict.values(parts) if is_a(one, module))
+    return False
 
 
 def _module_of(value: Any) -> str | None:

@@ -72,6 +72,11 @@ class EngineWatchdog:
         return None if self._engine is not None else self._due_s
 
     @property
+    def is_known(self) -> bool:
+        """True if an engine serves, or has served."""
+        return self._engine is not None or self._last is not None
+
+    @property
     def is_needed(self) -> bool:
         """True if the engine was killed and none serves yet."""
         return self._engine is None and self._is_missed

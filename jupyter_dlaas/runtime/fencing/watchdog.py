@@ -55,7 +55,7 @@ def _keep(job_dir: Path, guardian: int) -> None:
     engine.look(time.monotonic())
     end_s = time.monotonic() + _ENGINE_S
     # The engine must learn of the job's end. It may be dying as well: its process can outlive those of the job.
-    while (engine.is_needed or _is_abandoned(job_dir)) and time.monotonic() < end_s:
+    while (engine.is_needed or (engine.is_known and _is_abandoned(job_dir))) and time.monotonic() < end_s:
         time.sleep(_LOOK_S)
         engine.look(time.monotonic())
 
