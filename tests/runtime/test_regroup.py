@@ -385,3 +385,10 @@ def test_leavers_continue_if_all_stayers_die_after_the_commit() -> None:
     assert (again.change.members, again.change.at, again.membership_epoch) == ((0, 2), None, 2)
     gone = advance(state, peers | {0: Peer(is_alive=False)}, (1, 2))
     assert (gone.members, gone.change) == ((), None), "no learner has what was trained: it starts from a checkpoint"
+
+
+def test_a_new_guardian_uses_no_epoch_of_an_earlier_one_again() -> None:
+    peers = {member: Peer(membership_epoch=3, built=4) for member in (0, 1)}
+
+    assert found(peers, (0, 1), above=0).membership_epoch == 4
+    assert found(peers, (0, 1), above=2000).membership_epoch == 2000
