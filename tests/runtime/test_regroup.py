@@ -387,7 +387,7 @@ def test_leavers_continue_if_all_stayers_die_after_the_commit() -> None:
     assert (gone.members, gone.change) == ((), None), "no learner has what was trained: it starts from a checkpoint"
 
 
-def test_a_new_guardian_uses_no_epoch_of_an_earlier_one_again() -> None:
+def test_epochs_of_an_earlier_guardian_are_not_used_again() -> None:
     peers = {member: Peer(membership_epoch=3, built=4) for member in (0, 1)}
 
     assert found(peers, (0, 1), above=0).membership_epoch == 4
