@@ -36,7 +36,7 @@ from dlaas_server.pools.base import Pool, PoolError
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.job_folder import in_words
-from dlaas_server.store import Store
+from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas._version import __version__
 from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.runtime.system.process import boot_id, identity, is_alive, recorded
@@ -113,7 +113,7 @@ def configured_pool(folder: Path, config: PoolConfig, at_uptime: Callable[[float
 
 async def serve(folder: Path, idle_s: float) -> None:
     """Serve the pool until a signal arrives or it was idle for `idle_s`."""
-    store = await Store.open(folder / "store.sqlite3")
+    store = await Store.open(folder / STORE_FILE)
     if store.warning:
         log.warning("%s", store.warning)
     clock = PoolClock(folder)

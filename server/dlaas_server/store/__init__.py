@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dlaas_server.store.sqlite import (
+    STORE_FILE,
     Batch,
     DamagedRow,
     Event,
@@ -15,6 +16,7 @@ from dlaas_server.store.sqlite import (
 )
 
 __all__ = [
+    "STORE_FILE",
     "Batch",
     "DamagedRow",
     "Event",

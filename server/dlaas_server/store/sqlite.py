@@ -28,7 +28,18 @@ from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, decode, encode
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import JobSpec
 
-__all__ = ["Batch", "DamagedRow", "Event", "Inserted", "Loaded", "Store", "StoreDamaged", "StoreError", "StoreTooNew"]
+__all__ = [
+    "STORE_FILE",
+    "Batch",
+    "DamagedRow",
+    "Event",
+    "Inserted",
+    "Loaded",
+    "Store",
+    "StoreDamaged",
+    "StoreError",
+    "StoreTooNew",
+]
 
 T = TypeVar("T")
 CHECK_BYTES: Final = 64 << 20
@@ -39,6 +50,8 @@ FREE_PAGES: Final = 32
 """Minimum number of free pages in the store."""
 CHECKPOINT_S: Final = 60.0
 """Interval of WAL checkpoints."""
+STORE_FILE: Final = "store.sqlite3"
+"""Name of the store in a pool's directory."""
 FORMER_NAMES: Final = {"is_told": "is_wait_recorded"}
 """Fields of stored jobs that earlier releases called differently."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(

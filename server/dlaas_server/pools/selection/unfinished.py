@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dlaas_server.store import Store
+from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas.client import engine_control
 from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.http import Client
@@ -43,7 +43,7 @@ def jobs_at_engine(directory: Path) -> Sequence[UnfinishedJob]:
 
 def jobs_in_store(directory: Path) -> Sequence[UnfinishedJob]:
     """Return the unfinished jobs of the store, and those that are about to end. Only where no engine runs."""
-    path = directory / "store.sqlite3"
+    path = directory / STORE_FILE
     if not path.exists():
         return ()
     return asyncio.run(_stored(path))

@@ -13,12 +13,11 @@ from typing import Final
 from dlaas_server.core.model.job import Job
 from dlaas_server.sim.replay.event_loop import Done, Replay
 from dlaas_server.sim.trace.trace import NodeSpec, Trace, TraceJob
-from dlaas_server.store import Store
+from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["NoHistory", "Past", "past_of", "read_past"]
 
-STORE: Final = "store.sqlite3"
 TRIES: Final = 20
 GB: Final = 10**9
 
@@ -48,16 +47,16 @@ class Past:
 
 def read_past(folder: Path) -> Past:
     """Read the history of the pool in this directory, without changing it. Raises NoHistory, StoreError."""
-    if not (folder / STORE).is_file():
+    if not (folder / STORE_FILE).is_file():
         raise NoHistory(f"there is no pool in {folder}: say --pool-dir DIRECTORY")
     with tempfile.TemporaryDirectory(prefix="dlaas-history-") as copied:
         _copy(folder, Path(copied))
-        return past_of(asyncio.run(_jobs(Path(copied) / STORE)), folder.name)
+        return past_of(asyncio.run(_jobs(Path(copied) / STORE_FILE)), folder.name)
 
 
 def _copy(folder: Path, to: Path) -> None:
     """Open a copy of the store with its log: a second connection to a store in use could block the engine."""
-    names = (STORE, f"{STORE}-wal")
+    names = (STORE_FILE, f"{STORE_FILE}-wal")
     for _ in range(TRIES):
         before = [_state(folder / name) for name in names]
         for name in names:
