@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -164,6 +166,31 @@ def test_a_short_watch_proves_the_picture_where_nothing_changes() -> None:
     seconds = [int(target.split("timeoutSeconds=")[1].split("&")[0]) for _, target, _ in server.sent[1:]]
     assert [value <= 1 for value in seconds] == [False, True, False]
     assert followed.names() == ["a"]
+
+
+class Silent(FakeAnswer):
+    """Answer of a watch that sends nothing until it is shut down."""
+
+    def stream(self, amt: int) -> Iterator[bytes]:
+        assert self.headers, "the answer was not ended"
+        return iter(())
+
+    def shutdown(self) -> None:
+        self.headers = {"shut": "down"}
+
+
+def test_a_watch_that_is_closed_while_it_begins_ends() -> None:
+    server = FakeServer(listed(5), Silent())
+    followed, send = Followed(server), server.send
+
+    def closed_meanwhile(*request: Any) -> Any:
+        if len(server.sent) == 1:
+            followed.watch.close()
+        return send(*request)
+
+    server.send = closed_meanwhile  # type: ignore[assignment, method-assign]
+    followed.watch.follow()
+    assert len(server.sent) == 2
 
 
 def test_attempts_continue_for_ever_with_bounded_pauses() -> None:
