@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_dlaas.learner.autolog.batch_share import Shares, share
+from jupyter_dlaas.learner.autolog.batch_share import Shares, share, share_loader
 from jupyter_dlaas.wire.journal import FactKind
 from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS, KERAS
 from tests.autolog.test_halting import DEADLINE_S, end_of, go_on, keras_environment, reach, result, result_of
@@ -142,3 +142,19 @@ def test_shared_sampler_keeps_length_and_attributes() -> None:
     assert list(shares) == [[3, 4], [6]]
     assert len(shares) == 2
     assert shares.sampler == "the order"
+
+
+def test_loader_of_hugging_face_divides_each_batch() -> None:
+    import torch
+    from accelerate.data_loader import prepare_data_loader
+
+    batches = [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
+    for rank, expected in enumerate(batches):
+        loader = torch.utils.data.DataLoader(torch.arange(10), batch_size=4)  # type: ignore[arg-type]
+        prepared = prepare_data_loader(loader, num_processes=2, process_index=rank)
+        assert len(prepared) == 2, "as accelerate divides: by whole batches"
+
+        shared = share_loader(prepared, rank, learners=2)
+
+        assert [batch.tolist() for batch in shared] == expected
+        assert len(shared) == 3, "as many steps as one learner trains"

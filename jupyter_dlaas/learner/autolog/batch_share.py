@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-__all__ = ["Shares", "share"]
+__all__ = ["Shares", "share", "share_loader"]
 
 
 def share(batch: Sequence[T], rank: int, learners: int) -> list[T]:
@@ -21,6 +21,18 @@ def share(batch: Sequence[T], rank: int, learners: int) -> list[T]:
     """
     size = -(-len(batch) // learners)
     return [batch[place % len(batch)] for place in range(rank * size, (rank + 1) * size)]
+
+
+def share_loader(loader: Any, rank: int, learners: int) -> Any:
+    """Make a loader that accelerate divides among learners by whole batches divide each batch instead.
+
+    Returns the same loader. Loaders that accelerate does not divide, or that divide each batch already, are unchanged.
+    """
+    batches: Any = getattr(loader, "batch_sampler", None)
+    if hasattr(batches, "_iter_with_split") and not batches.split_batches:
+        batches.split_batches = True  # then it has as many batches as with one learner
+        batches._iter_with_split = lambda: (share(batch, rank, learners) for batch in batches.batch_sampler)
+    return loader
 
 
 class Shares:

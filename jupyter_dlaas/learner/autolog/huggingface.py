@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from jupyter_dlaas.learner.autolog.batch_share import share
+from jupyter_dlaas.learner.autolog.batch_share import share_loader
 from jupyter_dlaas.learner.autolog.deferred import held
 from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping
 from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
@@ -81,12 +81,7 @@ def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
     original = trainer.get_train_dataloader
 
     def get_train_dataloader() -> Any:
-        loader = original()
-        batches: Any = getattr(loader, "batch_sampler", None)
-        if hasattr(batches, "_iter_with_split") and not batches.split_batches:
-            batches.split_batches = True  # then it has as many batches as with one learner
-            batches._iter_with_split = lambda: (share(batch, rank, learners) for batch in batches.batch_sampler)
-        return loader
+        return share_loader(original(), rank, learners)
 
     trainer.get_train_dataloader = get_train_dataloader
     try:
