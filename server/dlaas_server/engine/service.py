@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -32,10 +31,11 @@ from dlaas_server.engine.operations import Requests
 from dlaas_server.engine.pool_clock import PoolClock
 from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.websocket import StreamHandler
-from dlaas_server.pools.base import Pool, PoolError
+from dlaas_server.pools.base import Pool
 from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.job_folder import in_words
+from dlaas_server.pools.pool_lock import open_pool_lock, take_pool_lock
 from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas._version import __version__
 from jupyter_dlaas.jobdir.atomic_files import read_json
@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with in_words("its directory is not writable"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _locked(lock, folder) or _other_engine(folder):
+            lock = open_pool_lock(folder)
+        if not _locked(lock) or _other_engine(folder):
             print(f"another engine already serves {folder}", file=sys.stderr)
             return 0
         asyncio.run(serve(folder, options.idle_s))
@@ -78,18 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _locked(lock: int, folder: Path) -> bool:
-    """Take the pool's lock until this process ends. Raises PoolError if the file system does not support locks."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+def _locked(lock: int) -> bool:
+    """Take the pool's lock until this process ends, and record in it who has it."""
+    if not take_pool_lock(lock):
         return False
-    except OSError as error:
-        raise PoolError(
-            f"its file system does not support locks ({error.strerror}), so two engines could allocate the "
-            "same devices. Set "
-            "JUPYTER_DLAAS_POOL_DIR to a directory on a local disk"
-        ) from error
     with contextlib.suppress(OSError):  # only informative: a full disk must not prevent the deletion of jobs
         os.ftruncate(lock, 0)
         os.write(lock, json.dumps({"host": socket.gethostname(), "boot": boot_id(), "pid": os.getpid()}).encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dlaas_server.pools.pool_lock import open_pool_lock, take_pool_lock
 from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas.client import engine_control
 from jupyter_dlaas.client.discovery import SocketEndpoint
@@ -62,12 +62,12 @@ async def _stored(path: Path) -> Sequence[UnfinishedJob]:
 
 @contextmanager
 def without_engine(directory: Path) -> Iterator[None]:
-    """Stop the pool's engine and keep others from starting. Jobs keep running. Raises Unavailable."""
+    """Stop the pool's engine and keep others from starting. Jobs keep running. Raises Unavailable or PoolError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_pool_lock(directory)
     try:
         until_s = time.monotonic() + LOCK_S
-        while not _take(lock, directory):
+        while not _stop_and_take(directory, lock):
             if time.monotonic() > until_s:
                 raise Unavailable(f"the pool in {directory} is locked by another process, perhaps on another machine")
             time.sleep(POLL_S)  # an engine that is starting has the lock, but no socket yet
@@ -76,10 +76,6 @@ def without_engine(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _take(lock: int, directory: Path) -> bool:
+def _stop_and_take(directory: Path, lock: int) -> bool:
     engine_control.stop(directory)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return take_pool_lock(lock)
