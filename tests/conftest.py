@@ -76,11 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out exhaustive tests, unless all are asked for, or one test by its name, and tests without a cluster."""
+    """Leave out exhaustive tests, unless all are asked for, or one test by its name, and tests on a cluster."""
     if not config.getoption("exhaustive") and not any("::" in argument for argument in config.args):
         leave_out(config, items, "exhaustive", "exhaustive, run by `make test-all`")
-    if not has_cluster() and not any(names_cluster_tests(argument) for argument in config.args):
-        leave_out(config, items, "cluster", "no Kubernetes cluster, run by `make test-kubernetes`")
+    has_cluster = "DLAAS_TEST_KUBECONFIG" in os.environ or BUILT_CLUSTER.exists()
+    is_whole = config.getoption("exhaustive") and has_cluster
+    if not is_whole and not any(names_cluster_tests(argument) for argument in config.args):
+        leave_out(config, items, "cluster", "on a Kubernetes cluster, run by `make test-kubernetes`")
     order_by_cost(items)
 
 
@@ -91,10 +93,6 @@ def leave_out(config: pytest.Config, items: list[pytest.Item], mark: str, reason
         items[:] = [item for item in items if not item.get_closest_marker(mark)]
         config.stash[LEFT_OUT][reason] = len(left_out)
         config.hook.pytest_deselected(items=left_out)
-
-
-def has_cluster() -> bool:
-    return "DLAAS_TEST_KUBECONFIG" in os.environ or BUILT_CLUSTER.exists()
 
 
 def names_cluster_tests(argument: str) -> bool:
