@@ -7,6 +7,7 @@ from typing import Final
 
 from jupyter_dlaas.failures.failure_row import Row
 from jupyter_dlaas.failures.program_failures import CODE_ROWS
+from jupyter_dlaas.failures.tensor_failures import TENSOR_ROWS
 from jupyter_dlaas.wire.protocol import Cause
 
 __all__ = ["NO_WORD", "ROWS"]
@@ -16,6 +17,9 @@ _NO_GPU: Final = (
     r"|torch\.cuda\.is_available\(\) is False|No HIP GPUs are available|Unknown backend:? '?(cuda|gpu)"
     r"|No supported gpu backend|from the '(CUDA|HIP)' backend|without ATen_CUDA|Invalid CUDA 'device="
     r"|Cannot access accelerator device when none is available"
+)
+_NO_FOLDER: Final = (
+    "The directory does not exist: create it first with os.makedirs(…, exist_ok=True), or write to run.output_dir."
 )
 NO_WORD: Final = 74
 """Exit code of a learner that could not write its result because the disk was full (EX_IOERR)."""
@@ -247,6 +251,25 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="This program was not found on the machine: install it, or give its full path.",
     ),
     Row(
+        code="folder_missing",
+        cause=Cause.YOUR_DATA,
+        raised=(
+            "FileNotFoundError",
+            "OSError",
+            "RuntimeError",
+        ),
+        message=r"^Cannot save file into a non-existent directory|^Parent directory .* does not exist",
+        advice=_NO_FOLDER,
+    ),
+    Row(
+        code="folder_missing",
+        cause=Cause.YOUR_DATA,
+        raised=("FileNotFoundError",),
+        traced=r"(open\([^\n]*,\s*(mode=)?[\"'][wax][bt+]*[\"']|in (write_text|write_bytes|touch|mkdir|makedirs)\b)"
+        r"[^\n]*(\n[^\n]*){0,7}\nFileNotFoundError",
+        advice=_NO_FOLDER,
+    ),
+    Row(
         code="file_missing",
         cause=Cause.YOUR_DATA,
         raised=("FileNotFoundError",),
@@ -343,6 +366,13 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="A data file is damaged or incomplete: download or write it again.",
     ),
     Row(
+        code="bad_data",
+        cause=Cause.YOUR_DATA,
+        raised=("KeyError", "IndexError"),
+        traced=r"in (_legacy_load|load)\n.*\n?.*pickle_module\.load|_legacy_load",
+        advice="The file was not written by torch.save or pickle.dump, or it is damaged: look at its first bytes.",
+    ),
+    Row(
         code="missing_values",
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
@@ -355,7 +385,7 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_DATA,
         raised=("ValueError",),
         message=r"could not convert string to float|invalid literal for int\(\)|arrays of bytes/strings"
-        r"|Unable to parse string|time data .* does(n't| not) match",
+        r"|Unable to parse string|Invalid date specified|time data .* does(n't| not) match",
         advice="The data contains text where a number is expected: look at this column or line, often a heading "
         "or an empty field.",
     ),
@@ -386,6 +416,7 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=("EOFError",),
         advice="A file or connection ended unexpectedly: check the size of the file that this line reads.",
     ),
+    *TENSOR_ROWS,
     *CODE_ROWS,
     # -- ends without an exception
     Row(

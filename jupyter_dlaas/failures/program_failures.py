@@ -1,4 +1,4 @@
-"""Table of known failures that the user resolves by changing the program, by the raised exception."""
+"""Table of known failures of Python programs, which the user resolves by changing the program."""
 
 from __future__ import annotations
 
@@ -38,36 +38,6 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         "environment.",
     ),
     Row(
-        code="not_a_number",
-        cause=Cause.YOUR_CODE,
-        raised=("FloatingPointError",),
-        advice="The loss became NaN or infinite: try a smaller learning rate, or clip gradients.",
-    ),
-    Row(
-        code="not_a_number",
-        cause=Cause.YOUR_CODE,
-        raised=("ValueError", "RuntimeError", "ArithmeticError", "AssertionError"),
-        message=r"\b[Nn]a[Nn]s?\b|\bNANs?\b|[Nn]ot finite|[Nn]on-?finite|[Ii]s infinite|contains inf|float infinity",
-        advice="A number became NaN or infinite: try a smaller learning rate, clip gradients, and check the data for "
-        "missing values.",
-    ),
-    Row(
-        code="state_dict",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "ValueError", "KeyError"),
-        message=r"loading state_dict|key\(s\) in state_dict|loaded state dict",
-        advice="The stored weights belong to a different model: build it with the same layers and sizes, or load with "
-        "strict=False and look at what is missing.",
-    ),
-    Row(
-        code="state_dict",
-        cause=Cause.YOUR_CODE,
-        raised=("TypeError",),
-        message=r"Expected state_dict to be dict-like",
-        advice="This is not a state_dict, perhaps a whole model or a checkpoint that contains one: print its type(…), "
-        "and its keys if it is a dict.",
-    ),
-    Row(
         code="stored_class",
         cause=Cause.YOUR_CODE,
         raised=("AttributeError",),
@@ -76,156 +46,10 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         "this line, or store a state_dict instead of the object.",
     ),
     Row(
-        code="weights_only",
-        cause=Cause.YOUR_CODE,
-        raised=("UnpicklingError",),
-        message=r"Weights only load failed",
-        advice="The file contains more than weights: save a state_dict, or, if you trust the file, "
-        "torch.load(…, weights_only=False).",
-    ),
-    Row(
-        code="pickled_array",
-        cause=Cause.YOUR_CODE,
-        raised=("ValueError",),
-        message=r"allow_pickle",
-        advice="The file is not a plain numeric array: it contains Python objects or has another format. Look at its "
-        "first bytes; if you trust it, np.load(…, allow_pickle=True).",
-    ),
-    Row(
         code="syntax",
         cause=Cause.YOUR_CODE,
         raised=("SyntaxError",),
         advice="Python cannot parse this line: check its brackets, quotes and colons, and those just before it.",
-    ),
-    Row(
-        code="label_range",
-        cause=Cause.YOUR_CODE,
-        message=r"Target \S+ is out of bounds|[Aa]ll elements of (target|input) should be between|"
-        r"label value of \S+ which is outside the valid range|(label|class)e?s? .*(out of range|out of bounds)"
-        r"|Class values must be|Invalid classes inferred",
-        advice="A label exceeds the number of classes: labels range from 0 to classes - 1. Compare labels.max() with "
-        "the size of the last layer.",
-    ),
-    Row(
-        code="index_range",
-        cause=Cause.YOUR_CODE,
-        raised=("IndexError", "InvalidArgumentError"),
-        message=r"index out of range in self|indices\[.*\] = .* is not in \[",
-        advice="An index exceeds the size of the embedding: compare tokens.max() with num_embeddings.",
-    ),
-    Row(
-        code="second_backward",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError",),
-        message=r"backward through the graph a second time",
-        advice="The graph of an earlier step is used again: detach() tensors kept from step to step, or call "
-        "backward(retain_graph=True) if two losses share one forward pass.",
-    ),
-    Row(
-        code="changed_in_place",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError",),
-        message=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
-        advice="A tensor that backward() needs was changed in place: write x = x + y instead of x += y, or use "
-        "torch.no_grad() around changes of parameters.",
-    ),
-    Row(
-        code="no_gradient",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError",),
-        message=r"does not require grad and does not have a grad_fn",
-        advice="The loss does not depend on trainable parameters: look for no_grad(), detach(), .item() or "
-        "requires_grad=False between model and loss.",
-    ),
-    Row(
-        code="loss_not_scalar",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError",),
-        message=r"grad can be implicitly created only for scalar outputs",
-        advice="backward() needs a scalar: reduce the loss first, for example with loss.mean().",
-    ),
-    Row(
-        code="loss_not_scalar",
-        cause=Cause.YOUR_CODE,
-        raised=("TypeError",),
-        message=r"Gradient only defined for scalar-output functions",
-        advice="The gradient needs a scalar: reduce the loss first, for example with jnp.mean(loss).",
-    ),
-    Row(
-        code="no_parameters",
-        cause=Cause.YOUR_CODE,
-        raised=("ValueError",),
-        message=r"optimizer got an empty parameter list",
-        advice="The optimizer has no parameters: assign the layers to attributes of the module, lists of layers as "
-        "nn.ModuleList, before model.parameters() is called.",
-    ),
-    Row(
-        code="not_contiguous",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError",),
-        message=r"view size is not compatible",
-        advice="The tensor is not contiguous, for example after transpose() or permute(): use .reshape(…) instead of "
-        ".view(…).",
-    ),
-    Row(
-        code="copied_result",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError",),
-        message=r"support the deepcopy protocol",
-        advice="A model's output cannot be copied with its graph: keep tensor.detach() instead.",
-    ),
-    Row(
-        code="no_process_group",
-        cause=Cause.YOUR_CODE,
-        raised=("ValueError", "RuntimeError"),
-        message=r"[Dd]efault process group has not been initialized",
-        advice="The process group of torch.distributed is not initialised (yet), or there is only one learner: check "
-        "torch.distributed.is_initialized() first.",
-    ),
-    Row(
-        code="traced_value",
-        cause=Cause.YOUR_CODE,
-        raised=(
-            *("ConcretizationTypeError", "TracerArrayConversionError", "TracerIntegerConversionError"),
-            "OperatorNotAllowedInGraphError",
-        ),
-        advice="Values are not yet known inside a compiled function: use jnp.where, lax.cond or tf.cond instead of "
-        "`if`, or mark the argument as static.",
-    ),
-    Row(
-        code="immutable",
-        cause=Cause.YOUR_CODE,
-        raised=("TypeError",),
-        message=r"JAX arrays are immutable|EagerTensor' object does not support item assignment",
-        advice="These arrays cannot be changed in place: x = x.at[i].set(value) in JAX, tf.tensor_scatter_nd_update in "
-        "TensorFlow.",
-    ),
-    Row(
-        code="to_numpy",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "TypeError"),
-        message=r"Can't call numpy\(\) on Tensor that requires grad|can't convert .* device type tensor to numpy",
-        advice="Use tensor.detach().cpu().numpy().",
-    ),
-    Row(
-        code="dtype",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "TypeError", "ValueError", "InvalidArgumentError"),
-        message=r"expected (m1 and m2 to have the same dtype|scalar type)|must have the same dtype|the same dtype, but"
-        r"|Found dtype \w+ but expected|not implemented for '\w+'|following scalar types|result type .* can't be cast"
-        r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
-        r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
-        r"|Input dtype must be|expected target dtype|real- or complex-valued inputs|Invalid dtype: object",
-        advice="Two tensors have different types, or a type that the operation does not support: use .float() or "
-        ".long() just before this line. Class labels are .long(), inputs .float().",
-    ),
-    Row(
-        code="device_mix",
-        cause=Cause.YOUR_CODE,
-        message=r"Expected all tensors to be on the same device|is not on the expected device|on the same device"
-        r"|Input type .* and weight type|[Ee]xpected .*device.* but (got|found)"
-        r"|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
-        advice="Model and data are on different devices: move both to run.device.",
     ),
     Row(
         code="read_only_value",
@@ -243,48 +67,6 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         "class.",
     ),
     Row(
-        code="one_sample",
-        cause=Cause.YOUR_CODE,
-        raised=("ValueError",),
-        message=r"more than 1 value per channel when training",
-        advice="BatchNorm cannot train on a batch of one sample: use a larger batch, or DataLoader(drop_last=True).",
-    ),
-    Row(
-        code="label_shape",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "ValueError"),
-        message=r"multi-target not supported|1D target must have size|`?target`? and `?output`? must have the same rank"
-        r"|[Uu]sing a target size",
-        advice="Labels and output differ in shape. Class numbers have one dimension: labels.squeeze(1), or "
-        "labels.argmax(1) if they are one-hot. Otherwise use the same shape for both.",
-    ),
-    Row(
-        code="not_scalar",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "ValueError", "TypeError"),
-        message=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
-        r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays",
-        advice="This line needs a single number or truth value, not an array: reduce it, such as by .mean(), .any() "
-        "or an index.",
-    ),
-    Row(
-        code="shape",
-        cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError", "IndexError"),
-        message=r"mat1 and mat2 shapes|size mismatch|must match the size of tensor|shapes? .*not aligned"
-        r"|Expected .*size|is invalid for input of size|Sizes of tensors must match"
-        r"|each tensor to be equal size|to match target batch"
-        r"|weight of size|channels|could not be broadcast|Incompatible shapes|Dimensions must be equal"
-        r"|mismatch in its core dimension|inconsistent numbers of samples|inhomogeneous shape|is incompatible with"
-        r"|[Ee]xpected \d+D|Dimension out of range|[Ii]ncompatible shapes|cannot reshape|the same shape|same rank"
-        r"|[Kk]ernel size can't be greater|Output size is too small|must match (exactly|the existing size)"
-        r"|must be equal to input_size|Matrix size-incompatible|same number of samples|cardinality|too many indices"
-        r"|expected sequence of length|dimension mismatch|must have size \d|expected dim|boolean index did not match"
-        r"|shape of the mask|of the same length|Length of values|is expecting \d+ features"
-        r"|out of bounds for array of dim",
-        advice="The shapes of two tensors do not match. Print them just before this line.",
-    ),
-    Row(
         code="not_picklable",
         cause=Cause.YOUR_CODE,
         message=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
@@ -298,6 +80,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         message=r"before the\s+current process has finished its bootstrapping",
         advice="Each worker process runs the program again: put the code that starts them under "
         '`if __name__ == "__main__":`.',
+    ),
+    Row(
+        code="program_arguments",
+        cause=Cause.YOUR_CODE,
+        raised=("SystemExit",),
+        traced=r"argparse\.py",
+        advice="argparse rejected the program's arguments: in a notebook call parse_args([]); for a script, pass them "
+        "after `--`.",
     ),
     Row(
         code="closed_file",
@@ -317,6 +107,57 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("CalledProcessError",),
         advice="A command that the program calls failed: run it separately in a cell. Its output is in the log.",
+    ),
+    Row(
+        code="split_sizes",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"Sum of input lengths does not equal",
+        advice="The sizes of the parts do not add up: compute the last one as len(dataset) minus the others, or use "
+        "fractions.",
+    ),
+    Row(
+        code="batch_content",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        message=r"default_collate: batch must contain",
+        advice="The dataset returns something that cannot be put into a batch, such as None or an image: return "
+        "tensors or numbers, or pass collate_fn to the DataLoader.",
+    ),
+    Row(
+        code="unseen_category",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError",),
+        message=r"Found unknown categories|previously unseen label",
+        advice="The data has a category that was not in the training data: fit the encoder on all categories, or use "
+        'handle_unknown="ignore".',
+    ),
+    Row(
+        code="metric_labels",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"Target is multiclass but|multi_class must be in|can't handle a mix of|(multiclass|multilabel"
+        r"|continuous)\S* format is not supported",
+        advice="The metric does not fit these labels: pass class numbers, not probabilities, and choose average=… or "
+        "multi_class=… for more than two classes.",
+    ),
+    Row(
+        code="option_value",
+        cause=Cause.YOUR_CODE,
+        raised=(
+            "ValueError",
+            "TypeError",
+        ),
+        message=r"The '\w+' parameter of \w+ must be|Invalid parameter '?\w+'? for estimator"
+        r"|batch_size should be a positive",
+        advice="An option has a wrong name or value: the message names the option and the accepted ones.",
+    ),
+    Row(
+        code="sample_size",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"larger sample than population|[Ss]ample larger than population",
+        advice="More elements are drawn than there are: draw at most the size of the collection, or with replacement.",
     ),
     Row(
         code="empty_data",
@@ -408,7 +249,8 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("TypeError", "ValueError"),
         message=r"can only concatenate|unsupported operand|not supported between instances|bad operand type|must be str"
-        r"|must be real number|too many dimensions 'str'|can't multiply sequence",
+        r"|must be real number|a real number is required|did not contain a loop with|too many dimensions 'str'"
+        r"|can't multiply sequence",
         advice="The operands have incompatible types: print type(…) of both. Convert text to a number with "
         "int(…) or float(…).",
     ),
@@ -464,6 +306,13 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         traced=r"<frozen os>|/os\.py",
         advice="The job has no such environment variable: set it with --env NAME=VALUE, or a secret with "
         "--secret NAME.",
+    ),
+    Row(
+        code="key_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("MergeError",),
+        message=r"No common columns",
+        advice="The tables have no common column: name the columns with on=…, or left_on=… and right_on=….",
     ),
     Row(
         code="key_missing",

@@ -382,6 +382,16 @@ def test_exit_with_an_error_is_reported_with_its_line(tmp_path: Path, ending: st
     assert line_of(failure) == ("cell [4]", FIRST - 1)
 
 
+def test_argparse_that_refuses_a_notebooks_arguments_has_advice(tmp_path: Path) -> None:
+    error, cells = caught("import argparse\nargparse.ArgumentParser().parse_args(['-f', 'kernel.json'])\n", tmp_path)
+    assert isinstance(error, SystemExit)
+
+    code, failure, _ = failure_report.report_exit(error, cells, tmp_path / "files")
+
+    assert (code, failure.code, failure.what) == (2, "program_arguments", "ended with exit code 2")
+    assert "parse_args([])" in failure.advice
+
+
 @pytest.mark.parametrize("code", [None, 0, False])
 def test_a_program_may_end_itself_well(code: Any) -> None:
     assert failure_report.is_success(SystemExit(code))

@@ -84,23 +84,26 @@ bad_data | RuntimeError | PytorchStreamReader failed reading zip archive:
 bad_data | SafetensorError | Error while deserializing: header too large
 bad_data | UnicodeDecodeError UnicodeError ValueError | 'utf-8' codec can't decode byte 0xff in position 0: invalid
 bad_data | UnidentifiedImageError OSError | cannot identify image file <_io.BytesIO object at 0x7f91>
-bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
 bad_data | UnpicklingError PickleError | pickle data was truncated
+bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
+bad_value | DateParseError ValueError | Invalid date specified (32/13)
 bad_value | ValueError | could not convert string to float: 'n/a'
 bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
 bad_value | ValueError | invalid literal for int() with base 10: 'abc'
+batch_content | TypeError | default_collate: batch must contain tensors, numpy arrays; found <class 'NoneType'>
 changed_in_place | RuntimeError | a leaf Variable that requires grad is being used in an in-place operation.
 changed_in_place | RuntimeError | one of the variables … has been modified by an inplace operation
 changed_while_iterated | RuntimeError | dictionary changed size during iteration
 checkpoints_damaged | CheckpointsDamaged | all 2 checkpoints of this job are damaged
+class_weights | RuntimeError | weight tensor should be defined either for all 3 classes or no classes but got
 closed_file | ValueError | I/O operation on closed file.
 command_failed | CalledProcessError SubprocessError | Command '['false']' returned non-zero exit status 1.
 connection | ConnectionError OSError | HTTPConnectionPool(host='127.0.0.1', port=9): Max retries exceeded
 copied_result | RuntimeError | Only Tensors created explicitly by the user … support the deepcopy protocol
 data_worker | RuntimeError | DataLoader worker (pid 7) is killed by signal: Killed.
 data_worker_crashed | RuntimeError | DataLoader worker (pid 7) is killed by signal: Segmentation fault.
-device_mix | RuntimeError | Tensor on device cpu is not on the expected device cuda:0!
 device_mix | RuntimeError | Input type (torch.FloatTensor) and weight type
+device_mix | RuntimeError | Tensor on device cpu is not on the expected device cuda:0!
 disk_broken | OSError | [Errno 5] Input/output error
 disk_full | OSError | 100000 requested and 1024 written
 disk_full | OSError | [Errno 28] No space left on device
@@ -118,6 +121,7 @@ dtype | RuntimeError | Input type (double) and bias type (float) should be the s
 dtype | RuntimeError | expected m1 and m2 to have the same dtype, but got: float != double
 dtype | RuntimeError | expected target dtype to be Long or Byte, but got Float
 dtype | RuntimeError | mat1 and mat2 must have the same dtype, but got Double and Float
+dtype | RuntimeError | one_hot is only applicable to index tensor of type LongTensor.
 dtype | RuntimeError | result type Float can't be cast to the desired output type Long
 dtype | TypeError | grad requires real- or complex-valued inputs
 dtype | ValueError | Invalid dtype: object
@@ -131,6 +135,8 @@ file_missing | FileNotFoundError OSError | Caught FileNotFoundError in DataLoade
 file_missing | OSError | Repo id must be in the form 'repo_name' or
 file_missing | RuntimeError | Dataset not found. You can use download=True to download it
 file_missing | ValueError | File not found: filepath=/no/such.keras.
+folder_missing | OSError | Cannot save file into a non-existent directory: 'out'
+folder_missing | RuntimeError | Parent directory out does not exist.
 fork_after_cuda | RuntimeError | Cannot re-initialize CUDA in forked subprocess.
 gpu_assert | AcceleratorError RuntimeError | CUDA error: device-side assert triggered
 gpu_busy | AcceleratorError RuntimeError | CUDA error: all CUDA-capable devices are busy or unavailable
@@ -144,30 +150,33 @@ host_memory | MemoryError | Unable to allocate 7.11 PiB for an array
 host_memory | RuntimeError | [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory:
 immutable | TypeError | JAX arrays are immutable and do not support
 import_name | ImportError | cannot import name 'nosuch' from 'math' (unknown location)
-index_range | IndexError | index out of range in self
 index_range | IndexError LookupError | index 5 is out of bounds for axis 0 with size 3
 index_range | IndexError LookupError | list index out of range
+index_range | IndexError | index out of range in self
 index_range | InvalidArgumentError | {{function_node __wrapped__GatherV2…}} indices[0] = 5 is not in [0, 2)
 index_range | RuntimeError | index 5 is out of bounds for dimension 1 with size 2
 is_none | AttributeError | 'NoneType' object has no attribute 'shape'
 is_none | TypeError | NoneType is not an Optimizer
-is_none | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
+batch_content | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
 key_missing | KeyError LookupError | 'loss'
+key_missing | MergeError ValueError | No common columns to perform merge on. Merge options: left_on=None
 label_range | IndexError | Target 10 is out of bounds.
 label_range | InvalidArgumentError | Received a label value of 3 which is outside the valid range of [0, 2).
 label_range | RuntimeError | Class values must be smaller than num_classes.
-label_range | RuntimeError | all elements of input should be between 0 and 1
 label_range | RuntimeError | all elements of target should be between 0 and 1
 label_range | ValueError | Invalid classes inferred from unique values of `y`.  Expected: [0 1 2], got [1 2 3]
 label_shape | RuntimeError | 0D or 1D target tensor expected, multi-target not supported
 label_shape | ValueError | Arguments `target` and `output` must have the same rank
 label_shape | ValueError | For 1D input, 1D target must have size 1, but got target size: 3
+label_shape | ValueError | Target size (torch.Size([4])) must be the same as input size (torch.Size([4, 1]))
 label_shape | ValueError | Using a target size (torch.Size([3])) that
 label_type | ValueError | Unknown label type: continuous. Maybe you are trying to fit a classifier
 linear_algebra | LinAlgError ValueError | Singular matrix
 loss_not_scalar | RuntimeError | grad can be implicitly created only for scalar outputs
 loss_not_scalar | TypeError | Gradient only defined for scalar-output functions. Output had shape: (2,).
 main_guard | RuntimeError | … start a new process before the current process has finished its bootstrapping
+metric_labels | ValueError | Classification metrics can't handle a mix of binary and continuous targets
+metric_labels | ValueError | Target is multiclass but average='binary'. Please choose another average setting
 missing_values | ValueError | Input X contains NaN.
 module_missing | ImportError | Missing optional dependency 'pyarrow'.  Use pip or conda to install pyarrow.
 module_missing | ModuleNotFoundError ImportError | No module named 'nosuchmodule_x'
@@ -189,11 +198,13 @@ no_permission | PermissionError OSError | [Errno 13] Permission denied: '/data/x
 no_process_group | ValueError | Default process group has not been initialized,
 not_a_file | IsADirectoryError OSError | [Errno 21] Is a directory: '/tmp'
 not_a_file | NotADirectoryError OSError | [Errno 20] Not a directory: '/etc/passwd/x'
+not_a_leaf | ValueError | can't optimize a non-leaf Tensor
 not_a_number | FloatingPointError ArithmeticError | invalid value (nan) encountered in log
 not_a_number | RuntimeError | Function 'SqrtBackward0' returned nan values in its 0th output.
 not_a_number | RuntimeError | loss is NaN at step 3
 not_a_number | ValueError | Expected parameter loc (Tensor of shape (1,)) of distribution Normal(loc: tensor([nan]),
 not_a_number | ValueError | tensor([nan, nan])
+not_a_tensor | TypeError | linear(): argument 'input' (position 1) must be Tensor, not list
 not_contiguous | RuntimeError | view size is not compatible with input tensor's
 not_implemented | NotImplementedError RuntimeError |
 not_implemented | TypeError | Can't instantiate abstract class C with abstract method f
@@ -207,18 +218,26 @@ number_range | OverflowError ArithmeticError | math range error
 number_range | ValueError | math domain error
 one_class | ValueError | This solver needs samples of at least 2 classes
 one_sample | ValueError | Expected more than 1 value per channel when training, got input size
+optimizer_option | ValueError | Invalid learning rate: -1
+option_value | InvalidParameterError ValueError TypeError | The 'C' parameter of LogisticRegression must be a float
+option_value | ValueError | batch_size should be a positive integer value, but got batch_size=0
 out_of_time | OperationalError DatabaseError | database is locked
 out_of_time | RuntimeError | DataLoader timed out after 1 seconds
 out_of_time | TimeoutError OSError | waiting for lock
 pickled_array | ValueError | Object arrays cannot be loaded when allow_pickle=False
 pickled_array | ValueError | This file contains pickled (object) data. … using the `allow_pickle=` keyword argument
 port_in_use | OSError | [Errno 98] Address already in use
+probability_range | RuntimeError | all elements of input should be between 0 and 1
 read_only | OSError | [Errno 30] Read-only file system: '/x'
 read_only_value | AttributeError | property 'a' of 'C' object has no setter
 read_only_value | FrozenInstanceError AttributeError | cannot assign to field 'a'
 read_only_value | ValueError | assignment destination is read-only
 recursion | RecursionError RuntimeError | maximum recursion depth exceeded
+sample_size | ValueError | Cannot take a larger sample than population when 'replace=False'
+scheduler_steps | ValueError | Tried to step 3 times. The specified number of total steps is 2
 second_backward | RuntimeError | Trying to backward through the graph a second time (or directly access
+sequence_order | RuntimeError | `lengths` array must be sorted in decreasing order when `enforce_sorted` is True
+shape | AssertionError | Size mismatch between tensors
 shape | AxisError ValueError IndexError | axis 1 is out of bounds for array of dimension 1
 shape | IndexError LookupError | Dimension out of range (expected to be in range of [-1, 0], but got 2)
 shape | IndexError LookupError | The shape of the mask [2] at index 0 does not match the shape of the indexed tensor [3]
@@ -229,6 +248,7 @@ shape | RuntimeError | Given groups=1, weight of size [4, 3, 3,
 shape | RuntimeError | Sizes of tensors must match except in dimension
 shape | RuntimeError | The expanded size of the tensor (999) must match the existing size
 shape | RuntimeError | The size of tensor a (3) must match the size of tensor
+shape | RuntimeError | einsum(): subscript j has size 4 for operand 1 which does not broadcast with
 shape | RuntimeError | input.size(-1) must be equal to input_size. Expected 3, got 7
 shape | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
@@ -246,7 +266,9 @@ shape | ValueError | cannot reshape array of size 6 into shape (4,2)
 shape | ValueError | expected sequence of length 2 at dim 1 (got 1)
 shape | ValueError | matmul: Input operand 1 has a mismatch in its core dimension 0,
 shape | ValueError | operands could not be broadcast together with shapes (2,3) (2,4)
+shape | ValueError | x and y must have same first dimension, but have shapes (2,) and (3,)
 shared_memory | RuntimeError | DataLoader worker (pid 7) is killed by signal: Bus error. … insufficient shared memory
+split_sizes | ValueError | Sum of input lengths does not equal the length of the input dataset!
 state_dict | RuntimeError | Error(s) in loading state_dict for Net:
 state_dict | TypeError | Expected state_dict to be dict-like, got <class 'list'>.
 state_dict | ValueError | loaded state dict contains a parameter group that doesn't match
@@ -258,19 +280,22 @@ too_many_processes | RuntimeError | can't start new thread
 traced_value | TracerBoolConversionError ConcretizationTypeError JAXTypeError | Attempted boolean conversion of
 trainer_setup | MisconfigurationException | No `training_step()` method defined. Lightning
 unpacking | ValueError | too many values to unpack (expected 2)
+unseen_category | ValueError | y contains previously unseen labels: np.str_('b')
+unused_in_graph | RuntimeError | One of the differentiated Tensors appears to not have been used in the graph.
 unused_parameters | RuntimeError | Expected to have finished reduction in the prior iteration before starting a new one.
+value_type | TypeError | %d format: a real number is required, not str
 value_type | TypeError | 'int' object is not subscriptable
 value_type | TypeError | can only concatenate str (not "int") to str
 value_type | TypeError | unhashable type: 'list'
 value_type | ValueError | too many dimensions 'str'
-weights_only | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 149
 weights_only | UnpicklingError PickleError | Weights only load failed. T … Unsupported global: GLOBAL
+weights_only | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 149
 worker_lost | BrokenProcessPool BrokenExecutor | A process in the process pool was terminated abruptly
 """
 """Code | class and its bases | what it said. Real messages of Python, NumPy, pandas, PyTorch, Keras, JAX and others."""
 CAUSES: Final = {
-    Cause.YOUR_DATA: "bad_data bad_value download file_exists file_missing missing_values no_permission not_a_file"
-    " one_class read_only",
+    Cause.YOUR_DATA: "bad_data bad_value download file_exists file_missing folder_missing missing_values no_permission"
+    " not_a_file one_class read_only unseen_category",
     Cause.RESOURCES: "disk_full gpu_library gpu_memory host_memory shared_memory too_many_files too_many_processes",
     Cause.HARDWARE: "disk_broken gpu_lost",
     Cause.EVICTED: "data_worker",
@@ -301,19 +326,23 @@ def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("source", "code"),
+    ("source", "code", "cause"),
     [
-        ("import os\nos.environ['A_NAME_THAT_IS_NOT_SET']", "environment_variable"),
-        ("import subprocess\nsubprocess.run(['a-program-that-is-not-there'])", "no_command"),
+        ("import os\nos.environ['A_NAME_THAT_IS_NOT_SET']", "environment_variable", Cause.YOUR_CODE),
+        ("import subprocess\nsubprocess.run(['a-program-that-is-not-there'])", "no_command", Cause.YOUR_CODE),
+        ("import io, torch\ntorch.load(io.BytesIO(b'hello'))", "bad_data", Cause.YOUR_DATA),
+        ("import numpy\nnumpy.save('/no-such-folder/x.npy', [1])", "folder_missing", Cause.YOUR_DATA),
+        ("import pathlib\npathlib.Path('/no-such-folder/x').write_text('')", "folder_missing", Cause.YOUR_DATA),
+        ("import pathlib\npathlib.Path('/no-such-folder/x').read_text()", "file_missing", Cause.YOUR_DATA),
     ],
 )
-def test_traceback_adds_to_the_message(source: str, code: str) -> None:
+def test_traceback_adds_to_the_message(source: str, code: str, cause: Cause) -> None:
     try:
         exec(source, {})
     except (KeyError, FileNotFoundError) as error:
         names, text = [type(error).__name__, "Exception"], traceback.format_exc()
         found = diagnosis.from_exception(names, str(error), where=None, traceback=text)
-        assert (found.code, found.cause) == (code, Cause.YOUR_CODE)
+        assert (found.code, found.cause) == (code, cause)
     else:
         raise AssertionError("nothing was raised")
 

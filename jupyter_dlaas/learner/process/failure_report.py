@@ -113,7 +113,9 @@ def report_exit(end: SystemExit, cells: CellMap, own_folder: Path) -> tuple[int,
         number, text = 1, _within(_SHOW_S, lambda: str(code)) or arguments_text(end)
         said = f"sys.exit: {text[:500]}"
     advice = "See the end of the log." if failure.where is None else _EXIT_ADVICE
-    found = replace(failure, cause=Cause.YOUR_CODE, code="exit_code", what=said, advice=advice, traceback=None)
+    found = replace(failure, cause=Cause.YOUR_CODE, what=said, traceback=None)
+    if failure.code != "program_arguments":
+        found = replace(found, code="exit_code", advice=advice)
     return number, _clean(found), text and f"{text[:_TEXT_MAX]}\n"
 
 
