@@ -144,13 +144,15 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="option_value",
         cause=Cause.YOUR_CODE,
-        raised=(
-            "ValueError",
-            "TypeError",
-        ),
+        raised=("ValueError", "TypeError", "RuntimeError", "XGBoostError", "LightGBMError"),
         message=r"The '\w+' parameter of \w+ must be|Invalid parameter '?\w+'? for estimator"
-        r"|batch_size should be a positive",
-        advice="An option has a wrong name or value: the message names the option and the accepted ones.",
+        r"|batch_size should be a positive"
+        r"|Could not interpret \w+ identifier|Received an invalid value for|Invalid filepath extension"
+        r"|Unknown objective"
+        r"|num_workers option should be|is mutually exclusive with|requires either a"
+        r"|requires the save and eval strategy"
+        r"|`devices` selected with|Expected one of cpu, cuda",
+        advice="An option has a wrong name or value, or does not go with another: the message names it.",
     ),
     Row(
         code="sample_size",
@@ -189,6 +191,13 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         what="the learner's process was interrupted",
     ),
     Row(
+        code="no_gradient",
+        cause=Cause.YOUR_CODE,
+        raised=("AttributeError",),
+        message=r"'(float|int|ndarray|float32|float64)' object has no attribute 'backward'",
+        advice="The loss is a number, not a tensor: call .item(), float() or .numpy() only on what is logged.",
+    ),
+    Row(
         code="is_none",
         cause=Cause.YOUR_CODE,
         raised=("AttributeError", "TypeError"),
@@ -205,7 +214,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="not_ready",
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError", "AttributeError"),
-        message=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet"
+        message=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet|not yet been built"
         r"|has never been (called|built)",
         advice="A step is missing before this line: compile, build or fit the object first.",
     ),

@@ -201,6 +201,30 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         "`if`, or mark the argument as static.",
     ),
     Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        message=r"Shapes must be 1D sequences of concrete values",
+        advice="Sizes must be known when a function is compiled: mark the argument as static, with static_argnums=….",
+    ),
+    Row(
+        code="random_key",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError", "ValueError"),
+        message=r"invalid PRNG key|[Uu]nexpected PRNG key",
+        advice="This function needs a random key, not a number: jax.random.key(seed), split once per use.",
+    ),
+    Row(
+        code="branch_types",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError", "ValueError"),
+        message=r"scan body output must be a pair|must have (equal|identical|the same) (output )?types?"
+        r"|pytree structure error"
+        r"|carry (input and carry output|output and input)",
+        advice="The functions of scan, cond and while_loop must return the structure and types that they got, and "
+        "trees that are combined must have the same keys: compare both.",
+    ),
+    Row(
         code="immutable",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
@@ -223,8 +247,8 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         r"|Found dtype \w+ but expected|not implemented for '\w+'|following scalar types|result type .* can't be cast"
         r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
         r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
-        r"|Input dtype must be|expected target dtype|real- or complex-valued inputs|Invalid dtype: object"
-        r"|only applicable to index tensor",
+        r"|Input dtype must be|expected target dtype|real- or complex-valued inputs|Invalid dtype: (object|str)"
+        r"|only applicable to index tensor|should be a float tensor",
         advice="Two tensors have different types, or a type that the operation does not support: use .float() or "
         ".long() just before this line. Class labels are .long(), inputs .float().",
     ),
@@ -243,6 +267,13 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         r"|Input type .* and weight type|[Ee]xpected .*device.* but (got|found)"
         r"|tensors? .*on (cpu|cuda).* (other|and) .*(cpu|cuda)",
         advice="Model and data are on different devices: move both to run.device.",
+    ),
+    Row(
+        code="head_size",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "AssertionError"),
+        message=r"multiple of the number of attention heads|must be divisible by num_heads",
+        advice="The size of the model must be a multiple of its number of attention heads.",
     ),
     Row(
         code="one_sample",
@@ -294,7 +325,8 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         r"|expected sequence of length|dimension mismatch|must have size \d|expected dim|boolean index did not match"
         r"|shape of the mask|of the same length|Length of values|is expecting \d+ features"
         r"|out of bounds for array of dim|does not broadcast|number of dimensions|equal to d_model"
-        r"|must have same first dimension|Invalid shape .* for image data|Size mismatch between tensors",
+        r"|must have same first dimension|different numbers of dimensions|inconsistent sizes|matching shapes"
+        r"|Invalid shape .* for image data|Size mismatch between tensors",
         advice="The shapes of two tensors do not match. Print them just before this line.",
     ),
 )

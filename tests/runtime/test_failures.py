@@ -90,7 +90,9 @@ bad_value | DateParseError ValueError | Invalid date specified (32/13)
 bad_value | ValueError | could not convert string to float: 'n/a'
 bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
 bad_value | ValueError | invalid literal for int() with base 10: 'abc'
+batch_content | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
 batch_content | TypeError | default_collate: batch must contain tensors, numpy arrays; found <class 'NoneType'>
+branch_types | TypeError | cond branches must have equal output types but they differ.
 changed_in_place | RuntimeError | a leaf Variable that requires grad is being used in an in-place operation.
 changed_in_place | RuntimeError | one of the variables … has been modified by an inplace operation
 changed_while_iterated | RuntimeError | dictionary changed size during iteration
@@ -125,6 +127,7 @@ dtype | RuntimeError | one_hot is only applicable to index tensor of type LongTe
 dtype | RuntimeError | result type Float can't be cast to the desired output type Long
 dtype | TypeError | grad requires real- or complex-valued inputs
 dtype | ValueError | Invalid dtype: object
+dtype | ValueError | Invalid dtype: str32
 empty_data | ValueError | No objects to concatenate
 empty_data | ValueError | With n_samples=1, test_size=0.25 and train_size=None, the resulting train set will be empty.
 empty_data | ValueError | num_samples should be a positive integer value, but got num_samples=0
@@ -145,6 +148,8 @@ gpu_library | RuntimeError | cuDNN error: CUDNN_STATUS_EXECUTION_FAILED
 gpu_lost | AcceleratorError RuntimeError | CUDA error: uncorrectable ECC error encountered
 gpu_memory | AcceleratorError RuntimeError | CUDA error: out of memory
 gpu_memory | OutOfMemoryError RuntimeError | CUDA out of memory. Tried to allocate 20.00 MiB
+head_size | AssertionError | embed_dim must be divisible by num_heads
+head_size | ValueError | The hidden size (10) is not a multiple of the number of attention heads (3)
 host_memory | MemoryError |
 host_memory | MemoryError | Unable to allocate 7.11 PiB for an array
 host_memory | RuntimeError | [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory:
@@ -157,7 +162,6 @@ index_range | InvalidArgumentError | {{function_node __wrapped__GatherV2…}} in
 index_range | RuntimeError | index 5 is out of bounds for dimension 1 with size 2
 is_none | AttributeError | 'NoneType' object has no attribute 'shape'
 is_none | TypeError | NoneType is not an Optimizer
-batch_content | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
 key_missing | KeyError LookupError | 'loss'
 key_missing | MergeError ValueError | No common columns to perform merge on. Merge options: left_on=None
 label_range | IndexError | Target 10 is out of bounds.
@@ -191,6 +195,7 @@ no_gpu | RuntimeError | Cannot access accelerator device when none is available.
 no_gpu | RuntimeError | Cannot get CUDA generator without ATen_CUDA library.
 no_gpu | RuntimeError | Found no NVIDIA driver on your system. Please
 no_gpu | RuntimeError | Unknown backend: 'gpu' requested, but no
+no_gradient | AttributeError | 'float' object has no attribute 'backward'
 no_gradient | RuntimeError | element 0 of tensors does not require grad and does not have a grad_fn
 no_keyboard | EOFError | EOF when reading a line
 no_parameters | ValueError | optimizer got an empty parameter list
@@ -210,6 +215,7 @@ not_implemented | NotImplementedError RuntimeError |
 not_implemented | TypeError | Can't instantiate abstract class C with abstract method f
 not_ready | AttributeError | cannot assign module before Module.__init__() call
 not_ready | NotFittedError ValueError AttributeError | This LinearRegression instance is not fitted
+not_ready | ValueError | You are loading weights into a model that has not yet been built.
 not_ready | ValueError | You must call `compile()` before using the model.
 not_scalar | RuntimeError | Boolean value of Tensor with more than one value is ambiguous
 not_scalar | RuntimeError | a Tensor with 3 elements cannot be converted to Scalar
@@ -220,7 +226,11 @@ one_class | ValueError | This solver needs samples of at least 2 classes
 one_sample | ValueError | Expected more than 1 value per channel when training, got input size
 optimizer_option | ValueError | Invalid learning rate: -1
 option_value | InvalidParameterError ValueError TypeError | The 'C' parameter of LogisticRegression must be a float
+option_value | RuntimeError | Expected one of cpu, cuda, ipu, xpu device type at start of device string: gpu
+option_value | ValueError | Could not interpret optimizer identifier: adamm
 option_value | ValueError | batch_size should be a positive integer value, but got batch_size=0
+option_value | ValueError | sampler option is mutually exclusive with shuffle
+option_value | XGBoostError ValueError | [23:21:51] objective.cc:27: Unknown objective function: `foo`
 out_of_time | OperationalError DatabaseError | database is locked
 out_of_time | RuntimeError | DataLoader timed out after 1 seconds
 out_of_time | TimeoutError OSError | waiting for lock
@@ -228,6 +238,7 @@ pickled_array | ValueError | Object arrays cannot be loaded when allow_pickle=Fa
 pickled_array | ValueError | This file contains pickled (object) data. … using the `allow_pickle=` keyword argument
 port_in_use | OSError | [Errno 98] Address already in use
 probability_range | RuntimeError | all elements of input should be between 0 and 1
+random_key | TypeError | JAX encountered invalid PRNG key data: expected key_data to have ndim, shape, and
 read_only | OSError | [Errno 30] Read-only file system: '/x'
 read_only_value | AttributeError | property 'a' of 'C' object has no setter
 read_only_value | FrozenInstanceError AttributeError | cannot assign to field 'a'
@@ -253,6 +264,7 @@ shape | RuntimeError | input.size(-1) must be equal to input_size. Expected 3, g
 shape | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
 shape | RuntimeError | stack expects each tensor to be equal size,
+shape | TypeError | Cannot concatenate arrays with different numbers of dimensions: got (2,), (2, 2)
 shape | TypeError | dot_general requires contracting dimensions to have the same shape,
 shape | ValueError | All arrays must be of the same length
 shape | ValueError | Data cardinality is ambiguous. Make sure
@@ -266,6 +278,7 @@ shape | ValueError | cannot reshape array of size 6 into shape (4,2)
 shape | ValueError | expected sequence of length 2 at dim 1 (got 1)
 shape | ValueError | matmul: Input operand 1 has a mismatch in its core dimension 0,
 shape | ValueError | operands could not be broadcast together with shapes (2,3) (2,4)
+shape | ValueError | vmap got inconsistent sizes for array axes to be mapped:
 shape | ValueError | x and y must have same first dimension, but have shapes (2,) and (3,)
 shared_memory | RuntimeError | DataLoader worker (pid 7) is killed by signal: Bus error. … insufficient shared memory
 split_sizes | ValueError | Sum of input lengths does not equal the length of the input dataset!
@@ -278,6 +291,7 @@ to_numpy | RuntimeError | Can't call numpy() on Tensor that requires grad.
 too_many_files | OSError | [Errno 24] Too many open files
 too_many_processes | RuntimeError | can't start new thread
 traced_value | TracerBoolConversionError ConcretizationTypeError JAXTypeError | Attempted boolean conversion of
+traced_value | TypeError | Shapes must be 1D sequences of concrete values of integer type, got (JitTracer
 trainer_setup | MisconfigurationException | No `training_step()` method defined. Lightning
 unpacking | ValueError | too many values to unpack (expected 2)
 unseen_category | ValueError | y contains previously unseen labels: np.str_('b')
