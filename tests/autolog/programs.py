@@ -100,6 +100,8 @@ LIGHTNING = WAITING + dedent(
                 self.accuracy(out, y)
                 self.log("train_loss", loss, on_step=False, on_epoch=True)
                 self.log("train_accuracy", self.accuracy, on_step=False, on_epoch=True)
+                if index < 2:  # a halt may follow later in the epoch
+                    self.log("early", loss, on_step=True, on_epoch=True, reduce_fx="max")
                 self.order.append(round(float(x.sum()), 5))
                 return loss
             def on_train_batch_end(self, *_):
@@ -114,10 +116,11 @@ LIGHTNING = WAITING + dedent(
                 return {"optimizer": opt, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
         class Curves(pl.Callback):
             def __init__(self):
-                self.train, self.val = [], []
+                self.train, self.val, self.early = [], [], []
             def on_train_epoch_end(self, trainer, module):
                 self.train.append(float(trainer.callback_metrics["train_loss"]))
                 self.val.append(float(trainer.callback_metrics["val_loss"]))
+                self.early.append(float(trainer.callback_metrics["early_epoch"]))
         own = torch.Generator().manual_seed(5) if call else None
         train = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True, generator=own)
         net, curves = Net(), Curves()
@@ -128,7 +131,7 @@ LIGHTNING = WAITING + dedent(
         )
         trainer.fit(net, train, torch.utils.data.DataLoader(data, batch_size=22))
         return {
-            "curves": [curves.train, curves.val], "order": net.order, "given": len(given),
+            "curves": [curves.train, curves.val, curves.early], "order": net.order, "given": len(given),
             "weights": {name: one.tolist() for name, one in net.state_dict().items()},
             "at": [trainer.current_epoch, trainer.global_step, len(trainer.callbacks)],
             "metrics": {name: float(one) for name, one in trainer.callback_metrics.items()},

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -37,6 +37,11 @@ _WHOLE: Final = frozenset({_SINGLE, "DDPStrategy"})
 _PARTED: Final = frozenset({"DeepSpeedStrategy"})
 """… except these."""
 _USUAL_WRITERS: Final = ("Strategy.save_checkpoint", "TorchCheckpointIO")
+_LOG_ARGUMENTS: Final = (
+    *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
+    *("dataloader_idx", "metric_attribute"),
+)
+"""What the program passed to `log` and Lightning keeps with the metric."""
 _UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Lightning calls every hook that is callable, each in a profiler context, at each step."""
 
@@ -124,6 +129,8 @@ class _Watch:
         self.late: set[str] = set()
         self.streams: Any = None
         self.generators: list[Any] = []
+        self.pending_sums: dict[str, Any] = {}
+        """Restored sums of metrics that the program has not logged again since the job was resumed."""
 
     @contextmanager
     def among(self) -> Iterator[None]:
@@ -222,7 +229,7 @@ class _Watch:
             "index": self.index,
             "streams": self.streams,
             "generators": self.generators,
-            "sums": _sums(self.trainer, self.module),
+            "sums": _sums(self.trainer, self.module, self.pending_sums),
             "stepped": self.trainer.fit_loop.epoch_loop._batches_that_stepped,
             **self._kept(),
         }
@@ -326,7 +333,7 @@ class _Watch:
         trainer.fit_loop._restarting = False  # otherwise schedulers that use a metric miss this epoch
         trainer.fit_loop.epoch_loop._batches_that_stepped = kept["stepped"]
         if trainer.is_global_zero:  # the sums are rank 0's
-            _put_back_sums(trainer, self.module, kept["sums"])
+            self.pending_sums = _put_back_sums(trainer, self.module, kept["sums"])
         self.put_back_held(kept)
 
 
@@ -449,35 +456,61 @@ def _sum(metric: Any) -> tuple[dict[str, Any], int]:
     return {name: getattr(metric, name) for name in metric._defaults}, metric._update_count
 
 
-def _put_back_sum(metric: Any, kept: tuple[dict[str, Any], int]) -> None:
+def _put_back_sum(metric: Any, kept: Sequence[Any]) -> None:
     for name, value in kept[0].items():
         is_list = isinstance(value, list)
         setattr(metric, name, [one.to(metric.device) for one in value] if is_list else value.to(metric.device))
     metric._update_count = kept[1]
 
 
-def _sums(trainer: Any, module: Any) -> dict[str, Any]:
+def _logged_sum(metric: Any) -> tuple[dict[str, Any], int, dict[str, Any]]:
+    """Return the sum of a logged metric, and the arguments with which the program logs it."""
+    meta, sync = metric.meta, metric.meta.sync
+    arguments = {name: getattr(meta, name) for name in _LOG_ARGUMENTS}
+    arguments |= {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": sync.should, "rank_zero_only": sync.rank_zero_only}
+    states, count = _sum(metric)
+    return states, count, {**arguments, "shown": metric._forward_cache}
+
+
+def _sums(trainer: Any, module: Any, pending: Mapping[str, Any]) -> dict[str, Any]:
     logged = trainer.fit_loop.epoch_loop._results.items()
     return {
-        "logged": {key: _sum(one) for key, one in logged if not one.has_reset},
+        "logged": {**pending, **{key: _logged_sum(one) for key, one in logged if not one.has_reset}},
         "metrics": {name: _sum(one) for name, one in _metrics_of(module)},
     }
 
 
-def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> None:
+def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> dict[str, Any]:
+    """Restore the sums. Returns those that wait until the program logs the metric again; they leave the dict then."""
     for name, one in _metrics_of(module):
         if name in kept["metrics"]:
             _put_back_sum(one, kept["metrics"][name])
-    results, logged = trainer.fit_loop.epoch_loop._results, kept["logged"]
+    results, pending = trainer.fit_loop.epoch_loop._results, dict(kept["logged"])
+    if trainer.world_size == 1:  # all learners must have the same metrics, since they sum them up together
+        for key, one in kept["logged"].items():
+            if len(one) > 2 and one[2]["dataloader_idx"] is None:  # otherwise of a former version
+                _log_again(trainer, module, key, *pending.pop(key))
+                trainer._logger_connector._first_loop_iter = False  # otherwise the next batch resets the sums
     update = results.update_metrics
 
     def update_metrics(key: str, *args: Any) -> Any:
         """Restore a logged sum when the program logs it for the first time, which creates its entry."""
-        if key in logged:
-            _put_back_sum(results[key], logged.pop(key))
-        if not logged:
+        if key in pending:
+            _put_back_sum(results[key], pending.pop(key))
+        if not pending:
             del results.update_metrics
         return update(key, *args)
 
-    if logged:
+    if pending:
         results.update_metrics = update_metrics
+    return pending
+
+
+def _log_again(trainer: Any, module: Any, key: str, states: dict[str, Any], count: int, how: dict[str, Any]) -> None:
+    """Restore a logged metric together with its sum: the program may not log it again in this epoch."""
+    results, attribute = trainer.fit_loop.epoch_loop._results, how["metric_attribute"]
+    value = states["value"].to(module.device) if attribute is None else module.get_submodule(attribute)
+    arguments = {name: one for name, one in how.items() if name not in {"dataloader_idx", "shown"}}
+    results.log(value=value, batch_size=1, sync_dist_fn=trainer.strategy.reduce, **arguments)
+    _put_back_sum(results[key], (states, count))
+    results[key]._forward_cache = how["shown"]
