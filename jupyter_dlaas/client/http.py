@@ -7,6 +7,7 @@ A request that the Jupyter server cannot serve goes to the engine's socket, sinc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -188,8 +189,9 @@ class Client:
                     _send(connection, method, base + target, file, headers)
             else:
                 _send(connection, method, base + target, data, headers)
-            response = connection.getresponse()
-            raw = response.read(REPLY_BYTES_MAX + 1) if media is not None or response.status >= 400 else response.read()
+            with contextlib.closing(connection.getresponse()) as response:  # it has the socket now
+                is_bounded = media is not None or response.status >= 400
+                raw = response.read(REPLY_BYTES_MAX + 1) if is_bounded else response.read()
             if media is not None and len(raw) > REPLY_BYTES_MAX:
                 raise DlaasError(f"the response exceeds {REPLY_BYTES_MAX >> 20} MiB")
             if response.status >= 300:
