@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from tornado.websocket import websocket_connect
 
 from dlaas_server.jupyter_extension.relay import Link
 from dlaas_server.rest.routes import ROUTES, Endpoint, Route, describe
+from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.discovery import SocketEndpoint, find_endpoints
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
@@ -438,3 +440,31 @@ def test_server_that_may_not_start_engines_says_so(tmp_path: Path) -> None:
     finally:
         stop_server(server)
         end(made)
+
+
+def test_a_cancelled_request_leaves_no_connection_to_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, connection = socket.socketpair()
+    is_starting, is_started = threading.Event(), threading.Event()
+
+    def connect(endpoint: SocketEndpoint, timeout_s: float) -> socket.socket:
+        if not endpoint.may_start:
+            raise Unavailable("no engine is running")
+        is_starting.set()
+        assert is_started.wait(20)
+        return connection
+
+    async def leave() -> bytes:
+        request = asyncio.ensure_future(Link(SocketEndpoint(tmp_path)).connect())
+        await asyncio.to_thread(is_starting.wait, 20)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        is_started.set()
+        return await asyncio.to_thread(engine.recv, 1)
+
+    monkeypatch.setattr(discovery, "connect", connect)
+    engine.settimeout(20)
+    with engine:
+        assert asyncio.run(leave()) == b"", "closed"

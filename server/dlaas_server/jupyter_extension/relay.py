@@ -93,6 +93,11 @@ class _ToSocket(Resolver):
         return [(socket.AF_UNIX, self._path)]
 
 
+def _close_unused(starting: asyncio.Future[socket.socket]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
+
+
 class Link:
     """Connection to a pool's engine."""
 
@@ -116,12 +121,21 @@ class Link:
             if not (may_start and self.endpoint.may_start):
                 raise
             async with self._starting:  # of ten requests at once, one starts it
-                one = await asyncio.to_thread(discovery.connect, self.endpoint, CONNECT_S)
+                one = await self._started()
         except OSError as error:
             raise Unavailable(
                 f"the engine does not accept connections ({error}); it may be stopped or overloaded"
             ) from None
         return IOStream(one, max_buffer_size=ANSWER_BYTES_MAX)
+
+    async def _started(self) -> socket.socket:
+        """Return a connection to the engine that this starts. A caller that leaves meanwhile leaves no connection."""
+        starting = asyncio.ensure_future(asyncio.to_thread(discovery.connect, self.endpoint, CONNECT_S))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_close_unused)
+            raise
 
     async def call(
         self,
