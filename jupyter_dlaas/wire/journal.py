@@ -53,7 +53,9 @@ __all__ = [
     "ThroughputMeasured",
     "Wanted",
     "WantedSeen",
+    "fact_from_fields",
     "fact_from_line",
+    "fact_to_fields",
     "fact_to_line",
     "find_fact",
     "halts",
@@ -478,16 +480,20 @@ FACT_TYPES: Final[Mapping[FactKind, Any]] = {record.kind: record for record in t
 """Record of each kind."""
 
 
-def fact_to_line(fact: Fact) -> bytes:
-    """Return the fact as one JSON line with a newline. Fields that are None are left out."""
+def fact_to_fields(fact: Fact) -> dict[str, Json]:
+    """Return the fact as JSON values. Fields that are None are left out."""
     body: dict[str, Json] = {"n": fact.n, "at_s": fact.at_s, "kind": fact.kind.value}
     body |= {k: clean(v) for k, v in encode(fact).items() if v is not None}
-    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    return body
 
 
-def fact_from_line(line: bytes) -> Fact:
-    """Return the fact of one whole line. Raise ValueError (damaged line) or Invalid (not a fact)."""
-    body = json.loads(line)
+def fact_to_line(fact: Fact) -> bytes:
+    """Return the fact as one JSON line with a newline."""
+    return json.dumps(fact_to_fields(fact), separators=(",", ":")).encode() + b"\n"
+
+
+def fact_from_fields(body: object) -> Fact:
+    """Return the fact of JSON values. Raise Invalid."""
     if not isinstance(body, dict):
         raise Invalid(f"body: must be an object, not {body!r:.60}")
     for name in ("n", "at_s", "kind"):
@@ -495,6 +501,11 @@ def fact_from_line(line: bytes) -> Fact:
             raise Invalid(f"{name}: is missing")
     record = FACT_TYPES[decode(FactKind, body["kind"], where="kind")]
     return typing.cast(Fact, decode(record, body, unknown="ignore"))
+
+
+def fact_from_line(line: bytes) -> Fact:
+    """Return the fact of one whole line. Raise ValueError (damaged line) or Invalid (not a fact)."""
+    return fact_from_fields(json.loads(line))
 
 
 def find_fact(line: bytes) -> Fact | None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from dlaas_server.core.lifecycle.job_events import replay
+from dlaas_server.core.model.job import Job
 from dlaas_server.engine.service import main
 from dlaas_server.store import Store, StoreTooNew, schema
 from jupyter_dlaas.jobdir.journal_file import read_facts
@@ -70,6 +72,14 @@ def numbers_in(value: Any) -> list[float]:
     if isinstance(value, list):
         return [number for one in value for number in numbers_in(one)]
     return [float(value)] if not isinstance(value, str) or value.isdigit() else []
+
+
+async def replayed_jobs(path: Path) -> dict[str, Job | None]:
+    """Return all jobs of a store as their events give them."""
+    store = await Store.open(path)
+    jobs = {job: replay(*await store.events(job)) for job in (await store.load()).jobs}
+    await store.close()
+    return jobs
 
 
 def goes_on(here: Site, kept: Kept, job: str) -> Any:
@@ -161,9 +171,11 @@ def test_results_of_keras_of_a_former_release_load(archive: Path, tmp_path: Path
 def test_jobs_of_a_former_pool_are_known_without_its_store(archive: Path, tmp_path: Path) -> None:
     kept = unpack(archive, tmp_path)
     store, _ = load_pool(kept.pool)
+    replayed = asyncio.run(replayed_jobs(kept.pool / "store.sqlite3"))
     (kept.pool / "store.sqlite3").unlink()
     found, _ = load_pool(kept.pool)
 
+    assert replayed == store.jobs, "their events begin with a snapshot of the former record"
     # A queued job whose directory is not made yet is only in the store, and so are the user and the reason of an end.
     assert found.jobs.keys() == {job for job in store.jobs if not job.startswith("sent-")}
     for job in found.jobs.values():

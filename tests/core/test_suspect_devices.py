@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dlaas_server.core.lifecycle.job_events import MovedFromSuspect, apply_event
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import Cordon, Settings, nodes_in_force
@@ -14,8 +15,8 @@ from dlaas_server.core.planning.suspect_devices import (
     Suspect,
     cleared,
     expiry_s,
-    moved_away,
     out_of_service,
+    restarts_on_suspect,
     struck,
     trusted_again,
 )
@@ -99,13 +100,13 @@ def test_a_job_on_a_suspect_device_is_tried_again_elsewhere() -> None:
     retried = with_fact(one, FactKind.LOST, generation=1, failure=LOST_GPU)
     assert retried.state is State.DEPLOYING
 
-    leaving = moved_away(retried, suspects)
-
+    assert restarts_on_suspect(retried, suspects)
+    leaving = apply_event(retried, MovedFromSuspect(), 100.0)[0]
     assert leaving.goal is Goal.HALT
     assert job_view(leaving, row=1, directory="", wait=None, progress=None).state_label == "Deploying · restarting"
     back = with_fact(leaving, FactKind.CLOSED, why="halted")
     assert (back.state, back.members) == (State.QUEUED, ())
-    assert moved_away(retried, {}) is retried
+    assert not restarts_on_suspect(retried, {})
 
 
 def program(number: int, *, unit: str = "GPU") -> Job:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+from dlaas_server.core.lifecycle.job_events import replay
 from dlaas_server.core.model.states import Event
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.job_stream import Watchers
@@ -101,8 +102,15 @@ class Engine:
     def all_ended(self) -> bool:
         return all(j.state.is_final and j.is_closed for j in self.lifecycle.jobs.values())
 
+    async def check_replay(self) -> None:
+        """Check that the stored events of each job lead to its stored record."""
+        for job in (await self.store.load()).jobs.values():
+            spec, events = await self.store.events(job.id)
+            assert replay(spec, events) == job, f"{job.id} is not the result of {[event for _, event in events]}"
+
     async def close(self) -> None:
         await self.lifecycle.close()
+        await self.check_replay()
         await self.store.close()
 
 

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -329,10 +329,10 @@ def test_jobs_can_be_ended_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
         assert reserve.stat().st_size == RESERVE_BYTES
         await store.commit(Batch(inserted=[Inserted(job(1), 1, {}, "key", "digest")]))
 
-        def write(db: sqlite3.Connection, batch: Batch) -> None:
+        def write(db: sqlite3.Connection, batch: Batch, full: Iterable[str]) -> None:
             if reserve.exists():
                 raise OSError(errno.ENOSPC, "No space left on device")
-            real_write(db, batch)
+            real_write(db, batch, full)
 
         monkeypatch.setattr(sqlite, "_write", write)
         with pytest.raises(StoreError, match="is full: delete ended jobs"):

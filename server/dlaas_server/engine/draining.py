@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle import plan_outcomes, user_requests
+from dlaas_server.core.lifecycle.job_events import Preempted, Resized
+from dlaas_server.core.lifecycle.requests import RequestCheckpoint
 from dlaas_server.core.model.pool import Pool as Picture
-from dlaas_server.core.model.states import Event
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.checkpoint_requests import may_request_checkpoint
 from dlaas_server.core.planning.decisions import Wait
@@ -19,7 +19,7 @@ __all__ = ["emptied", "request_checkpoint"]
 def request_checkpoint(draft: Draft, name: str, by: str) -> None:
     """Request a checkpoint of a job, unless it is being stopped or resized already."""
     if may_request_checkpoint(draft.job(name)):
-        draft.put(user_requests.apply_request(draft.job(name), Event.CHECKPOINT, by=by, now_s=draft.now_s))
+        draft.apply(name, RequestCheckpoint(by=by, job=name))
 
 
 def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dict[str, Wait]]:
@@ -33,9 +33,8 @@ def emptied(draft: Draft, picture: Picture, usual: Layout) -> tuple[Picture, dic
             staying[leave.job] = Wait(leave.job, f"{reason}; {leave.text}.")
             request_checkpoint(draft, leave.job, f"The pool ({reason})")
         elif leave.is_due and leave.seats:
-            job = draft.job(leave.job)
-            transition = plan_outcomes.resized(job, leave.seats, "drain", draft.now_s, f"{reason}: {leave.text}.")
-            jobs[leave.job] = draft.put(transition)
+            event = Resized(seats=tuple(leave.seats), by="drain", why=f"{reason}: {leave.text}.")
+            jobs[leave.job] = draft.apply(leave.job, event)
         elif leave.is_due:
-            jobs[leave.job] = draft.put(plan_outcomes.preempted(draft.job(leave.job), reason, draft.now_s))
+            jobs[leave.job] = draft.apply(leave.job, Preempted(reason=reason))
     return (replace(picture, jobs=jobs) if leaves else picture), staying

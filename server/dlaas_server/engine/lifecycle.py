@@ -12,12 +12,21 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, overload
 
 from dlaas_server.core.elasticity.size_requests import due
 from dlaas_server.core.forecast.track_record import Forecast, track_record
-from dlaas_server.core.lifecycle import journal_events, plan_outcomes, time_limit
+from dlaas_server.core.lifecycle import time_limit
+from dlaas_server.core.lifecycle.job_events import (
+    JobObserved,
+    Preempted,
+    Resized,
+    ScheduleApplied,
+    Started,
+    TimeLimitAdopted,
+)
 from dlaas_server.core.lifecycle.reconcile import RETRY_MAX_S, reconcile
+from dlaas_server.core.lifecycle.requests import DrainNode, SubmitJob, UnansweredRequest, UserRequest
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool as Picture
@@ -43,18 +52,18 @@ from dlaas_server.engine.reconciliation.delivery import Delivery
 from dlaas_server.engine.reconciliation.guardians import apply_events
 from dlaas_server.engine.reconciliation.hardware import trust_again
 from dlaas_server.engine.reconciliation.transaction import Draft
+from dlaas_server.engine.request_handlers import Context, Request, Submitted, apply_request
 from dlaas_server.engine.time_limits import enforce_time_limits, next_limit_s
 from dlaas_server.engine.wait_messages import waits_of_long_queue, waits_while_unavailable, waits_with_estimates
 from dlaas_server.pools.base import JOURNAL, METRICS, PROGRESS, WAITING, Pool, PoolError
 from dlaas_server.pools.change_reader import ChangeReader
 from dlaas_server.store import Store, StoreDamaged, StoreError
 from jupyter_dlaas.wire.codec import DlaasError, decode
-from jupyter_dlaas.wire.protocol import JobView, NotFound, PoolView, Progress, Unavailable
+from jupyter_dlaas.wire.protocol import DrainView, JobView, NotFound, PoolView, Progress, Unavailable
 
 __all__ = ["Lifecycle", "Listener"]
 
 log = logging.getLogger("dlaas.engine")
-T = TypeVar("T")
 STORE_RETRY_S: Final = 1.0
 INBOX_MAX: Final = 20_000
 FORECASTS_MAX: Final = 1000
@@ -82,7 +91,7 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class _Item:
-    apply: Callable[[Draft], Any]
+    request: Request
     done: asyncio.Future[Any]
 
 
@@ -138,7 +147,7 @@ class Lifecycle:
             clock,
             job_of=lambda job: self.jobs[job],
             blobs=lambda sha256: self.blobs(sha256),
-            post=lambda apply: self._inbox.append(_Item(apply, _ignored())),
+            post=self._observe,
             carried_out=self._carried_out,
         )
         self._measured: set[str] = set()  # jobs with the note on logging whose first metric has arrived
@@ -167,7 +176,8 @@ class Lifecycle:
         self.settings, self.forecasts = loaded.settings, list(loaded.forecasts)
         self.next_number = 1 + loaded.last_number
         self.notices = loaded.notices
-        self.jobs = {name: time_limit.adopted(job) for name, job in self.jobs.items()}
+        for name in [name for name, job in self.jobs.items() if time_limit.adopted(job) is not job]:
+            self._observe(JobObserved(job=name, event=TimeLimitAdopted()))
         self._slept_s = self.slept()
         self._active = {j.id: j for j in self.jobs.values() if _is_active(j)}
         for known in sorted(self.jobs.values(), key=lambda j: j.number):
@@ -199,14 +209,26 @@ class Lifecycle:
             _fail(item, Unavailable("the engine is shutting down; try again"))
         await self.pool.close()
 
-    async def post(self, apply: Callable[[Draft], T]) -> T:
-        """Apply a change in the next turn; return when it is durable. Raises what `apply` raises, or Unavailable."""
+    @overload
+    async def post(self, request: SubmitJob) -> Submitted: ...
+
+    @overload
+    async def post(self, request: DrainNode) -> DrainView: ...
+
+    @overload
+    async def post(self, request: UnansweredRequest) -> None: ...
+
+    async def post(self, request: UserRequest) -> Any:
+        """Apply a request in the next turn; return its answer once durable. Raises its refusal, or Unavailable."""
         if self._is_closing or len(self._inbox) >= INBOX_MAX:
             raise Unavailable("the engine is overloaded or shutting down; try again in a second")
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._inbox.append(_Item(apply, done))
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._inbox.append(_Item(request, done))
         self._wake.set()
         return await done
+
+    def _observe(self, observed: JobObserved) -> None:
+        self._inbox.append(_Item(observed, _ignored()))
 
     def touch(self) -> None:
         """Restart the idle time: the engine is in use."""
@@ -304,13 +326,16 @@ class Lifecycle:
         has_news, self._estimator.has_news = self._estimator.has_news, False
         slept_s = self.slept()
         draft = Draft(self.jobs, self.rows, self.last_row, self.clock(), settings=self.settings)
+        draft.next_number = self.next_number
+        context = self._context()
         answers: list[tuple[_Item, Any]] = []
         try:
             for item in items:
                 try:
-                    answers.append((item, item.apply(draft)))
+                    answers.append((item, apply_request(draft, item.request, context)))
                 except DlaasError as error:
                     _fail(item, error)
+            self.next_number = draft.next_number  # not used again, even if the transaction fails
             for job in due:
                 if not await apply_events(draft, self.pool, self._delivery, job):
                     self._unread[job] = None
@@ -348,6 +373,16 @@ class Lifecycle:
         wakes = [at_s for at_s in (self._act(planned.wake_s), estimate_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
 
+    def _context(self) -> Context:
+        return Context(
+            pool=self.pool,
+            configured=self.configured,
+            limits=self.user_limits,
+            is_admin=self.is_admin,
+            keys=self.keys,
+            picture=self.picture,
+        )
+
     def _may_postpone(self, draft: Draft, due: Mapping[str, None]) -> bool:
         """Return whether to postpone planning: only new jobs of a long queue arrived, shortly after the last plan."""
         if due or self._must_plan or not draft.now_s < self._plan_s:
@@ -363,7 +398,7 @@ class Lifecycle:
             active.pop(name, None)
         enforce_time_limits(draft, active, self.slept() - self._slept_s)
         for job in [j for j in active.values() if j.spec.schedule]:
-            active[job.id] = draft.put(journal_events.scheduled(job, self._epoch(job.id)))
+            active[job.id] = draft.apply(job.id, ScheduleApplied(epoch=self._epoch(job.id)))
         if (why := self.pool.unavailable()) is not None:  # what cannot be seen is left as it is
             waits = waits_while_unavailable(active.values(), self.waits, why)
             return _Planned(waits, next_limit_s(active, draft.now_s), 0)
@@ -378,15 +413,15 @@ class Lifecycle:
         picture, staying = emptied(draft, kept if is_pruned else picture, policy.placement)
         decisions = plan(picture, draft.now_s, policy, order)
         for preempt in decisions.preempts:
-            draft.put(plan_outcomes.preempted(draft.job(preempt.job), preempt.reason, draft.now_s, preempt.notice_s))
+            draft.apply(preempt.job, Preempted(reason=preempt.reason, notice_s=preempt.notice_s))
         for start in decisions.starts:
             job = draft.job(start.job)
             if job.said is not None:
                 draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
-            draft.put(plan_outcomes.started(job, start.seats, draft.now_s))
+            draft.apply(job.id, Started(seats=start.seats))
         for resize in decisions.resizes:
-            job, seats = draft.job(resize.job), resize.seats
-            draft.put(plan_outcomes.resized(job, seats, resize.by, draft.now_s, resize.why, resize.notice_s))
+            event = Resized(seats=resize.seats, by=resize.by, why=resize.why, notice_s=resize.notice_s)
+            draft.apply(resize.job, event)
         for name, winner in checkpoint_requests(picture, decisions.waits, policy).items():
             request_checkpoint(draft, name, f"The pool, for {winner} ({active[winner].owner}),")
         settings = draft.settings

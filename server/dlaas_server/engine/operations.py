@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -15,14 +15,24 @@ from math import inf
 from typing import Final
 
 from dlaas_server.core.forecast.track_record import track_record
-from dlaas_server.core.lifecycle import transition, user_requests
+from dlaas_server.core.lifecycle.job_events import JobSubmitted, original
+from dlaas_server.core.lifecycle.requests import (
+    CancelJob,
+    ChangeJob,
+    DeleteJob,
+    HaltJob,
+    JobRequest,
+    RequestCheckpoint,
+    ResumeJob,
+    SubmitJob,
+)
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import clause
 from dlaas_server.core.model.pool import Pool as Picture
 from dlaas_server.core.model.states import Event
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
-from dlaas_server.core.planning.pool_settings import check_queue, policy_in_force
+from dlaas_server.core.planning.pool_settings import check_queue
 from dlaas_server.core.presentation import artifact_paths
 from dlaas_server.core.presentation.explain import why_it_waits
 from dlaas_server.core.presentation.waiting_text import waiting_sentences
@@ -40,7 +50,7 @@ from dlaas_server.engine.job_stream import (
     thinned,
 )
 from dlaas_server.engine.lifecycle import Lifecycle
-from dlaas_server.engine.reconciliation.transaction import Draft
+from dlaas_server.engine.request_handlers import check_user
 from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from dlaas_server.rest.routes import Change, Keyed, Warm
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, encode
@@ -68,6 +78,12 @@ REPORT_LINES: Final = 200
 CLOSE_S: Final = 10.0
 PROGRESS_EVERY_S: Final = 1.0
 """Interval at which a long poll returns if there is nothing but progress."""
+_ACTS: Final[Mapping[Event, type[HaltJob | ResumeJob | CancelJob | RequestCheckpoint]]] = {
+    Event.HALT: HaltJob,
+    Event.RESUME: ResumeJob,
+    Event.CANCEL: CancelJob,
+    Event.CHECKPOINT: RequestCheckpoint,
+}
 NAME_BYTES: Final = 255
 """Maximum length of a file name in bytes."""
 _TRANSFORMERS: Final = re.compile(r"^\s*(?:import|from)\s+(?:transformers|trl)\b", re.MULTILINE)
@@ -124,45 +140,12 @@ class Requests:
             "environment": dict(submit.environment),
         }
 
-        def apply(draft: Draft) -> tuple[str, bool]:
-            seen = self.lifecycle.keys.get((user, submit.key)) or draft.new_keys.get((user, submit.key))
-            if seen is not None:
-                if seen[1] != digest:
-                    raise NotAllowed(f"key: '{submit.key}' was used for another request ({seen[0]}); use a new key")
-                draft.job(seen[0])
-                return seen[0], False
-            check_queue(submit.spec.queue, policy_in_force(self.lifecycle.configured, draft.settings))
-            job = self._new_job(user, submit, draft.now_s)
-            self._check_user(user, job, draft.changed)
-            check_feasible_on(self.lifecycle.pool, job)
-            self.lifecycle.next_number += 1
-            draft.insert(job, payload, submit.key, digest)
-            return job.id, True
-
-        job_id, is_new = await self.lifecycle.post(apply)
-        self.blobs.stored([file.sha256 for file in submit.files if file.sha256 is not None])
-        return self.lifecycle.view(self.lifecycle.jobs[job_id]), is_new
-
-    def _new_job(self, user: str, submit: Submit, now_s: float) -> Job:
-        spec, number = submit.spec, self.lifecycle.next_number
-        return Job(
-            id=f"{spec.name}-{number}",
-            number=number,
-            owner=user,
-            spec=spec,
-            submitted_s=now_s,
-            wish=_first_wish(submit),
-            unit=self.lifecycle.pool.unit,
-            priority=spec.priority,
-            elastic=spec.elastic,
+        request = SubmitJob(
+            by=user, key=submit.key, digest=digest, spec=submit.spec, wish=_first_wish(submit), payload=payload
         )
-
-    def _check_user(self, user: str, job: Job, changed: Mapping[str, Job]) -> None:
-        """Check the limits per user; `changed`: jobs that are about to be stored. Raises NotAllowed."""
-        if not self.lifecycle.is_admin(user):
-            limits = self.lifecycle.user_limits
-            limits.check_queued(user, {**self.lifecycle.jobs, **changed}.values())
-            limits.check_priority(job.priority)
+        submitted = await self.lifecycle.post(request)
+        self.blobs.stored([file.sha256 for file in submit.files if file.sha256 is not None])
+        return self.lifecycle.view(self.lifecycle.jobs[submitted.job]), submitted.is_new
 
     def _check(self, submit: Submit) -> None:
         """Check what the rules of single fields cannot express. Raises Invalid, Refused."""
@@ -195,8 +178,11 @@ class Requests:
         lifecycle = self.lifecycle
         try:
             self._check(submit)
-            job = self._new_job(user, submit, lifecycle.clock())
-            self._check_user(user, job, {})
+            wish, unit, number = _first_wish(submit), lifecycle.pool.unit, lifecycle.next_number
+            origin = JobSubmitted(by=user, key=submit.key, number=number, wish=wish, unit=unit)
+            job = original(submit.spec, origin, lifecycle.clock())
+            is_admin = lifecycle.is_admin(user)
+            check_user(user, job, lifecycle.jobs.values(), lifecycle.user_limits, is_admin=is_admin)
             check_feasible_on(self.lifecycle.pool, job)
         except DlaasError as error:
             return {"problems": [{"code": error.code, "text": str(error)}], "estimate": ""}
@@ -224,28 +210,10 @@ class Requests:
         if change.elastic is Elastic.AUTO:
             await self._check_auto_now(self.find(user, handle))
 
-        def apply(draft: Draft, job_id: str) -> None:
-            job = draft.job(job_id)
-            stories: list[transition.Story] = []
-            if job.state.is_final:
-                raise NotAllowed(f"{job.id} has ended ({job.state}) and can no longer be changed")
-            if change.learners is not None:
-                job, events = user_requests.apply_request(
-                    job, Event.SCALE, by=user, now_s=draft.now_s, learners=change.learners
-                )
-                stories += events
-            if change.priority is not None and change.priority != job.priority:
-                if not self.lifecycle.is_admin(user) and change.priority > job.priority:
-                    self.lifecycle.user_limits.check_priority(change.priority)
-                job = replace(job, priority=change.priority)
-                stories.append(transition.Story("priority", f"{user} set the priority to {change.priority}."))
-            if change.elastic is not None and change.elastic is not job.elastic:
-                mode = "off: its size is fixed" if change.elastic is Elastic.OFF else change.elastic
-                job = replace(job, elastic=change.elastic)
-                stories.append(transition.Story("elastic", f"{user} set elastic to {mode}."))
-            draft.put((job, tuple(stories)))
-
-        return await self._apply(user, handle, apply)
+        job_id = self.find(user, handle).id
+        return await self._post(
+            ChangeJob(by=user, job=job_id, learners=change.learners, priority=change.priority, elastic=change.elastic)
+        )
 
     async def _check_auto_now(self, job: Job) -> None:
         """Raise NotAllowed if this job cannot be scaled automatically."""
@@ -258,17 +226,11 @@ class Requests:
 
     async def act(self, user: str, handle: str, event: Event) -> JobView:
         """Halt, resume, cancel, or request a checkpoint. A request for the present state changes nothing."""
+        return await self._post(_ACTS[event](by=user, job=self.find(user, handle).id))
 
-        def apply(draft: Draft, job_id: str) -> None:
-            draft.put(user_requests.apply_request(draft.job(job_id), event, by=user, now_s=draft.now_s))
-
-        return await self._apply(user, handle, apply)
-
-    async def _apply(self, user: str, handle: str, change: Callable[[Draft, str], None]) -> JobView:
-        job_id = self.find(user, handle).id
-
-        await self.lifecycle.post(lambda draft: change(draft, job_id))
-        return self.lifecycle.view(self.lifecycle.jobs[job_id])
+    async def _post(self, request: JobRequest) -> JobView:
+        await self.lifecycle.post(request)
+        return self.lifecycle.view(self.lifecycle.jobs[request.job])
 
     async def retry(self, user: str, handle: str, keyed: Keyed) -> tuple[JobView, bool]:
         """Submit the same source, files, environment and spec as a new job."""
@@ -294,15 +256,7 @@ class Requests:
         """Remove an ended job's record and files."""
         job_id = self.find(user, handle).id
         await self._closed(job_id)
-
-        def apply(draft: Draft) -> None:
-            job = draft.job(job_id)
-            if not (job.state.is_final and job.is_closed):
-                what = "is ending; try again in a moment" if job.state.is_final else "has not ended; cancel it first"
-                raise NotAllowed(f"{job_id} {what}")
-            draft.delete(job_id)
-
-        await self.lifecycle.post(apply)
+        await self.lifecycle.post(DeleteJob(by=user, job=job_id))
         await self.lifecycle.pool.remove(job_id)
         await self.blobs.collect(self.lifecycle.store)
         return {}

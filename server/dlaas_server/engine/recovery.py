@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from dlaas_server.core.lifecycle.job_events import snapshot
 from dlaas_server.core.lifecycle.recovery import number_of, recovered
 from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.job import Job
@@ -110,7 +111,8 @@ class _Recovery:
             self._last_number += 1
             job = replace(job, number=self._last_number)
         self._numbers.add(job.number)
-        self._draft.insert(job, payload, f"recovered:{job.id}", "", Story("recovered", text), replaces=True)  # type: ignore[arg-type]
+        story = Story("recovered", text)
+        self._draft.insert(job, snapshot(job), payload, f"recovered:{job.id}", "", story, replaces=True)  # type: ignore[arg-type]
         self._recovered.append(job.id)
 
     async def commit(self) -> Loaded:

@@ -22,6 +22,7 @@ from typing import Final
 
 import tornado.httpserver
 
+from dlaas_server.core.lifecycle.requests import ExpireJobs
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
 from dlaas_server.engine.http import BODY_BYTES_MAX, application
@@ -29,7 +30,6 @@ from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.operations import Requests
 from dlaas_server.engine.pool_clock import PoolClock
-from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.websocket import StreamHandler
 from dlaas_server.pools.base import Pool
 from dlaas_server.pools.config import PoolConfig, load_config
@@ -180,13 +180,8 @@ async def remove_old_jobs(lifecycle: Lifecycle) -> list[str]:
     old = [j.id for j in ended if keep_s is not None and (j.ended_s or j.submitted_s) < now_s - keep_s]
     surplus = [] if keep_jobs is None else [j.id for j in ended[keep_jobs:]]
     gone = sorted({*old, *surplus})
-
-    def apply(draft: Draft) -> None:
-        for job in gone:
-            draft.delete(job)
-
     if gone:
-        await lifecycle.post(apply)
+        await lifecycle.post(ExpireJobs(jobs=tuple(gone)))
     for job in gone:
         await lifecycle.pool.remove(job)
     return gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle import plan_outcomes
+from dlaas_server.core.lifecycle.job_events import WaitRecorded
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
@@ -45,7 +45,8 @@ def waits_with_estimates(
             offer = offer if idle.room(shape_of(job), offer) >= offer else None
         out[wait.job] = now = with_start(now, span, draft.now_s, offered(job, offer))
         if wait.is_queued and (not job.is_wait_recorded or (job.said is None and span is not None)):
-            draft.put(plan_outcomes.waits(job, now.reason, span, draft.now_s))
+            low_s, high_s = span or (None, None)
+            draft.apply(job.id, WaitRecorded(reason=now.reason, low_s=low_s, high_s=high_s))
     return out
 
 

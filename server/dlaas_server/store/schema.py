@@ -45,10 +45,27 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         body TEXT NOT NULL
     ) STRICT;
     """,
+    # Jobs of earlier releases begin their replay with their present record.
+    """
+    ALTER TABLE events ADD COLUMN event TEXT;
+    INSERT INTO events (row, at_s, job, kind, text, event)
+    SELECT
+        last.row + row_number() OVER (ORDER BY jobs.number), last.at_s, jobs.id, '', '',
+        '{"kind":"snapshot","format":1,"job":' || body || '}'
+    FROM jobs, (
+        SELECT
+            max(coalesce((SELECT max(row) FROM events), 0), coalesce((SELECT max(row) FROM jobs), 0)) AS row,
+            coalesce((SELECT at_s FROM events ORDER BY row DESC LIMIT 1), 0.0) AS at_s
+    ) AS last;
+    """,
 )
 FORECASTS_KEPT: Final = 1000
 KEYS_KEPT: Final = 1000
 """Number of keys of deleted jobs that identify repeated requests; the newest also determine the next number."""
+POOL_EVENTS_KEPT: Final = 1000
+EVENTS_KEPT: Final = 5000
+"""Number of events without a story after which a job's replay begins with a snapshot."""
+SNAPSHOT: Final = """'{"kind":"snapshot","format":1,"job":' || body || '}'"""
 DELETES_SECURELY: Final = 0x444C4153
 """The `application_id` of a store of which nothing that was deleted is left on unused pages."""
 MAKE_ROOM: Final = """
@@ -57,7 +74,7 @@ BEGIN IMMEDIATE; CREATE TABLE room (x); INSERT INTO room VALUES (zeroblob(262144
 """Leaves 64 free pages in the store, and as many in its log: `secure_delete` writes what is freed."""
 EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 
-INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text) VALUES (?, ?, ?, ?, ?)"
+INSERT_EVENT: Final = "INSERT INTO events (row, at_s, job, kind, text, event) VALUES (?, ?, ?, ?, ?, ?)"
 INSERT_JOB: Final = "INSERT INTO jobs (id, number, owner, name, row, spec, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 INSERT_PAYLOAD: Final = "INSERT INTO payloads (job, body) VALUES (?, ?)"
 REPLACE_SETTINGS: Final = "INSERT OR REPLACE INTO settings (one, body) VALUES (1, ?)"
@@ -77,8 +94,12 @@ DELETE_FORECASTS: Final = f"""
     DELETE FROM forecasts
     WHERE rowid NOT IN (SELECT rowid FROM forecasts ORDER BY rowid DESC LIMIT {FORECASTS_KEPT})
 """  # noqa: S608  # a number
-COLLECT: Final = (DELETE_KEYS, DELETE_FORECASTS)
-"""Statements that remove leftovers of deleted jobs."""
+DELETE_POOL_EVENTS: Final = f"""
+    DELETE FROM events WHERE job = '' AND kind = 'pool'
+    AND row NOT IN (SELECT row FROM events WHERE job = '' AND kind = 'pool' ORDER BY row DESC LIMIT {POOL_EVENTS_KEPT})
+"""  # noqa: S608  # a number
+COLLECT: Final = (DELETE_KEYS, DELETE_FORECASTS, DELETE_POOL_EVENTS)
+"""Statements that remove leftovers of deleted jobs, and the oldest events of the pool."""
 SELECT_BLOBS: Final = (
     "SELECT DISTINCT json_extract(file.value, '$.sha256') FROM payloads, json_each(payloads.body, '$.files') AS file"
     " WHERE json_extract(file.value, '$.sha256') IS NOT NULL"
@@ -100,4 +121,20 @@ SELECT_LAST_ROW: Final = (
 )
 SELECT_LAST_TIME: Final = "SELECT at_s FROM events ORDER BY row DESC LIMIT 1"
 SELECT_PAYLOAD: Final = "SELECT body FROM payloads WHERE job = ?"
-SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? ORDER BY row"
+SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? AND text <> '' ORDER BY row"
+SELECT_EVENT_COUNTS: Final = "SELECT job, count(*) FROM events WHERE text = '' GROUP BY job"
+COMPACT: Final = (
+    f"""
+    UPDATE events SET event = (SELECT {SNAPSHOT} FROM jobs WHERE id = events.job)
+    WHERE row = (SELECT max(row) FROM events WHERE job = ? AND event IS NOT NULL)
+    """,  # noqa: S608  # a constant
+    """
+    DELETE FROM events WHERE job = ?1 AND text = ''
+    AND row < (SELECT max(row) FROM events WHERE job = ?1 AND event IS NOT NULL)
+    """,
+)
+"""Replace a job's newest event by a snapshot, and delete the events before it that have no story."""
+SELECT_REPLAY: Final = (
+    "SELECT jobs.spec, events.at_s, events.event FROM events JOIN jobs ON jobs.id = events.job"
+    " WHERE events.job = ? AND events.event IS NOT NULL ORDER BY events.row"
+)

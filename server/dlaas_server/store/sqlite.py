@@ -13,7 +13,8 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dlaas_server.core.forecast.track_record import Forecast
+from dlaas_server.core.lifecycle.event_codec import StoredEvent, event_to_fields, job_event_from_fields
+from dlaas_server.core.lifecycle.job_events import JobEvent, Origin, job_from_fields, job_to_fields
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import schema
@@ -52,8 +55,6 @@ CHECKPOINT_S: Final = 60.0
 """Interval of WAL checkpoints."""
 STORE_FILE: Final = "store.sqlite3"
 """Name of the store in a pool's directory."""
-FORMER_NAMES: Final = {"is_told": "is_wait_recorded"}
-"""Fields of stored jobs that earlier releases called differently."""
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "beegfs", "gpfs", "glusterfs", "ceph", "afs", "9p"}
 )
@@ -91,6 +92,9 @@ class Event:
     job: str
     kind: str
     text: str
+    """Story for people; "" if there is none."""
+    event: StoredEvent | None = None
+    """Event that led to this row and those after it of the same story."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,8 @@ class Store:
         self._number_path = path.with_name("last_number")
         """File beside the store with the last number, so that no number is reused when the store is lost."""
         self._number = self._read_number()
+        self._event_counts = Counter[str]()
+        """Job -> number of its events without a story."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:
@@ -219,7 +225,12 @@ class Store:
 
     async def load(self) -> Loaded:
         """Return all contents as of the last commit."""
-        loaded = await self._do(_load, is_urgent=True)
+
+        def read(db: sqlite3.Connection) -> Loaded:
+            self._event_counts = Counter(dict(db.execute(schema.SELECT_EVENT_COUNTS)))
+            return _load(db)
+
+        loaded = await self._do(read, is_urgent=True)
         number = max(loaded.last_number, self._number)
         with suppress(OSError):  # a full disk: the next submit writes it
             self._keep_number(number)
@@ -231,7 +242,12 @@ class Store:
         def write(db: sqlite3.Connection) -> None:
             if batch.inserted:
                 self._keep_number(max(new.job.number for new in batch.inserted))
-            _write(db, batch)
+            counts, new = self._event_counts, Counter(one.job for one in batch.events if not one.text)
+            full = [job for job in new.keys() & batch.updated.keys() if counts[job] + new[job] > schema.EVENTS_KEPT]
+            _write(db, batch, full)
+            counts.update(new)
+            for job in (*full, *batch.deleted):
+                counts.pop(job, None)
             if time.monotonic() - self._checkpointed_s > CHECKPOINT_S:
                 self._checkpointed_s = time.monotonic()
                 with suppress(sqlite3.Error):  # the batch is durable; the next commit does it
@@ -255,6 +271,18 @@ class Store:
     async def story(self, job: str) -> list[Event]:
         """Return all events of a job, oldest first."""
         return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
+
+    async def events(self, job: str) -> tuple[JobSpec, list[tuple[float, Origin | JobEvent]]]:
+        """Return the job's spec and all its events with their times, oldest first. Raises StoreError, Invalid."""
+
+        def read(db: sqlite3.Connection) -> tuple[JobSpec, list[tuple[float, Origin | JobEvent]]]:
+            rows = db.execute(schema.SELECT_REPLAY, (job,)).fetchall()
+            if not rows:
+                raise StoreError(f"the store has no events of {job}")
+            spec = decode(JobSpec, json.loads(rows[0][0]), unknown="ignore")
+            return spec, [(at_s, job_event_from_fields(json.loads(event))) for _, at_s, event in rows]
+
+        return await self._do(read)
 
     async def blobs(self) -> frozenset[str]:
         """Return the SHA-256 of all uploaded bytes that jobs need."""
@@ -389,7 +417,7 @@ def _load(db: sqlite3.Connection) -> Loaded:
     damaged: list[DamagedRow] = []
     for row, spec, body, job_id, number, owner in db.execute(schema.SELECT_JOBS):
         try:
-            job = decode(Job, _with_present_names(json.loads(body)) | {"spec": json.loads(spec)}, unknown="ignore")
+            job = job_from_fields(json.loads(body), decode(JobSpec, json.loads(spec), unknown="ignore"))
         except (ValueError, TypeError, Invalid) as error:
             damaged.append(DamagedRow(job_id, number, owner, _decoded(JobSpec, spec), str(error)))
         else:
@@ -416,11 +444,6 @@ def _load(db: sqlite3.Connection) -> Loaded:
     )
 
 
-def _with_present_names(body: dict[str, Json]) -> dict[str, Json]:
-    """Return the stored job with the present names of fields that earlier releases called differently."""
-    return {FORMER_NAMES.get(name, name): value for name, value in body.items()}
-
-
 def _decoded(kind: type[T], text: str) -> T | None:
     try:
         return decode(kind, json.loads(text), unknown="ignore")
@@ -428,10 +451,11 @@ def _decoded(kind: type[T], text: str) -> T | None:
         return None
 
 
-def _write(db: sqlite3.Connection, batch: Batch) -> None:
+def _write(db: sqlite3.Connection, batch: Batch, full: Iterable[str]) -> None:
+    """Write the batch. `full`: jobs with so many events that their replay is to begin with a snapshot."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        db.executemany(schema.INSERT_EVENT, [(e.row, e.at_s, e.job, e.kind, e.text) for e in batch.events])
+        db.executemany(schema.INSERT_EVENT, [_row(event) for event in batch.events])
         for new in batch.inserted:
             job = new.job
             for statement in schema.REPLACED_JOB if new.replaces else ():
@@ -441,6 +465,9 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
             db.execute(schema.INSERT_PAYLOAD, (job.id, json.dumps(new.payload, separators=(",", ":"))))
             db.execute(schema.INSERT_KEY, (job.owner, new.key, job.id, new.digest))
         db.executemany(schema.UPDATE_JOB, [(row, _body(job), job.id) for row, job in batch.updated.values()])
+        for job_id in full:
+            for statement in schema.COMPACT:
+                db.execute(statement, (job_id,))
         if batch.settings is not None:
             db.execute(schema.REPLACE_SETTINGS, (json.dumps(encode(batch.settings), separators=(",", ":")),))
         db.executemany(schema.REPLACE_FORECAST, [(f.job, json.dumps(encode(f))) for f in batch.forecasts])
@@ -459,10 +486,13 @@ def _write(db: sqlite3.Connection, batch: Batch) -> None:
             db.execute(schema.EMPTY_LOG)  # else the log would still contain the submitted text with its secrets
 
 
+def _row(one: Event) -> tuple[int, float, str, str, str, str | None]:
+    event = None if one.event is None else json.dumps(event_to_fields(one.event), separators=(",", ":"))
+    return one.row, one.at_s, one.job, one.kind, one.text, event
+
+
 def _body(job: Job) -> str:
-    body = encode(job)
-    del body["spec"]  # never changes: written once, in a column of its own
-    return json.dumps(body, separators=(",", ":"))
+    return json.dumps(job_to_fields(job), separators=(",", ":"))
 
 
 def _file_system(path: Path) -> str:

@@ -1,11 +1,11 @@
-"""User requests: scale, halt, resume, cancel, checkpoint."""
+"""User requests on a job: scale, priority, elastic mode, halt, resume, cancel, checkpoint."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import time_limit
-from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_story
+from dlaas_server.core.lifecycle.transition import Story, Transition, with_goal, with_story
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job
 from dlaas_server.core.model.phrases import actor, agent, count
@@ -13,7 +13,7 @@ from dlaas_server.core.model.states import Event, step
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Elastic, NotAllowed, Refused, State
 
-__all__ = ["apply_request"]
+__all__ = ["apply_request", "changed"]
 
 
 def apply_request(job: Job, event: Event, *, by: str, now_s: float, learners: int | None = None) -> Transition:
@@ -26,6 +26,26 @@ def apply_request(job: Job, event: Event, *, by: str, now_s: float, learners: in
         return _scale(job, learners, by)
     acts = {Event.HALT: _halt, Event.RESUME: _resume, Event.CANCEL: _cancel, Event.CHECKPOINT: _checkpoint}
     return acts[event](job, by, now_s)
+
+
+def changed(
+    job: Job, *, by: str, now_s: float, learners: int | None, priority: int | None, elastic: Elastic | None
+) -> Transition:
+    """Change requested size, priority and elastic mode; None keeps the value. Raises NotAllowed or Refused."""
+    if job.state.is_final:
+        raise NotAllowed(f"{job.id} has ended ({job.state}) and can no longer be changed")
+    stories: list[Story] = []
+    if learners is not None:
+        job, events = apply_request(job, Event.SCALE, by=by, now_s=now_s, learners=learners)
+        stories += events
+    if priority is not None and priority != job.priority:
+        job = replace(job, priority=priority)
+        stories.append(Story("priority", f"{by} set the priority to {priority}."))
+    if elastic is not None and elastic is not job.elastic:
+        mode = "off: its size is fixed" if elastic is Elastic.OFF else elastic
+        job = replace(job, elastic=elastic)
+        stories.append(Story("elastic", f"{by} set elastic to {mode}."))
+    return job, tuple(stories)
 
 
 def _scale(job: Job, learners: int, by: str) -> Transition:

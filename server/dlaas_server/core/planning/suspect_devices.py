@@ -16,7 +16,16 @@ from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import CheckpointSaved, Fact, Goal, JobCompleted, LearnerDown
 from jupyter_dlaas.wire.protocol import Cause, Failure, State
 
-__all__ = ["Suspect", "cleared", "expiry_s", "moved_away", "out_of_service", "struck", "trusted_again", "withheld"]
+__all__ = [
+    "Suspect",
+    "cleared",
+    "expiry_s",
+    "out_of_service",
+    "restarts_on_suspect",
+    "struck",
+    "trusted_again",
+    "withheld",
+]
 
 SUSPECT_S: Final = 600.0
 """Seconds that a device or node takes no learners after a failure."""
@@ -188,12 +197,10 @@ def withheld(nodes: Sequence[Node], reasons: Mapping[tuple[str, str], str]) -> t
     )
 
 
-def moved_away(job: Job, suspects: Mapping[str, Suspect]) -> Job:
-    """Send a job that would be restarted on suspect seats back to the queue, so that it starts elsewhere."""
+def restarts_on_suspect(job: Job, suspects: Mapping[str, Suspect]) -> bool:
+    """Return whether the job restarts on suspect seats after a loss, so that it must start elsewhere."""
     is_retried = job.state is State.DEPLOYING and job.failure is not None and job.goal is Goal.RUN
-    if not is_retried or not any(_is_suspect(m.seat, suspects) for m in job.gang):
-        return job
-    return replace(job, goal=Goal.HALT, revision=job.revision + 1, resize=None, guardian_starts=0)
+    return is_retried and any(_is_suspect(m.seat, suspects) for m in job.gang)
 
 
 def _is_suspect(seat: Seat, suspects: Mapping[str, Suspect]) -> bool:

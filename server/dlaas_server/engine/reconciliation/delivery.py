@@ -6,14 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from dlaas_server.core.lifecycle import guardian_loss
+from dlaas_server.core.lifecycle.job_events import DeliveryPostponed, JobObserved, StartFailed
 from dlaas_server.core.lifecycle.reconcile import NOTHING_KNOWN, Act, Known
-from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import sentence
-from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.pools.base import InterpreterMissing, Pool, PoolUnavailable
 from dlaas_server.pools.job_files import lay_out
 from dlaas_server.store import Store
@@ -29,7 +27,7 @@ log = logging.getLogger("dlaas.engine")
 class Delivery:
     """Documents on their way to the pool, and what is known of the guardians.
 
-    `post` queues a change of the jobs for the next turn, `carried_out(job)` is called after each delivery.
+    `post` queues an observation for the next turn, `carried_out(job)` is called after each delivery.
     """
 
     def __init__(
@@ -40,7 +38,7 @@ class Delivery:
         *,
         job_of: Callable[[str], Job],
         blobs: Callable[[str], str],
-        post: Callable[[Callable[[Draft], Any]], None],
+        post: Callable[[JobObserved], None],
         carried_out: Callable[[str], None],
     ) -> None:
         self.known: dict[str, Known] = {}
@@ -103,7 +101,8 @@ class Delivery:
                 self._postpone(act.job, f"A request could not be delivered: {text}; it is tried again.")
                 return
             is_permanent = isinstance(error, InterpreterMissing)
-            self._post(lambda draft: self._not_started(draft, act.job, text, is_permanent))
+            self._prepared.discard(act.job)
+            self._post(JobObserved(job=act.job, event=StartFailed(text=text, is_permanent=is_permanent)))
 
     async def _may_be_guarded(self, job_id: str) -> bool:
         try:
@@ -119,13 +118,7 @@ class Delivery:
         self.known[job_id] = known.postponed(self._clock())
         if not known.attempts:
             log.warning("%s: %s", job_id, text)
-            self._post(lambda draft: draft.put((replace(draft.job(job_id)), (Story("guardian", text),))))
-
-    def _not_started(self, draft: Draft, job_id: str, text: str, is_permanent: bool) -> None:
-        job = draft.job(job_id)
-        self._prepared.discard(job_id)
-        if not job.is_closed:
-            draft.put(guardian_loss.not_started(job, text, draft.now_s, is_permanent=is_permanent))
+            self._post(JobObserved(job=job_id, event=DeliveryPostponed(text=text)))
 
     async def _prepare(self, job_id: str) -> None:
         """Write the job's files. The store is authoritative; the directory can be recreated."""

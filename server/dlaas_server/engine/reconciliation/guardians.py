@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlaas_server.core.lifecycle import guardian_loss
+from dlaas_server.core.lifecycle.job_events import Abandoned, GuardianLost, SeatsRefused, StartFailed
 from dlaas_server.core.lifecycle.reconcile import Known
-from dlaas_server.core.lifecycle.seat_refusal import concerning, seats_refused
+from dlaas_server.core.lifecycle.seat_refusal import concerning
 from dlaas_server.core.planning.refused_seats import refused_again
 from dlaas_server.engine.reconciliation.delivery import Delivery
 from dlaas_server.engine.reconciliation.journals import read_journal
@@ -27,8 +28,7 @@ async def apply_events(draft: Draft, pool: Pool, delivery: Delivery, job_id: str
     _apply_refusals(draft, pool, job_id)
     if job_id in delivery.abandoned:
         delivery.abandoned.discard(job_id)
-        if not draft.job(job_id).is_closed:
-            draft.put(guardian_loss.abandoned(draft.job(job_id), draft.now_s))
+        draft.apply(job_id, Abandoned())
     job = draft.job(job_id)
     if job.is_closed:
         delivery.known[job_id] = Known(job.revision)  # its next guardian is unknown
@@ -41,11 +41,11 @@ async def apply_events(draft: Draft, pool: Pool, delivery: Delivery, job_id: str
 
 
 def _lose_guardian(draft: Draft, pool: Pool, job_id: str) -> None:
-    job, loss = draft.job(job_id), pool.loss_of(job_id)
+    loss = pool.loss_of(job_id)
     if loss.is_permanent:
-        draft.put(guardian_loss.not_started(job, loss.text, draft.now_s, is_permanent=True))
+        draft.apply(job_id, StartFailed(text=loss.text, is_permanent=True))
     else:
-        draft.put(guardian_loss.guardian_gone(job, loss.text, draft.now_s, has_exited=loss.has_exited))
+        draft.apply(job_id, GuardianLost(text=loss.text, has_exited=loss.has_exited))
 
 
 async def _is_unguarded(pool: Pool, job_id: str) -> bool:
@@ -63,4 +63,4 @@ def _apply_refusals(draft: Draft, pool: Pool, job_id: str) -> None:
         return
     seats = refused_again(draft.settings.refused, job, refused, draft.now_s)
     draft.set(replace(draft.settings, refused=seats), f"A seat of {job_id} was refused: {refused[0].what}")
-    draft.put(seats_refused(job, refused, draft.now_s))
+    draft.apply(job_id, SeatsRefused(refused=refused))

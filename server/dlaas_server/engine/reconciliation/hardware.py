@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dlaas_server.core.lifecycle.job_events import MovedFromSuspect
 from dlaas_server.core.lifecycle.seat_refusal import concerning
-from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import nodes_in_force
 from dlaas_server.core.planning.refused_seats import proven, refused_again, retried
-from dlaas_server.core.planning.suspect_devices import cleared, moved_away, struck, trusted_again
+from dlaas_server.core.planning.suspect_devices import cleared, restarts_on_suspect, struck, trusted_again
 from dlaas_server.engine.reconciliation.transaction import Draft
 from jupyter_dlaas.wire.journal import (
     CheckpointSaved,
@@ -48,11 +48,8 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
     elif isinstance(fact, LearnerUp):
         seats = proven(draft.settings.refused, before, fact)
         draft.set(replace(draft.settings, refused=seats), f"A learner of {before.id} started on a seat refused before.")
-    elif isinstance(fact, GenerationLost) and draft.settings.suspects:
-        job = draft.job(before.id)
-        elsewhere = moved_away(job, draft.settings.suspects)
-        if elsewhere is not job:
-            draft.put((elsewhere, (Story("suspect", "Its device is suspect; the job restarts on other devices."),)))
+    elif isinstance(fact, GenerationLost) and restarts_on_suspect(draft.job(before.id), draft.settings.suspects):
+        draft.apply(before.id, MovedFromSuspect())
 
 
 def trust_again(draft: Draft) -> None:

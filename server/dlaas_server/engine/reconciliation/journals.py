@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle import guardian_loss
-from dlaas_server.core.lifecycle.journal_events import apply_fact
+from dlaas_server.core.lifecycle.job_events import DirectoryLost, FactRead, JournalRead, LinesLost
 from dlaas_server.engine.reconciliation.hardware import count_failure
 from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.pools.base import Pool, PoolUnavailable
@@ -27,7 +26,7 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool | None:
         facts, offset = await pool.facts(job_id, job.journal_offset)
     except NotFound:
         if job.facts_read and not job.is_closed and not job.state.is_final:
-            draft.put(guardian_loss.directory_lost(job, pool.directory(job_id), draft.now_s))
+            draft.apply(job_id, DirectoryLost(directory=pool.directory(job_id)))
         return False
     except PoolUnavailable:
         return None
@@ -42,10 +41,10 @@ async def read_journal(draft: Draft, pool: Pool, job_id: str) -> bool | None:
         if has_hole:
             break  # a later fact is on disk before an earlier one: read again when that has arrived
         # No fact may lie in the future, whatever the clock of another machine says: delays are counted by our clock.
-        draft.put(apply_fact(job, replace(fact, at_s=min(fact.at_s, draft.now_s))))
+        draft.apply(job_id, FactRead(fact=replace(fact, at_s=min(fact.at_s, draft.now_s))))
         count_failure(draft, job, fact, pool.nodes())
     if facts and not has_hole:
-        draft.put((replace(draft.job(job_id), journal_offset=offset), ()))
+        draft.apply(job_id, JournalRead(offset=offset))
     return True
 
 
@@ -53,4 +52,4 @@ def _count_damage(draft: Draft, job_id: str, lost: Iterable[LineDamaged]) -> Non
     places = [fact.why or "" for fact in lost]
     if places:
         log.error("%d lines of the journal of %s cannot be read: %s", len(places), job_id, "; ".join(places[:3]))
-        draft.put(guardian_loss.lines_lost(draft.job(job_id), len(places), places[-1]))
+        draft.apply(job_id, LinesLost(lines=len(places), where=places[-1]))

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlaas_server.core.lifecycle.transition import Story, Transition
+from dlaas_server.core.lifecycle.event_codec import StoredEvent
+from dlaas_server.core.lifecycle.job_events import JobEvent, Origin, apply_event
+from dlaas_server.core.lifecycle.requests import PoolRequest
+from dlaas_server.core.lifecycle.transition import Story
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import Batch, Event, Inserted
@@ -33,6 +36,8 @@ class Draft:
     new_keys: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     batch: Batch = field(default_factory=Batch)
     settings: Settings = field(default_factory=Settings)
+    next_number: int = 1
+    """Number of the next new job."""
 
     def job(self, job_id: str) -> Job:
         """Return the job as it is in this turn. Raises NotFound."""
@@ -41,12 +46,13 @@ class Draft:
             raise NotFound(f"there is no job {job_id}")
         return found
 
-    def put(self, transition: Transition) -> Job:
-        """Record a changed job and its story events. An unchanged job is ignored."""
-        job, stories = transition
-        if job is self.base.get(job.id) and job.id not in self.changed:
+    def apply(self, job_id: str, event: JobEvent) -> Job:
+        """Apply the event and record it with its story. An event without effect leaves no row."""
+        before = self.job(job_id)
+        job, stories = apply_event(before, event, self.now_s)
+        if job is before and not stories:
             return job
-        row = self._add_events(job.id, stories)
+        row = self._add_events(job.id, stories, event)
         self.changed[job.id] = job
         self.batch.updated[job.id] = (row, job)
         return job
@@ -54,6 +60,7 @@ class Draft:
     def insert(
         self,
         job: Job,
+        origin: Origin,
         payload: Mapping[str, Json],
         key: str,
         digest: str,
@@ -62,7 +69,7 @@ class Draft:
         replaces: bool = False,
     ) -> Job:
         """Insert a new job; `replaces`: it replaces a damaged row."""
-        row = self._add_events(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),))
+        row = self._add_events(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),), origin)
         self.changed[job.id] = job
         self.new_keys[job.owner, key] = (job.id, digest)
         self.batch.inserted.append(Inserted(job, row, payload, key, digest, replaces))
@@ -75,22 +82,23 @@ class Draft:
         self.batch.updated.pop(job_id, None)
         self.batch.deleted.append(job_id)
 
-    def set(self, settings: Settings, text: str) -> None:
+    def set(self, settings: Settings, text: str, request: PoolRequest | None = None) -> None:
         """Change the pool's settings and record that in the pool's story. Equal settings change nothing."""
         if settings != self.settings:
             self.settings = self.batch.settings = settings
-            self.note("pool", text)
+            self.note("pool", text, request)
 
-    def note(self, kind: str, text: str) -> None:
+    def note(self, kind: str, text: str, request: PoolRequest | None = None) -> None:
         """Add an event to the pool's story."""
         self.last_row += 1
-        self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text))
+        self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text, request))
 
-    def _add_events(self, job_id: str, stories: tuple[Story, ...]) -> int:
-        for story in stories:
+    def _add_events(self, job_id: str, stories: tuple[Story, ...], event: StoredEvent) -> int:
+        """Add a row for each story, at least one: the event stands in the first."""
+        stored: StoredEvent | None = event
+        for story in stories or (Story("", ""),):
             self.last_row += 1
-            self.batch.events.append(Event(self.last_row, self.now_s, job_id, story.kind, story.text))
-        if not stories:
-            self.last_row += 1  # the view changed, even without an event
+            self.batch.events.append(Event(self.last_row, self.now_s, job_id, story.kind, story.text, stored))
+            stored = None
         self.new_rows[job_id] = self.last_row
         return self.last_row
