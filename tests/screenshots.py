@@ -23,7 +23,7 @@ SCALE: Final = 1.5
 WIDTH: Final = 1180
 HEIGHT: Final = 1000
 SLOW_S: Final = 240.0
-"""Deadline for a job's steps on a busy machine."""
+"""Deadline for a job's steps and for the page on a busy machine."""
 THEMES: Final = ("light", "dark")
 LOAD: Final = "%load_ext jupyter_dlaas"
 SETUP: Final = """\
@@ -149,7 +149,9 @@ def laboratory(folder: Path) -> Iterator[tuple[Lab, Site]]:
         context = browser.new_context(
             device_scale_factor=SCALE, viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce"
         )
-        yield Lab.open(context, site.serve(EXPOSED)), site
+        lab = Lab.open(context, site.serve(EXPOSED))
+        lab.page.set_default_timeout(SLOW_S * 1000)
+        yield lab, site
 
 
 def main() -> int:

@@ -246,9 +246,13 @@ def _omitted(made: Capture) -> list[tuple[str, str, str]]:
         if one.line not in lines:
             lines.append(one.line)
     return [
-        (kind, reason, "; ".join(f"{cell}, line {', '.join(map(str, lines))}" for cell, lines in cells.items()))
+        (kind, reason, "; ".join(f"{cell}, {_lines(lines)}" for cell, lines in cells.items()))
         for (kind, reason), cells in found.items()
     ]
+
+
+def _lines(numbers: list[int]) -> str:
+    return f"{'line' if len(numbers) == 1 else 'lines'} {', '.join(map(str, numbers))}"
 
 
 def _cut(text: str) -> str:
