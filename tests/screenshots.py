@@ -67,7 +67,7 @@ for epoch in run.epochs({epochs}):
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         opt.step()
-        time.sleep(len(x) * 0.0006)  # the data set is tiny: leaves time to watch
+        time.sleep(len(x) * 0.001)  # the data set is tiny: leaves time to watch
     run.log(loss=loss)
     print(f"epoch {{epoch + 1}}: loss {{loss:.4f}}")"""
 

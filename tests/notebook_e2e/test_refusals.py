@@ -217,6 +217,14 @@ def test_all_problems_are_reported_at_once(shell: InteractiveShell) -> None:
     assert len(said.splitlines()) == 4
 
 
+def test_names_of_cells_that_never_ran_are_one_error(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\nnet = build(data)\nfit(net)\nprint(aaa)") == one_thing(
+        "cell [2] reads `build` (line 2), `data` (line 2), `fit` (line 3), `aaa` (line 4), which no executed cell "
+        "defines. Run the cells that define them first. "
+        "After a restart of the kernel, Run > Run All Above Selected Cell does this."
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------ the line
 
 LINES = {
