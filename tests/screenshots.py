@@ -137,7 +137,7 @@ def take(lab: Lab, theme: str) -> Iterator[tuple[str, Locator]]:
     yield f"panel-{theme}", lab.panel()
     lab.page.evaluate("window.jupyterapp.commands.execute('dlaas:train-notebook').catch(() => {}) && undefined")
     dialog = lab.page.get_by_role("dialog")
-    dialog.get_by_text("Trains:").first.wait_for()  # the result of the check, with which the dialog grows
+    dialog.get_by_text("As a job of its own").first.wait_for()  # the result of the check, with which the dialog grows
     yield f"dialog-train-{theme}", dialog.locator(".jp-Dialog-content").first
     dialog.get_by_role("button", name="Cancel").click()
 

@@ -67,7 +67,11 @@ export function CellChecks(props: {
     <>
       {training && (
         <p className="jp-dlaas-checked">
-          <b>{trans.__('Trains:')}</b> <Sentence text={trans.__('%1.', training.why)} />{' '}
+          {!training.why.startsWith('%%') && (
+            <>
+              <b>{trans.__('Trains:')}</b> <Sentence text={trans.__('%1.', training.why)} />{' '}
+            </>
+          )}
           <Sentence text={alone(language, training, props.firstLine)} />
         </p>
       )}

@@ -76,6 +76,14 @@ describe('what check says in the dialog', () => {
     expect(screen.queryByText(/to fix first/)).toBeNull();
   });
 
+  it('does not say that a training cell trains', () => {
+    const marked = { ...CHECKED.cells[0], why: '%%train' };
+    const [, , third] = show({ ...CHECKED, cells: [marked] });
+
+    expect(third.textContent).toContain('As a job of its own, it needs 1 statement of [1]; 2 are left out.');
+    expect(third.textContent).not.toContain('Trains:');
+  });
+
   it('is left out while nothing is known', () => {
     show(null);
 
