@@ -225,6 +225,20 @@ def test_names_of_cells_that_never_ran_are_one_error(shell: InteractiveShell) ->
     )
 
 
+def test_refusal_does_not_open_the_debugger(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+    monkeypatch.setattr(shell, "debugger", lambda force=False: opened.append(force))
+    shell.call_pdb = True
+
+    refusal(shell, "%%train\nprint(zzz)")
+    refusal(shell, "%dlaas attach")
+    assert opened == []
+    assert shell.call_pdb, "%pdb stays on"
+
+    shell.run_cell("1 / 0", store_history=True)
+    assert opened == [True]
+
+
 # ------------------------------------------------------------------------------------------------------------ the line
 
 LINES = {
