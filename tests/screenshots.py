@@ -23,7 +23,7 @@ SCALE: Final = 1.5
 WIDTH: Final = 1180
 HEIGHT: Final = 1000
 SLOW_S: Final = 240.0
-"""Deadline for a job's steps on a busy machine."""
+"""Deadline for a job's steps and for the page on a busy machine."""
 THEMES: Final = ("light", "dark")
 LOAD: Final = "%load_ext jupyter_dlaas"
 SETUP: Final = """\
@@ -67,7 +67,7 @@ for epoch in run.epochs({epochs}):
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         opt.step()
-        time.sleep(len(x) * 0.0006)  # the data set is tiny: leaves time to watch
+        time.sleep(len(x) * 0.001)  # the data set is tiny: leaves time to watch
     run.log(loss=loss)
     print(f"epoch {{epoch + 1}}: loss {{loss:.4f}}")"""
 
@@ -137,7 +137,7 @@ def take(lab: Lab, theme: str) -> Iterator[tuple[str, Locator]]:
     yield f"panel-{theme}", lab.panel()
     lab.page.evaluate("window.jupyterapp.commands.execute('dlaas:train-notebook').catch(() => {}) && undefined")
     dialog = lab.page.get_by_role("dialog")
-    dialog.get_by_text("Trains:").first.wait_for()  # the result of the check, with which the dialog grows
+    dialog.get_by_text("As a job of its own").first.wait_for()  # the result of the check, with which the dialog grows
     yield f"dialog-train-{theme}", dialog.locator(".jp-Dialog-content").first
     dialog.get_by_role("button", name="Cancel").click()
 
@@ -149,7 +149,9 @@ def laboratory(folder: Path) -> Iterator[tuple[Lab, Site]]:
         context = browser.new_context(
             device_scale_factor=SCALE, viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce"
         )
-        yield Lab.open(context, site.serve(EXPOSED)), site
+        lab = Lab.open(context, site.serve(EXPOSED))
+        lab.page.set_default_timeout(SLOW_S * 1000)
+        yield lab, site
 
 
 def main() -> int:

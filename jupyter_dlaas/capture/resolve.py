@@ -360,7 +360,7 @@ class _Solver:
             return Problem("undefined_name", text, cell, line, (name,))
         because = f" ({blocked.reason})" if blocked.reason else ""
         close = closest_name(name, self._bound_names() - {name})
-        hint = f"Did you mean `{close}`?" if close else f"Run the cell that defines `{name}`, or define it here."
+        hint = f"Did you mean `{close}`?" if close else _run_its_cell(name)
         text = f"{where} reads `{name}`, which no executed cell defines{because}. {hint}"
         return Problem("undefined_name", text, cell, line, (name,))
 
@@ -433,3 +433,37 @@ def _kind(fact: NameFact | None) -> str:
     if fact.size_bytes is not None:
         words.append(size_text(fact.size_bytes))
     return f" ({', '.join(words)})"
+
+
+def _run_its_cell(name: str) -> str:
+    return f"Run the cell that defines `{name}`, or define it here."
+
+
+def joined(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return the problems; more than two names of one cell that no executed cell defines become one problem.
+
+    This is what a cell reports that runs first after a restart of the kernel.
+    """
+    places: dict[str, list[Problem]] = {}
+    for problem in problems:
+        name = problem.names[0] if problem.names else ""
+        if problem.message.endswith(f"which no executed cell defines. {_run_its_cell(name)}"):
+            places.setdefault(problem.cell, []).append(problem)
+    many = {cell: found for cell, found in places.items() if len(found) > 2}
+    first = {found[0]: cell for cell, found in many.items()}
+    rest = {problem for found in many.values() for problem in found[1:]}
+    return tuple(
+        _of_one_cell(first[problem], many[first[problem]]) if problem in first else problem
+        for problem in problems
+        if problem not in rest
+    )
+
+
+def _of_one_cell(cell: str, found: Sequence[Problem]) -> Problem:
+    in_order = sorted(found, key=lambda problem: (problem.line, problem.names))
+    names = ", ".join(f"`{problem.names[0]}` (line {problem.line})" for problem in in_order)
+    text = (
+        f"{cell} reads {names}, which no executed cell defines. Run the cells that define them first. After a restart "
+        "of the kernel, Run > Run All Above Selected Cell does this."
+    )
+    return Problem("undefined_name", text, cell, in_order[0].line, tuple(problem.names[0] for problem in in_order))

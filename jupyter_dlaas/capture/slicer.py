@@ -417,7 +417,7 @@ def _idle(step: Step) -> tuple[str, str]:
 
 def _magic(step: Step) -> tuple[str, str]:
     if step.statement.kind == "job":
-        return "job", "ran as a job, not in this kernel"
+        return "job", "a training cell runs as a job, not in this kernel"
     return "magic", "a notebook command; its effects on files and packages persist"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jupyter_dlaas.display import formatting
+from jupyter_dlaas.wire.membership_history import ran_s
 from jupyter_dlaas.wire.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State, is_report
 
 __all__ = [
@@ -104,8 +105,9 @@ def _note(view: JobView) -> str:
     if view.state is State.HALTED:
         step = f"step {formatting.number(progress.step)}; " if progress is not None else ""
         return f"{step}resume: jupyter dlaas resume {view.id}"
-    if view.state is State.COMPLETED and view.started_s is not None and view.ended_s is not None:
-        took = formatting.duration(view.ended_s - view.started_s)
+    trained_s = ran_s(view.started_s, view.ended_s, view.interruptions)
+    if view.state is State.COMPLETED and trained_s is not None:
+        took = formatting.duration(trained_s)
         return f"{took}; results: {', '.join(view.results)}" if view.results else took
     if view.state is State.PROCESSING:
         parts = [view.transition] if view.transition else []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.display import formatting
 from jupyter_dlaas.wire.codec import DlaasError, Json, decode_float, encode
+from jupyter_dlaas.wire.membership_history import ran_s
 from jupyter_dlaas.wire.protocol import MIME, Bundle, JobView, State
 
 if TYPE_CHECKING:
@@ -142,9 +143,8 @@ def _size(view: JobView) -> str:
 
 
 def _took(view: JobView) -> list[str]:
-    if view.started_s is None or view.ended_s is None:
-        return []
-    return [formatting.duration(view.ended_s - view.started_s)]
+    trained_s = ran_s(view.started_s, view.ended_s, view.interruptions)
+    return [] if trained_s is None else [formatting.duration(trained_s)]
 
 
 def _values(points: Json) -> list[float]:

@@ -160,7 +160,7 @@ class JobFollower:
         if self.has_displays:
             wanted.note = uuid4().hex
             text = f"{', '.join(names)}: will be assigned when {job.id} completes."
-            self._show_note(wanted, f"{text} After a kernel restart: %dlaas attach {job.id}", is_first=True)
+            self._show_note(wanted, f"{text}\nAfter a kernel restart: %dlaas attach {job.id}", is_first=True)
         self._watch(job, wanted)
 
     def results(self) -> dict[str, ResultRef]:

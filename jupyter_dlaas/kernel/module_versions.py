@@ -49,12 +49,21 @@ def is_edited(module: object, path: Path) -> bool:
     if source is None:
         return compiled is not None and not is_current
     text, code = source
-    if compiled is not None and not is_current:
+    if compiled is not None and not is_current and not _is_patched(module, path, code, compiled[1]):
         # No process has imported the present file, so the compiled file is the version of this process.
         return (
             compiled[1] is None or functions_in(compiled[1]) != functions_in(code) or _body(compiled[1]) != _body(code)
         )
     return _differs(fields_of(module), path, text, code)
+
+
+def _is_patched(module: object, path: Path, code: types.CodeType, compiled: types.CodeType | None) -> bool:
+    """Return whether a function is newer than the compiled file: IPython's autoreload replaces its code alone."""
+    if compiled is None:
+        return False
+    before, now = functions_in(compiled), functions_in(code)
+    loaded = _functions(fields_of(module), str(path))
+    return any(function == now.get(name) != before.get(name) for name, function in loaded.items())
 
 
 def _body(code: types.CodeType) -> tuple[object, ...]:

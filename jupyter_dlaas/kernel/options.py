@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from IPython.core.error import UsageError
+from IPython.core.getipython import get_ipython
 from IPython.core.magic_arguments import argument, argument_group, kwds
 
 from jupyter_dlaas.api import option_parsing
@@ -29,7 +30,22 @@ class NotDone(Exception):
         self.sentences = sentences
 
     def _render_traceback_(self) -> list[str]:
+        _suspend_debugger()
         return str(self).splitlines()
+
+
+def _suspend_debugger() -> None:
+    """Keep `%pdb on` from opening the debugger for the present cell: the error is not in the user's code."""
+    shell = get_ipython()
+    if shell is None or not shell.call_pdb:
+        return
+
+    def restore(*_: object) -> None:
+        shell.events.unregister("post_run_cell", restore)
+        shell.call_pdb = True
+
+    shell.events.register("post_run_cell", restore)
+    shell.call_pdb = False
 
 
 class NotSubmitted(NotDone):

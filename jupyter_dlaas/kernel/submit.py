@@ -19,6 +19,7 @@ from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
 from jupyter_dlaas.api.submission import Prepared
 from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.capture.resolve import joined
 from jupyter_dlaas.client import discovery
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.kernel.options import NotSubmitted, TrainLine
@@ -136,7 +137,7 @@ def prepared(
 
 def _ready(made: Capture) -> Capture:
     if made.errors:
-        raise NotSubmitted([problem.message for problem in made.errors])
+        raise NotSubmitted([problem.message for problem in joined(made.errors)])
     return made
 
 
@@ -246,9 +247,13 @@ def _omitted(made: Capture) -> list[tuple[str, str, str]]:
         if one.line not in lines:
             lines.append(one.line)
     return [
-        (kind, reason, "; ".join(f"{cell}, line {', '.join(map(str, lines))}" for cell, lines in cells.items()))
+        (kind, reason, "; ".join(f"{cell}, {_lines(lines)}" for cell, lines in cells.items()))
         for (kind, reason), cells in found.items()
     ]
+
+
+def _lines(numbers: list[int]) -> str:
+    return f"{'line' if len(numbers) == 1 else 'lines'} {', '.join(map(str, numbers))}"
 
 
 def _cut(text: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Interruption", "Resize"]
+__all__ = ["Interruption", "Resize", "ran_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +43,11 @@ class Interruption:
     """Time since which the job trains again; None if it does not train yet."""
     after: int | None = None
     """Number of learners that train since then."""
+
+
+def ran_s(started_s: float | None, ended_s: float | None, interruptions: Iterable[Interruption]) -> float | None:
+    """Return how long an ended job trained, without its interruptions; None if it never trained or has not ended."""
+    if started_s is None or ended_s is None:
+        return None
+    stopped_s = sum((ended_s if one.to_s is None else one.to_s) - one.at_s for one in interruptions)
+    return max(0.0, ended_s - started_s - stopped_s)

@@ -42,6 +42,26 @@ describe('a range of remaining time', () => {
   });
 });
 
+describe('a time of the day', () => {
+  const at = (hour: number, minute: number): number => new Date(2026, 1, 3, hour, minute).getTime() / 1000;
+
+  it.each([
+    ['en-GB', '09:05–09:20', '11:40–12:05'],
+    ['en-US', '9:05–9:20 AM', '11:40 AM–12:05 PM'],
+    ['ko', 'AM 9:05–9:20', 'AM 11:40–PM 12:05'],
+    ['de', '09:05–09:20', '11:40–12:05']
+  ])('in %s is written as there, and the half of the day once', (locale, morning, noon) => {
+    const local = new Format(language.trans, locale);
+    const plain = (text: string): string =>
+      text.replace(/오전/g, 'AM').replace(/오후/g, 'PM').replace(/\s/g, ' ');
+
+    expect(
+      [local.clockRange(at(9, 5), at(9, 20)), local.clockRange(at(11, 40), at(12, 5))].map(plain)
+    ).toEqual([morning, noon]);
+    expect(local.clockRange(at(9, 5), at(9, 5))).toBe(local.clock(at(9, 5)));
+  });
+});
+
 describe('numbers in other languages', () => {
   it('follow the locale', () => {
     const german = new Format(language.trans, 'de-DE');

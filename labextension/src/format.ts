@@ -107,9 +107,11 @@ export class Format {
         : this.trans._n('%2 hour', '%2 hours', high, text);
   }
 
-  /** Return `14:31` or `02:31 PM`, as the locale has it. */
+  /** Return `14:31` or `2:31 PM`, as the locale has it. */
   clock(atS: number): string {
-    return new Date(atS * 1000).toLocaleTimeString(this.locale, { hour: '2-digit', minute: '2-digit' });
+    return this.clockParts(atS)
+      .map(part => part.value)
+      .join('');
   }
 
   /** Return `14:31:07`. Log lines stand in columns, so there is no AM and PM. */
@@ -122,11 +124,27 @@ export class Format {
     });
   }
 
-  /** Return `14:52–14:55`, or one time when both are in the same minute. */
+  /** Return `14:52–14:55` or `2:52–2:55 PM`, or one time when both are in the same minute. */
   clockRange(lowS: number, highS: number): string {
-    const low = this.clock(lowS);
-    const high = this.clock(highS);
-    return low === high ? low : `${low}${EN_DASH}${high}`;
+    const [low, high] = [this.clock(lowS), this.clock(highS)];
+    if (low === high) {
+      return low;
+    }
+    const [lowParts, highParts] = [this.clockParts(lowS), this.clockParts(highS)];
+    const half = lowParts.find(part => part.type === 'dayPeriod')?.value;
+    const isSameHalf = half !== undefined && highParts.some(part => part.value === half);
+    if (isSameHalf && low.endsWith(half)) {
+      return `${low.slice(0, -half.length).trimEnd()}${EN_DASH}${high}`;
+    }
+    return isSameHalf && high.startsWith(half)
+      ? `${low}${EN_DASH}${high.slice(half.length).trimStart()}`
+      : `${low}${EN_DASH}${high}`;
+  }
+
+  private clockParts(atS: number): Intl.DateTimeFormatPart[] {
+    const { hour12 } = new Intl.DateTimeFormat(this.locale, { hour: 'numeric' }).resolvedOptions();
+    const hour = hour12 ? 'numeric' : '2-digit';
+    return new Intl.DateTimeFormat(this.locale, { hour, minute: '2-digit' }).formatToParts(atS * 1000);
   }
 
   /** Return `today 14:48`, `12 Mar`, and the year if it is another one. */

@@ -8,7 +8,7 @@ import pytest
 
 from dlaas_server.core.presentation.job_view import HOW_TO_LOG, job_view
 from jupyter_dlaas.suggest.logging_hint import CODE
-from jupyter_dlaas.wire.protocol import Note, Progress, State
+from jupyter_dlaas.wire.protocol import Interruption, Note, Progress, State
 from tests.core.builders import job
 
 NOTES = (Note(code="warning", text="w"), Note(code=HOW_TO_LOG, text="h"))
@@ -46,3 +46,11 @@ def test_job_without_learners_shows_the_step_of_its_checkpoint(state: State) -> 
     assert view.progress is not None
     assert (view.progress.step, view.progress.fraction) == (1_151, 0.5)
     assert state is not State.HALTED or view.status_line.endswith("at step 1,151")
+
+
+@pytest.mark.parametrize(("resumed_s", "ran"), [(40.0, "ran 30 s"), (None, "ran 20 s")])
+def test_ended_job_ran_without_its_interruptions(resumed_s: float | None, ran: str) -> None:
+    halt = Interruption(at_s=30.0, step=5, before=1, by="halted", text="", to_s=resumed_s)
+    one = replace(job(), state=State.COMPLETED, started_s=10.0, ended_s=50.0, interruptions=(halt,))
+
+    assert job_view(one, row=1, directory="", wait=None, progress=None).status_line == ran

@@ -90,10 +90,19 @@ def test_larger_wish_keeps_the_seats_and_adds_more() -> None:
 
 def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
     running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
-    found = plan(pool([node(devices=3)], running), 60.0)
+    other = training(job(2), *seats("n2", 1))
+    found = plan(pool([node(devices=3), node("n2", devices=1)], running, other), 60.0)
 
     assert [len(r.seats) for r in found.resizes] == [3]
     assert [w.reason for w in found.waits] == ["3 of 4 learners; waiting for 1 GPU."]
+
+
+def test_a_wish_above_the_pool_waits_for_no_device() -> None:
+    running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
+
+    assert [w.reason for w in plan(pool([node(devices=2)], running), 60.0).waits] == [
+        "2 of 4 learners; the pool has 2 GPUs."
+    ]
 
 
 def plain(held: int, wish: int, **fields: object) -> Job:

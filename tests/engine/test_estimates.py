@@ -80,7 +80,7 @@ def test_a_job_that_reports_its_steps_is_known_by_them() -> None:
 @pytest.mark.parametrize(
     ("expected", "said"),
     [
-        ((1360.0, 1540.0), "Needs 1 GPU. Expected to start in 6 min to 9 min."),
+        ((1360.0, 1540.0), "Needs 1 GPU. Expected to start in 6 to 9 min."),
         ((1058.0, 1061.0), "Needs 1 GPU. Expected to start in about 1 min."),
         (None, "Needs 1 GPU."),
     ],

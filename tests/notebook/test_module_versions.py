@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.extensions.autoreload import ModuleReloader
 
 from jupyter_dlaas.analysis.model import KernelFacts, NameFact, OwnModule
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
@@ -107,6 +108,17 @@ def test_a_module_that_was_reloaded_is_not_edited(helpers: Any) -> None:
     helpers.Net.seen = 5
 
     assert not is_edited(helpers, path)
+
+
+def test_a_module_patched_by_autoreload_is_not_edited(helpers: Any) -> None:
+    compile_elsewhere(Path(helpers.__file__))
+    reloader = ModuleReloader()
+    path = edit(helpers, *EDITS["a function"])
+    reloader.check(check_all=True)
+    assert helpers.train(helpers.Net()) == 3 * helpers.RATE, "autoreload has replaced it"
+
+    assert not is_edited(helpers, path)
+    assert is_edited(helpers, edit(helpers, *EDITS["a method"]))
 
 
 def test_objects_of_before_a_reload_are_named(helpers: Any) -> None:

@@ -26,7 +26,7 @@ def test_a_cell_becomes_a_job_and_its_results_come_back(kernel: Kernel, pool: Po
     assert sent.job["origin"]["cell_id"] == "a1b2"
     assert sent.result is None, "one card, not two"
     assert sent.displays[1]["data"]["text/plain"] == (
-        f"total, history: will be assigned when {sent.job['id']} completes. "
+        f"total, history: will be assigned when {sent.job['id']} completes.\n"
         f"After a kernel restart: %dlaas attach {sent.job['id']}"
     )
     kernel.listen(lambda: displays_of(kernel, f"total, history: assigned from {sent.job['id']}."))

@@ -217,6 +217,28 @@ def test_all_problems_are_reported_at_once(shell: InteractiveShell) -> None:
     assert len(said.splitlines()) == 4
 
 
+def test_names_of_cells_that_never_ran_are_one_error(shell: InteractiveShell) -> None:
+    assert refusal(shell, "%%train\nnet = build(data)\nfit(net)\nprint(aaa)") == one_thing(
+        "cell [2] reads `build` (line 2), `data` (line 2), `fit` (line 3), `aaa` (line 4), which no executed cell "
+        "defines. Run the cells that define them first. "
+        "After a restart of the kernel, Run > Run All Above Selected Cell does this."
+    )
+
+
+def test_refusal_does_not_open_the_debugger(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+    monkeypatch.setattr(shell, "debugger", lambda force=False: opened.append(force))
+    shell.call_pdb = True
+
+    refusal(shell, "%%train\nprint(zzz)")
+    refusal(shell, "%dlaas attach")
+    assert opened == []
+    assert shell.call_pdb, "%pdb stays on"
+
+    shell.run_cell("1 / 0", store_history=True)
+    assert opened == [True]
+
+
 # ------------------------------------------------------------------------------------------------------------ the line
 
 LINES = {

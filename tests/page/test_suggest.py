@@ -94,8 +94,8 @@ def test_dialog_shows_the_findings_of_check_per_cell(lab: Open, site: Site) -> N
     dialog = page.page.get_by_role("dialog")
 
     row = dialog.get_by_role("listitem").nth(2)
-    expect(row).to_contain_text("Trains: calls train_one_epoch, which trains (cell [2]); needs 7 statements")
-    expect(row).to_contain_text("As a job of its own: %%train picked")
+    expect(row).to_contain_text("Trains: calls train_one_epoch, which trains (cell [2]).")
+    expect(row).to_contain_text("As a job of its own (%%train picked), it needs 7 statements")
     expect(row).not_to_contain_text("--gpus")  # learners of this loop would not share the work
     expect(dialog.get_by_role("alert")).to_have_count(0)
 

@@ -29,12 +29,20 @@ function durationFact({ trans, format }: ILanguage, view: IJobView): IFact | nul
   }
   const parts: string[] = [];
   if (typeof view.queued_s === 'number' && view.started_s !== null) {
-    parts.push(trans.__('queued %1', format.duration(view.queued_s)));
-    if (!view.interruptions?.length) {
-      const deployedS = Math.max(0, view.started_s - view.submitted_s - view.queued_s);
-      parts.push(trans.__('deployed in %1', format.duration(deployedS)));
+    const endedS = view.ended_s;
+    const interruptedS = (view.interruptions ?? []).reduce(
+      (sum, one) => sum + (one.to_s ?? endedS) - one.at_s,
+      0
+    );
+    const beforeS = Math.max(0, view.started_s - view.submitted_s);
+    if (interruptedS > 0) {
+      parts.push(trans.__('started after %1', format.duration(beforeS)));
+      parts.push(trans.__('interrupted for %1', format.duration(interruptedS)));
+    } else {
+      parts.push(trans.__('queued %1', format.duration(view.queued_s)));
+      parts.push(trans.__('deployed in %1', format.duration(Math.max(0, beforeS - view.queued_s))));
     }
-    parts.push(trans.__('ran %1', format.duration(view.ended_s - view.started_s)));
+    parts.push(trans.__('ran %1', format.duration(Math.max(0, endedS - view.started_s - interruptedS))));
   }
   return {
     label: trans.__('Took'),

@@ -94,7 +94,9 @@ export function Notices(props: IJobCardProps & { stale: boolean }): React.JSX.El
     );
   }
   const isWaiting = (view.waiting_for ?? []).length > 0;
-  const isShownElsewhere = view.transition === 'scaling' && !isWaiting;
+  const hasStepper = view.tone !== 'warn' && view.actions.some(action => action.id === 'scale');
+  const isAtStepper = hasStepper && view.size.held > 0 && view.size.wish !== view.size.held;
+  const isShownElsewhere = (view.transition === 'scaling' || isAtStepper) && !isWaiting;
   if (view.reason && view.state !== 'QUEUED' && view.state !== 'FAILED' && !isShownElsewhere) {
     return (
       <Banner icon={view.tone === 'warn' ? 'warn' : 'info'} tone={view.tone === 'warn' ? 'warn' : 'idle'}>

@@ -26,6 +26,15 @@ function included({ trans }: ILanguage, cell: ICheckedCell): string {
     : kept;
 }
 
+/** Say what the cell would be as a job of its own: the whole notebook leaves nothing out. */
+function alone(language: ILanguage, cell: ICheckedCell, firstLine: string): string {
+  const { trans } = language;
+  const what = included(language, cell);
+  return cell.type && cell.type !== firstLine
+    ? trans.__('As a job of its own (`%1`), it %2.', cell.type, what)
+    : trans.__('As a job of its own, it %1.', what);
+}
+
 function Problem(props: { message: ICellMessage; isError: boolean }): React.JSX.Element {
   return (
     <div
@@ -58,14 +67,12 @@ export function CellChecks(props: {
     <>
       {training && (
         <p className="jp-dlaas-checked">
-          <b>{trans.__('Trains:')}</b>{' '}
-          <Sentence text={trans.__('%1; %2.', training.why, included(language, training))} />
-          {training.type && training.type !== props.firstLine && (
+          {!training.why.startsWith('%%') && (
             <>
-              {' '}
-              <Sentence text={trans.__('As a job of its own: `%1`', training.type)} />
+              <b>{trans.__('Trains:')}</b> <Sentence text={trans.__('%1.', training.why)} />{' '}
             </>
           )}
+          <Sentence text={alone(language, training, props.firstLine)} />
         </p>
       )}
       {errors.map((message, i) => (

@@ -59,7 +59,9 @@ describe('what check says in the dialog', () => {
   it('stands at the cell of which it is said', () => {
     const [first, , third] = show(CHECKED);
 
-    expect(third.textContent).toContain('Trains: calls fit; needs 1 statement of [1]; 2 are left out.');
+    expect(third.textContent).toContain(
+      'Trains: calls fit. As a job of its own, it needs 1 statement of [1]; 2 are left out.'
+    );
     expect(within(third).getByRole('alert').textContent).toBe('cell [3], line 1, reads y. Define y above.');
     expect(first.textContent).toContain('all write a.pt.');
     expect(within(first).queryByRole('alert')).toBeNull();
@@ -70,8 +72,16 @@ describe('what check says in the dialog', () => {
     const fine = { ...CHECKED.cells[0], errors: [], type: '%%train a --gpus 1:4' };
     const [, , third] = show({ ...CHECKED, cells: [fine] });
 
-    expect(third.textContent).toContain('As a job of its own: %%train a --gpus 1:4');
+    expect(third.textContent).toContain('As a job of its own (%%train a --gpus 1:4), it needs');
     expect(screen.queryByText(/to fix first/)).toBeNull();
+  });
+
+  it('does not say that a training cell trains', () => {
+    const marked = { ...CHECKED.cells[0], why: '%%train' };
+    const [, , third] = show({ ...CHECKED, cells: [marked] });
+
+    expect(third.textContent).toContain('As a job of its own, it needs 1 statement of [1]; 2 are left out.');
+    expect(third.textContent).not.toContain('Trains:');
   });
 
   it('is left out while nothing is known', () => {

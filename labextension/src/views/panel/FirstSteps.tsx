@@ -16,9 +16,6 @@ export function FirstSteps({ handlers }: { handlers: IPanelHandlers }): React.JS
           'Add one line at the top of a cell that trains. The cell then runs in the background as a job, which can grow and shrink while it trains.'
         )}
       </p>
-      <pre className="jp-dlaas-snippet" tabIndex={0} aria-label={trans.__('Example')}>
-        {EXAMPLE.join('\n\n')}
-      </pre>
       <div className="jp-dlaas-actions">
         {handlers.insertExample && (
           <Button icon="add" label={trans.__('Insert below')} primary onClick={handlers.insertExample} />
@@ -27,6 +24,9 @@ export function FirstSteps({ handlers }: { handlers: IPanelHandlers }): React.JS
           <Button label={trans.__('Train this notebook…')} onClick={handlers.trainNotebook} />
         )}
       </div>
+      <pre className="jp-dlaas-snippet" tabIndex={0} aria-label={trans.__('Example')}>
+        {EXAMPLE.join('\n\n')}
+      </pre>
     </div>
   );
 }

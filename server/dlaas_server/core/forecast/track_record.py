@@ -58,9 +58,12 @@ def outcome(forecast: Forecast) -> str:
 
 
 def soon(expected: tuple[float, float], now_s: float) -> str:
-    """Return `in 2 min to 5 min`, `in about 10 s`."""
-    low, high = (_rounded(max(at_s - now_s, 0.0)) for at_s in expected)
-    return f"in about {duration(high)}" if low == high else f"in {duration(low)} to {duration(high)}"
+    """Return `in 2 to 5 min`, `in 50 s to 2 min`, `in about 10 s`."""
+    low, high = (duration(_rounded(max(at_s - now_s, 0.0))) for at_s in expected)
+    if low == high:
+        return f"in about {high}"
+    (number, *units), (_, *units_high) = low.split(), high.split()
+    return f"in {number if units == units_high and len(units) == 1 else low} to {high}"
 
 
 def _rounded(seconds: float) -> float:

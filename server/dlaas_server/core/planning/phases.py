@@ -122,7 +122,8 @@ def _resize_to_wish(job: Job, state: PlanState) -> None:
             state.changes.append(Resized(job.id, held + extra, by))
         has = len(held) + len(extra)
         if has < job.wish and not is_shared:
-            state.shortfalls.append(Wait(job.id, shortfall(job, has, is_blocked=state.is_blocked)))
+            text = shortfall(job, has, state.pool.nodes, is_blocked=state.is_blocked)
+            state.shortfalls.append(Wait(job.id, text))
 
 
 def redistribute(state: PlanState) -> None:

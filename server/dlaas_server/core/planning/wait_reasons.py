@@ -29,10 +29,17 @@ def lent_out(job: Job, more: Sequence[Seat]) -> str:
     return f"{held} of {count(held + len(more), 'learner')}; waiting for {lent} to be reclaimed from spot jobs."
 
 
-def shortfall(job: Job, has: int, *, is_blocked: bool) -> str:
-    unit = unit_of(job)
-    missing = (job.wish - has) * max(job.spec.gpus_per_learner, 1)
-    why = "waiting jobs have precedence" if is_blocked else f"waiting for {count(missing, unit)}"
+def shortfall(job: Job, has: int, nodes: Sequence[Node], *, is_blocked: bool) -> str:
+    """Return why a job has fewer learners than requested. It waits for no more devices than the nodes have."""
+    unit, each = unit_of(job), max(job.spec.gpus_per_learner, 1)
+    total = sum(len(node.devices) for node in nodes)
+    missing = min(job.wish * each, total) - has * each if job.spec.gpus_per_learner else job.wish - has
+    if is_blocked:
+        why = "waiting jobs have precedence"
+    elif missing < each:
+        why = f"the pool has {count(total, unit)}"
+    else:
+        why = f"waiting for {count(missing, unit)}"
     return f"{has} of {count(job.wish, 'learner')}; {why}."
 
 

@@ -17,6 +17,7 @@ from dlaas_server.core.planning.pool_settings import queues_of
 from dlaas_server.core.presentation.waiting_text import waiting_text
 from dlaas_server.core.scheduling.scheduler import Policy
 from jupyter_dlaas.wire.journal import Goal
+from jupyter_dlaas.wire.membership_history import ran_s
 from jupyter_dlaas.wire.protocol import (
     Action,
     ActionId,
@@ -200,7 +201,8 @@ def _label(job: Job, state: State, transition: str | None) -> str:
 
 
 def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
-    ran = duration(job.ended_s - job.started_s) if job.ended_s is not None and job.started_s is not None else None
+    trained_s = ran_s(job.started_s, job.ended_s, job.interruptions)
+    ran = None if trained_s is None else duration(trained_s)
     match job.state:
         case State.QUEUED if wait is not None and wait.is_queued:
             return f"{ordinal(wait.place)} of {wait.of}"
@@ -210,7 +212,7 @@ def _status_line(job: Job, transition: str | None, wait: Wait | None) -> str:
         case State.STORING:
             return ", ".join(job.spec.outputs)
         case State.COMPLETED | State.FAILED:
-            return f"ran {ran}" if ran else ""  # without the time of waiting and deploying
+            return f"ran {ran}" if ran else ""  # without the time of waiting, deploying and interruptions
         case State.CANCELLED:
             return " ".join(part for part in (_by(job, job.cancelled_by), f"after {ran}" if ran else "") if part)
         case State.HALTED:
