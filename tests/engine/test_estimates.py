@@ -307,3 +307,18 @@ def test_time_between_halt_and_resume_is_left_out() -> None:
     for n in range(3):
         last = reported(lengths, resumed, Progress(fraction=(5 + n) / 10, at_s=9010.0 + 10 * n))
         assert left_s(lengths, resumed, last, 9010.0 + 10 * n) == pytest.approx(50.0 - 10 * n), n
+
+
+def test_time_limit_ends_a_longer_job() -> None:
+    """1,000 s by its pace, of which 100 are done; its limit is reached in 200 s."""
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    limited = replace(running, spec=replace(running.spec, max_time_s=300.0), limit_since_s=1000.0)
+    reports = [Progress(step=n, steps=1000, fraction=n / 1000, steps_per_s=1.0, at_s=1000.0 + n) for n in range(101)]
+    last = reported(lengths, limited, *reports)
+    for number in (2, 3):
+        lengths.learn(completed(number, 900.0))
+    waits = replace(job(9), spec=limited.spec)
+
+    assert left_s(lengths, limited, last, 1100.0) == pytest.approx(200.0)
+    assert left_s(lengths, running, last, 1100.0) == pytest.approx(900.0)
+    assert lengths.known([waits], {}, 0.0)[waits.id].length_s == pytest.approx(300.0)

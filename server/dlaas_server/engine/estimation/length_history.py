@@ -9,6 +9,7 @@ from typing import Final
 
 from dlaas_server.core.forecast.track_record import soon
 from dlaas_server.core.lifecycle.journal_events import executed_s as ran_for_s
+from dlaas_server.core.lifecycle.time_limit import limit_s
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Known
@@ -92,12 +93,13 @@ class Lengths:
         for job in jobs:
             report = progress.get(job.id)
             if report is not None or job.started_s is not None:
-                found[job.id] = self._known(job, report, now_s)
+                found[job.id] = _limited(self._known(job, report, now_s), job, now_s)
                 continue
             origin, spec = job.spec.origin, job.spec
-            named = (job.owner, spec.name, origin.notebook, origin.cell_id, spec.learners_min, spec.gpus_per_learner)
+            size = (spec.learners_min, spec.gpus_per_learner, spec.max_time_s)
+            named = (job.owner, spec.name, origin.notebook, origin.cell_id, *size)
             if (known := fresh.get(named)) is None:
-                known = fresh[named] = self._known(job, None, now_s)
+                known = fresh[named] = _limited(self._known(job, None, now_s), job, now_s)
             found[job.id] = known
         return found
 
@@ -127,6 +129,18 @@ class Lengths:
             executed_s=executed_s,
             restart_s=RESTART_S,
         )
+
+
+def _limited(known: Known, job: Job, now_s: float) -> Known:
+    """Return the length cut at the job's time limit, at which it halts and releases its devices."""
+    if job.spec.max_time_s is None or known.length_s is None:
+        return known
+    at_s = limit_s(job)
+    left_s = max(job.spec.max_time_s - job.limit_used_s if at_s is None else at_s - now_s, LEAST_LEFT_S)
+    if known.length_s - known.executed_s <= left_s:
+        return known
+    length_s = known.executed_s + left_s
+    return replace(known, length_s=length_s, usual_s=length_s, mean_s=None, spread=SPREAD * SPREAD_LEFT_MIN)
 
 
 def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:
