@@ -116,11 +116,11 @@ def test_wish_beyond_the_pool_grows_to_what_it_holds(request_: dict[str, Any], s
         assert [w.reason for w in found.waits] == [f"{size} of 100,000 learners; the pool has no room for more."]
 
 
-def test_learners_that_request_nothing_count_as_one_cpu_each() -> None:
+def test_learners_that_request_nothing_are_limited_by_cpus() -> None:
     nodes = [node("n1", cpus=8.0), node("n2", cpus=8.0)]
 
     check_feasible(job(1, (16, 16), gpus=0), nodes)
-    with pytest.raises(Refused, match="requests 100,000 learners without devices, but the pool has only 16 CPUs"):
+    with pytest.raises(Refused, match="requests 100,000 learners without devices, but the pool has room for only 16"):
         check_feasible(job(1, (100_000, 100_000), gpus=0), nodes)
 
 

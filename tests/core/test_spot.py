@@ -156,8 +156,8 @@ def test_growing_job_reclaims_spot_devices() -> None:
     )
 
 
-def test_spot_job_is_told_who_gets_the_devices() -> None:
-    """The 4 GPUs are still held by the spot job that gives them back; nobody says that job-2 holds them."""
+def test_reason_names_the_job_that_gets_spot_devices() -> None:
+    """The 4 GPUs are still held by the spot job that gives them back: job-2 does not hold them yet."""
     lent = spot(training(job(1, (4, 4)), *seats("n1", 4)))
 
     found = plan(pool([node(devices=4)], lent, job(2, (4, 4)), spot(job(3))), 60.0)

@@ -32,11 +32,16 @@ class PoolSize:
             sum(node.memory_bytes for node in nodes),
         )
 
+    @property
+    def learners_max(self) -> int:
+        """Number of learners that request nothing: one for each CPU, or device if there are more of these."""
+        return max(int(self.cpus), self.devices, 1)
+
     def growth(self, job: Job, held: int) -> int:
         """Return by how many learners the job could grow at most towards its wish, if it were alone in the pool.
 
-        Learners that request nothing count as one CPU each: otherwise nothing would keep a job that accepts thousands
-        of them from starting them all.
+        Learners that request nothing are limited, too: otherwise nothing would keep a job that accepts thousands of
+        them from starting them all.
         """
         spec = job.spec
         bounds = [job.wish]
@@ -46,8 +51,8 @@ class PoolSize:
             bounds.append(int((self.cpus + 1e-9) // spec.cpus_per_learner))
         if spec.memory_bytes_per_learner:
             bounds.append(self.memory_bytes // spec.memory_bytes_per_learner)
-        if len(bounds) == 1 and self.cpus:
-            bounds.append(max(int(self.cpus), 1))
+        if len(bounds) == 1:
+            bounds.append(self.learners_max)
         return max(min(bounds) - held, 0)
 
 
@@ -65,13 +70,11 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     Devices that are out of service and nodes that are cordoned count as usable, since they may come back.
     """
     capacity = free_of([_in_service(node) for node in nodes], ())
-    if not (shape.gpus or shape.cpus or shape.memory_bytes) and least > 1:
-        cpus = int(sum(node.cpus for node in nodes))
-        if cpus and least > cpus:
-            return (
-                f"requests {count(least, 'learner')} without devices, but the pool has only {count(cpus, 'CPU')}. "
-                f"Request at most {cpus}"
-            )
+    if not (shape.gpus or shape.cpus or shape.memory_bytes) and least > (most := PoolSize.of(nodes).learners_max):
+        return (
+            f"requests {count(least, 'learner')} without devices, but the pool has room for only {most}. "
+            f"Request at most {most}"
+        )
     if capacity.room(shape, least) >= least:
         return None
     kinds = [kind for free in capacity for kind, _ in free.devices]
