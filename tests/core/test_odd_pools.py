@@ -98,7 +98,8 @@ def reasons_are_true(live: PoolRun, decided: Plan) -> None:
     picture = live.picture()
     idle, in_service = free_of(picture.nodes, live.jobs.values()), free_of(picture.nodes, ())
     queued = {wait.job for wait in decided.waits if wait.is_queued}
-    changed = {one.job for one in (*decided.starts, *decided.resizes, *decided.preempts)}
+    changed = {start.job for start in decided.starts} | {stop.job for stop in decided.preempts}
+    changed |= {resize.job for resize in decided.resizes}
     for wait in decided.waits:
         one = live.jobs[wait.job]
         shape, least = shape_of(one, live.policy.placement), one.spec.learners_min
