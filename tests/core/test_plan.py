@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from dlaas_server.core.planning.wait_reasons import check_feasible
 from dlaas_server.core.scheduling.policy import Policy
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic, Refused
-from tests.core.builders import deploying, job, node, pool, seats, training, with_fact
+from tests.core.builders import carried_out, deploying, job, node, pool, seats, training, with_fact
 
 
 def starts(picture: Pool) -> dict[str, int]:
@@ -90,19 +91,37 @@ def test_larger_wish_keeps_the_seats_and_adds_more() -> None:
 
 def test_a_wish_is_kept_though_only_part_can_be_granted() -> None:
     running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
-    other = training(job(2), *seats("n2", 1))
-    found = plan(pool([node(devices=3), node("n2", devices=1)], running, other), 60.0)
+    other = training(job(2), Seat("n1", ("n1/3",)))
+    found = plan(pool([node(devices=4)], running, other), 60.0)
 
     assert [len(r.seats) for r in found.resizes] == [3]
     assert [w.reason for w in found.waits] == ["3 of 4 learners; waiting for 1 GPU."]
 
 
-def test_a_wish_above_the_pool_waits_for_no_device() -> None:
-    running = replace(training(job(1, (1, 4), wish=2), *seats("n1", 2)), wish=4)
+@pytest.mark.parametrize(
+    ("request_", "size"),
+    [({}, 4), ({"gpus": 2}, 2), ({"gpus": 0}, 8), ({"gpus": 0, "cpus": 2.0}, 4), ({"gpus": 0, "memory": 2**30}, 16)],
+)
+@pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
+def test_wish_beyond_the_pool_grows_to_what_it_holds(request_: dict[str, Any], size: int, elastic: Elastic) -> None:
+    wishes = job(1, (1, 100_000), elastic=elastic, **request_)
+    picture = pool([node(devices=4, cpus=8.0, memory=16 * 2**30)], wishes)
 
-    assert [w.reason for w in plan(pool([node(devices=2)], running), 60.0).waits] == [
-        "2 of 4 learners; the pool has 2 GPUs."
-    ]
+    [start] = plan(picture, 60.0).starts
+    after = carried_out(picture, 60.0)
+    found = plan(after, 200.0)
+
+    assert (len(start.seats), found.resizes) == (size, ())
+    if elastic is Elastic.MANUAL:
+        assert [w.reason for w in found.waits] == [f"{size} of 100,000 learners; the pool has no room for more."]
+
+
+def test_learners_that_request_nothing_are_limited_by_cpus() -> None:
+    nodes = [node("n1", cpus=8.0), node("n2", cpus=8.0)]
+
+    check_feasible(job(1, (16, 16), gpus=0), nodes)
+    with pytest.raises(Refused, match="requests 100,000 learners without devices, but the pool has room for only 16"):
+        check_feasible(job(1, (100_000, 100_000), gpus=0), nodes)
 
 
 def plain(held: int, wish: int, **fields: object) -> Job:

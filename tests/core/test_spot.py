@@ -156,6 +156,15 @@ def test_growing_job_reclaims_spot_devices() -> None:
     )
 
 
+def test_reason_names_the_job_that_gets_spot_devices() -> None:
+    """The 4 GPUs are still held by the spot job that gives them back: job-2 does not hold them yet."""
+    lent = spot(training(job(1, (4, 4)), *seats("n1", 4)))
+
+    found = plan(pool([node(devices=4)], lent, job(2, (4, 4)), spot(job(3))), 60.0)
+
+    assert by("job-3", found).startswith("Needs 1 GPU; 0 are free. job-1 holds 4 and job-2 gets 4.")
+
+
 def test_spot_devices_are_not_reclaimed_for_locality() -> None:
     lent = spot(training(job(1, (2, 2)), *seats("n1", 4)[2:]))
     apart = training(job(2, (2, 2)), seats("n1", 1)[0], seats("n2", 1)[0])

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from dlaas_server.core.forecast.remaining_time import has_overrun
+from dlaas_server.core.forecast.remaining_time import left_s as left_in_plan_s
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.decisions import Wait
-from dlaas_server.engine.estimation.fractions import Fractions
-from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start, with_time_left
+from dlaas_server.engine.estimation.length_history import Lengths, offered, with_start
+from dlaas_server.engine.estimation.pace import Paces, with_time_left
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.reconciliation.transaction import Draft
 from dlaas_server.engine.wait_messages import waits_with_estimates
@@ -170,13 +172,13 @@ def test_time_left_comes_from_steps_or_completed_fraction(fields: dict[str, Any]
 
 def test_epochs_without_steps_give_the_time_left() -> None:
     """4,000 epochs at 10 a second, of which no step is counted: a tenth is done."""
-    fractions, running = Fractions(), training(job(1), *seats("n1", 1))
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
     reports = [
         Progress(epoch=epoch, epochs=4000, fraction=epoch / 4000, at_s=1000.0 + epoch / 10)
         for epoch in (0, 10, 200, 400)
     ]
-    first, *_, last = [fractions.timed(running.id, one) for one in reports]
-    found = Lengths().known([running], {running.id: with_time_left(last)}, 1040.0)[running.id]
+    first, *_, last = [lengths.paces.report(running.id, one, running) for one in reports]
+    found = lengths.known([running], {running.id: last}, 1040.0)[running.id]
 
     assert (first.left_s_low, first.left_s_high) == (None, None), "nothing is made up before anything grew"
     assert last.left_s_low is not None
@@ -187,30 +189,30 @@ def test_epochs_without_steps_give_the_time_left() -> None:
 
 
 def test_pace_of_a_restarted_job_is_measured_again() -> None:
-    fractions = Fractions()
+    paces = Paces()
     reports = [Progress(fraction=part, at_s=at_s) for part, at_s in ((0.0, 0.0), (0.5, 10.0), (0.25, 500.0))]
-    assert [fractions.timed("a", one).left_s_high is None for one in reports] == [True, False, True]
-    found = fractions.timed("a", Progress(fraction=0.5, at_s=600.0))
+    assert [paces.report("a", one).left_s_high is None for one in reports] == [True, False, True]
+    found = paces.report("a", Progress(fraction=0.5, at_s=600.0))
     assert (found.left_s_low or 0.0) < 200.0 < (found.left_s_high or 0.0)
 
 
 def test_time_left_follows_a_change_of_pace() -> None:
     """A tenth in 1,000 s, then another learner joins: 1 % in 5 s from then on."""
-    fractions = Fractions()
+    paces = Paces()
     for percent in range(11):
-        fractions.timed("a", Progress(fraction=percent / 100, at_s=100.0 * percent))
+        paces.report("a", Progress(fraction=percent / 100, at_s=100.0 * percent))
     faster = [Progress(fraction=percent / 100, at_s=1000.0 + 5.0 * (percent - 10)) for percent in range(11, 26)]
-    found = [fractions.timed("a", one) for one in faster][-1]
+    found = [paces.report("a", one) for one in faster][-1]
 
     assert (found.left_s_low or 0.0) < 75 * 5.0 < (found.left_s_high or 0.0)
 
 
 def test_time_left_grows_while_an_epoch_is_overdue() -> None:
     """Epochs of 10 s; the last of ten takes far longer."""
-    fractions, left = Fractions(), []
+    paces, left = Paces(), []
     reports = [(epoch / 10, 10.0 * epoch) for epoch in range(10)] + [(0.9, at_s) for at_s in (95.0, 180.0, 900.0)]
     for part, at_s in reports:
-        found = fractions.timed("a", Progress(fraction=part, at_s=at_s))
+        found = paces.report("a", Progress(fraction=part, at_s=at_s))
         left.append((found.left_s_high or 0.0) / 1.15)
 
     assert left[-3] == pytest.approx(5.0), "half an epoch"
@@ -234,3 +236,89 @@ def test_runs_that_did_not_complete_teach_no_length(state: State) -> None:
         lengths.learn(replace(completed(number, 20.0), state=state))
 
     assert lengths.known([job(9)], {}, 0.0)["job-9"].length_s is None
+
+
+def reported(lengths: Lengths, running: Job, *reports: Progress) -> Progress:
+    return [lengths.paces.report(running.id, one, running) for one in reports][-1]
+
+
+def left_s(lengths: Lengths, running: Job, progress: Progress, now_s: float) -> float:
+    known = lengths.known([running], {running.id: progress}, now_s)[running.id]
+    assert not has_overrun(known)
+    assert left_in_plan_s(known) == pytest.approx((known.length_s or 0.0) - known.executed_s)
+    return left_in_plan_s(known)
+
+
+@pytest.mark.parametrize("steps", [None, 100])
+def test_evaluation_after_the_last_step_is_no_overrun(steps: int | None) -> None:
+    """100 s of training; the evaluation has taken 30 s so far: as much again is assumed, not another 100 s."""
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    reports = [Progress(step=n, steps=steps, fraction=n / 100, steps_per_s=1.0, at_s=1000.0 + n) for n in range(101)]
+    last = reported(lengths, running, *reports)
+
+    assert left_s(lengths, running, last, 1100.0) == pytest.approx(1.0)
+    assert left_s(lengths, running, last, 1130.0) == pytest.approx(29.0)
+    assert lengths.paces.as_of(running, last, 1130.0).left_s_high == pytest.approx(29.0 * 1.15)
+
+
+def test_time_left_grows_while_a_job_is_silent() -> None:
+    """95 of 100 s were done when the last report came, a minute ago."""
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    reports = [Progress(step=n, steps=100, fraction=n / 100, steps_per_s=1.0, at_s=1000.0 + n) for n in range(96)]
+    last = reported(lengths, running, *reports)
+
+    assert left_s(lengths, running, last, 1096.0) == pytest.approx(4.0)
+    assert left_s(lengths, running, last, 1155.0) == pytest.approx(4.0 + 59.0)
+
+
+def test_pace_includes_the_evaluation_after_each_epoch() -> None:
+    """Epochs of 100 steps in 100 s, and 100 s of evaluation; while steps are made, they come at one a second."""
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    reports = [
+        Progress(
+            epoch=n // 100, epochs=10, step=n, steps=1000, fraction=n / 1000, steps_per_s=1.0,
+            at_s=1000.0 + n + n // 100 * 100,
+        )
+        for n in range(351)
+    ]  # fmt: skip
+    last = reported(lengths, running, *reports)
+
+    assert (last.left_s_low or 0.0) < 1350.0 < (last.left_s_high or 0.0)
+
+
+def test_steps_within_an_epoch_do_not_bend_the_estimate() -> None:
+    """The completed fraction grows after each epoch only, the steps within it: 40 epochs of 10 s."""
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    reports = [
+        Progress(epoch=n // 10, epochs=40, step=n, fraction=n // 10 / 40, steps_per_s=1.0, at_s=1000.0 + n)
+        for n in range(30)
+    ]
+    last = reported(lengths, running, *reports)
+
+    assert (last.left_s_low or 0.0) < 371.0 < (last.left_s_high or 0.0)
+
+
+def test_time_between_halt_and_resume_is_left_out() -> None:
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    before = [Progress(fraction=n / 10, at_s=1000.0 + 10 * n) for n in range(6)]
+    resumed = replace(running, seated_s=9000.0)
+    reported(lengths, running, *before)
+
+    for n in range(3):
+        last = reported(lengths, resumed, Progress(fraction=(5 + n) / 10, at_s=9010.0 + 10 * n))
+        assert left_s(lengths, resumed, last, 9010.0 + 10 * n) == pytest.approx(50.0 - 10 * n), n
+
+
+def test_time_limit_ends_a_longer_job() -> None:
+    """1,000 s by its pace, of which 100 are done; its limit is reached in 200 s."""
+    lengths, running = Lengths(), training(job(1), *seats("n1", 1))
+    limited = replace(running, spec=replace(running.spec, max_time_s=300.0), limit_since_s=1000.0)
+    reports = [Progress(step=n, steps=1000, fraction=n / 1000, steps_per_s=1.0, at_s=1000.0 + n) for n in range(101)]
+    last = reported(lengths, limited, *reports)
+    for number in (2, 3):
+        lengths.learn(completed(number, 900.0))
+    waits = replace(job(9), spec=limited.spec)
+
+    assert left_s(lengths, limited, last, 1100.0) == pytest.approx(200.0)
+    assert left_s(lengths, running, last, 1100.0) == pytest.approx(900.0)
+    assert lengths.known([waits], {}, 0.0)[waits.id].length_s == pytest.approx(300.0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from jupyter_dlaas.runtime.system.process import is_alive
 from jupyter_dlaas.transfer.results import load_graph
 from jupyter_dlaas.wire.journal import FactKind
+from tests.learner.in_process import start
 from tests.learner.programs import PLAIN, TORCH, assert_each_sample_once
 from tests.runtime.jobs import Job, make_job, until
 from tests.selection import each_nth
@@ -78,6 +81,19 @@ def test_a_run_that_nothing_happens_to_trains_each_sample_once(job: Build) -> No
     assert (completed.results, completed.step) == (("result", "history"), 18)
     progress = json.loads((one.dir / "progress.json").read_text())
     assert (progress["epochs"], progress["step"], progress["steps"], progress["fraction"]) == (3, 18, 18, 1.0)
+
+
+def test_evaluation_after_the_last_epoch_shows_all_epochs(tmp_path: Path) -> None:
+    program = """
+        import json, pathlib
+        import jupyter_dlaas as dlaas
+        for epoch in dlaas.run().epochs(300): pass
+        shown = json.loads(pathlib.Path(__file__).with_name("progress.json").read_text())
+    """
+    found = start(tmp_path / "job", textwrap.dedent(program))
+
+    assert found is not None
+    assert (found["shown"]["epoch"], found["shown"]["fraction"]) == (300, 1.0)
 
 
 @pytest.mark.parametrize("step", each_nth([6, 1, 17, 9], 2))

@@ -303,7 +303,7 @@ class Run:
             if not divergence.goes_on(state):
                 return
             has_schedule = state.context is not None and bool(state.context.spec.schedule)
-            state.meter.tell(epoch + 1, state.step, force=has_schedule)
+            state.meter.tell(epoch + 1, state.step, force=has_schedule or epoch + 1 >= number)
 
     def _next_epoch(self, epoch: int) -> int:
         state = self.internals

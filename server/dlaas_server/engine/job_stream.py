@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dlaas_server.core.presentation.clock_shift import shifted_progress
-from dlaas_server.engine.estimation.length_history import with_time_left
+from dlaas_server.engine.estimation.pace import with_time_left
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.pools.base import METRICS, PROGRESS, Chunk, PoolUnavailable, log_of
 from jupyter_dlaas.wire.codec import Invalid, Json, decode_float, encode, encode_float

@@ -45,8 +45,7 @@ from dlaas_server.core.scheduling.run_length import width_factor
 from dlaas_server.core.scheduling.scheduler import Policy
 from dlaas_server.engine import recovery
 from dlaas_server.engine.draining import emptied, request_checkpoint
-from dlaas_server.engine.estimation.fractions import Fractions
-from dlaas_server.engine.estimation.length_history import Lengths, with_time_left
+from dlaas_server.engine.estimation.length_history import Lengths
 from dlaas_server.engine.estimation.start_estimator import StartEstimator
 from dlaas_server.engine.reconciliation.delivery import Delivery
 from dlaas_server.engine.reconciliation.guardians import apply_events
@@ -158,7 +157,6 @@ class Lifecycle:
         self._wake = asyncio.Event()
         self._reports = ChangeReader("progress", self._read_progress)
         self._estimator = StartEstimator(self._wake.set)
-        self._fractions = Fractions()
         self._planned = _Planned({}, None, 0)
         self._plan_s = 0.0  # time of the next plan if only new jobs arrive
         self._must_plan = False
@@ -274,7 +272,7 @@ class Lifecycle:
             row=self.rows[job.id],
             directory=self.pool.directory(job.id),
             wait=self.waits.get(job.id),
-            progress=with_time_left(progress) if progress else None,
+            progress=self.lengths.paces.as_of(job, progress, self.clock()) if progress else None,
             has_metrics=job.id in self._measured,
             waiting_for=unreachable(job, self.pool.unavailable()) or self.pool.waiting(job.id),
         )
@@ -451,7 +449,7 @@ class Lifecycle:
                 table.pop(job_id, None)
             self._delivery.forget(job_id)
             self._measured.discard(job_id)
-            self._fractions.forget(job_id)
+            self.lengths.paces.forget(job_id)
         for job in draft.changed.values():
             if _is_active(job):
                 self._active[job.id] = job
@@ -524,7 +522,7 @@ class Lifecycle:
             if chunk.data:
                 progress = decode(Progress, json.loads(chunk.data), unknown="ignore")
                 progress = replace(progress, at_s=self.clock())  # by our clock, not the learner's
-                self.progress[job] = self._fractions.timed(job, progress)
+                self.progress[job] = self.lengths.paces.report(job, progress, self.jobs.get(job))
                 if (known := self.jobs.get(job)) is not None and due(known, self._epoch(job)) is not None:
                     self._must_plan = True
                     self._wake.set()

@@ -19,6 +19,7 @@ from dlaas_server.core.model.interruptions import since_s
 from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Loan, Shape
+from dlaas_server.core.placement.feasibility import PoolSize
 from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.gang_placement import place
 from dlaas_server.core.placement.shape import Layout, shape_of
@@ -154,8 +155,9 @@ def redistributed(
     `pool`: after pending changes, but without the seats that are `taken` now. A job grows onto seats that another job
     releases once they are `free`.
     """
+    size = PoolSize.of(pool.nodes)
     gangs = [
-        _taking(job, pool.known.get(job.id, NOTHING_KNOWN), usual)
+        _taking(job, pool.known.get(job.id, NOTHING_KNOWN), size, usual)
         for job in pool.jobs.values()
         if job.elastic is Elastic.AUTO and is_allowed(job)
     ]
@@ -197,8 +199,9 @@ def _giving(job: Job, known: Known) -> Gang:
     return _gang(job, known, len(job.gang), priority=2 * job.priority + (job.elastic is not Elastic.AUTO))
 
 
-def _taking(job: Job, known: Known, usual: Layout) -> Gang:
-    return _gang(job, known, max(job.wish, len(job.gang)), usual, priority=job.priority)
+def _taking(job: Job, known: Known, size: PoolSize, usual: Layout) -> Gang:
+    held = len(job.gang)
+    return _gang(job, known, held + size.growth(job, held), usual, priority=job.priority)
 
 
 def _gang(job: Job, known: Known, most: int, usual: Layout = Layout.PACK, *, priority: int) -> Gang:

@@ -1,16 +1,59 @@
-"""Feasibility check at submit: rejects jobs that could not start even on an empty pool."""
+"""Feasibility: rejects jobs that could not start even on an empty pool, and bounds the size of those that can."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 from dlaas_server.core.model.cluster import Node
+from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.resources import Shape, is_kind
 from dlaas_server.core.placement.free_capacity import FreeCapacity, free_of
 
-__all__ = ["said", "why_never"]
+__all__ = ["PoolSize", "said", "why_never"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """Sums of a pool's resources, whatever is in use or out of service."""
+
+    devices: int
+    cpus: float
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Self:
+        """Return the size of a pool with these nodes."""
+        return cls(
+            sum(len(node.devices) for node in nodes),
+            sum(node.cpus for node in nodes),
+            sum(node.memory_bytes for node in nodes),
+        )
+
+    @property
+    def learners_max(self) -> int:
+        """Number of learners that request nothing: one for each CPU, or device if there are more of these."""
+        return max(int(self.cpus), self.devices, 1)
+
+    def growth(self, job: Job, held: int) -> int:
+        """Return by how many learners the job could grow at most towards its wish, if it were alone in the pool.
+
+        Learners that request nothing are limited, too: otherwise nothing would keep a job that accepts thousands of
+        them from starting them all.
+        """
+        spec = job.spec
+        bounds = [job.wish]
+        if spec.gpus_per_learner:
+            bounds.append(self.devices // spec.gpus_per_learner)
+        if spec.cpus_per_learner:
+            bounds.append(int((self.cpus + 1e-9) // spec.cpus_per_learner))
+        if spec.memory_bytes_per_learner:
+            bounds.append(self.memory_bytes // spec.memory_bytes_per_learner)
+        if len(bounds) == 1:
+            bounds.append(self.learners_max)
+        return max(min(bounds) - held, 0)
 
 
 def said(shape: Shape, unit: str) -> str:
@@ -27,6 +70,11 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     Devices that are out of service and nodes that are cordoned count as usable, since they may come back.
     """
     capacity = free_of([_in_service(node) for node in nodes], ())
+    if not (shape.gpus or shape.cpus or shape.memory_bytes) and least > (most := PoolSize.of(nodes).learners_max):
+        return (
+            f"requests {count(least, 'learner')} without devices, but the pool has room for only {most}. "
+            f"Request at most {most}"
+        )
     if capacity.room(shape, least) >= least:
         return None
     kinds = [kind for free in capacity for kind, _ in free.devices]

@@ -88,7 +88,7 @@ def grow_starts(state: PlanState) -> None:
         for job in state.queue:
             seats = state.immediate.seats.get(job.id)
             if seats is not None:
-                more = _beside(state.idle, state.shape_of(job.id), job.wish - len(seats), seats)
+                more = _beside(state.idle, state.shape_of(job.id), state.size.growth(job, len(seats)), seats)
                 state.immediate.seats[job.id] = seats + more
     state.claim_starts()
 
@@ -114,7 +114,8 @@ def _resize_to_wish(job: Job, state: PlanState) -> None:
     elif job.wish > len(held):
         is_early = job.not_before_s > state.now_s
         is_shared = job.elastic is Elastic.AUTO  # see `redistribute`
-        missing = 0 if state.is_blocked or is_early or is_shared else job.wish - len(held)
+        growth = state.size.growth(job, len(held))
+        missing = 0 if state.is_blocked or is_early or is_shared else growth
         extra = _beside(state.capacity, state.shape_of(job.id), missing, held)
         if extra:
             last = next((resize for resize in reversed(job.resizes) if resize.before != resize.after), None)
@@ -122,8 +123,7 @@ def _resize_to_wish(job: Job, state: PlanState) -> None:
             state.changes.append(Resized(job.id, held + extra, by))
         has = len(held) + len(extra)
         if has < job.wish and not is_shared:
-            text = shortfall(job, has, state.pool.nodes, is_blocked=state.is_blocked)
-            state.shortfalls.append(Wait(job.id, text))
+            state.shortfalls.append(Wait(job.id, shortfall(job, has, len(held) + growth, is_blocked=state.is_blocked)))
 
 
 def redistribute(state: PlanState) -> None:

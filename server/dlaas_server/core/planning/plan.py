@@ -22,7 +22,7 @@ from dlaas_server.core.planning.plan_state import PlanState
 from dlaas_server.core.planning.wait_reasons import SPOT
 from dlaas_server.core.scheduling.ordering import Order
 from dlaas_server.core.scheduling.policy import Policy
-from dlaas_server.core.spot.reclaim import Reclaim, loans_of, with_seats
+from dlaas_server.core.spot.reclaim import PROMISED, Reclaim, loans_of, with_seats
 
 __all__ = ["DEFAULT", "plan"]
 
@@ -45,7 +45,10 @@ def plan(pool: Pool, now_s: float, policy: Policy = DEFAULT, order: Order | None
     reclaims = state.reclaims(loans, spot)
     leaving = {name for name, reclaim in reclaims.items() if reclaim.is_due}
     new_seats = state.new_seats()
-    taken = [with_seats(job, new_seats.get(name, ())) for name, job in ordinary.items()]
+    taken = [
+        with_seats(job, new_seats.get(name, ()), PROMISED if name in state.reserved else -1)
+        for name, job in ordinary.items()
+    ]
     taken += [spot[name] for name in reclaims if name in leaving]
     staying: dict[str, Job] = {name: job for name, job in spot.items() if name not in leaving}
     spot_plan = _after_phases(replace(pool, jobs=staying, taken=tuple(taken)), now_s, policy, None).plan()

@@ -11,6 +11,7 @@ from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Loan, Shape
+from dlaas_server.core.placement.feasibility import PoolSize
 from dlaas_server.core.placement.free_capacity import FreeCapacity
 from dlaas_server.core.placement.shape import shape_of
 from dlaas_server.core.planning.decisions import Plan, Preempt, Resized, Start, Wait
@@ -43,6 +44,7 @@ class PlanState:
     """Free capacity for decisions. Seats being released or lent count as free, but no job starts on them yet."""
     idle: FreeCapacity
     """Capacity held by no job, on which jobs can start now. The same object as `capacity` if nothing is lent."""
+    size: PoolSize
     queue: list[Job] = field(default_factory=list)
     """Queued jobs in queue order, those that cannot start yet at the end."""
     requests: list[GangRequest] = field(default_factory=list)
@@ -73,7 +75,7 @@ class PlanState:
         """Return the state before the first phase."""
         capacity = planning_capacity(pool)
         idle = idle_capacity(pool) if pool.lent else capacity
-        return cls(pool, now_s, policy, order, after_pending_changes(pool), capacity, idle)
+        return cls(pool, now_s, policy, order, after_pending_changes(pool), capacity, idle, PoolSize.of(pool.nodes))
 
     @property
     def starts(self) -> Mapping[str, tuple[Seat, ...]]:

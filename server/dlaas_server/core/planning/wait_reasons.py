@@ -16,6 +16,7 @@ from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.immediate_start import HeldDevices
 from dlaas_server.core.scheduling.fit import locality_wait
+from dlaas_server.core.spot.reclaim import PROMISED
 from jupyter_dlaas.wire.protocol import Refused
 
 __all__ = ["SPOT", "check_feasible", "lent_out", "shortfall", "waits_with_reasons"]
@@ -29,17 +30,16 @@ def lent_out(job: Job, more: Sequence[Seat]) -> str:
     return f"{held} of {count(held + len(more), 'learner')}; waiting for {lent} to be reclaimed from spot jobs."
 
 
-def shortfall(job: Job, has: int, nodes: Sequence[Node], *, is_blocked: bool) -> str:
-    """Return why a job has fewer learners than requested. It waits for no more devices than the nodes have."""
-    unit, each = unit_of(job), max(job.spec.gpus_per_learner, 1)
-    total = sum(len(node.devices) for node in nodes)
-    missing = min(job.wish * each, total) - has * each if job.spec.gpus_per_learner else job.wish - has
-    if is_blocked:
+def shortfall(job: Job, has: int, possible: int, *, is_blocked: bool) -> str:
+    """Return why the job has fewer learners than it wishes. `possible`: number of learners that the pool could hold."""
+    if possible <= has:
+        why = "the pool has no room for more"
+    elif is_blocked:
         why = "waiting jobs have precedence"
-    elif missing < each:
-        why = f"the pool has {count(total, unit)}"
+    elif job.spec.gpus_per_learner:
+        why = f"waiting for {count((possible - has) * job.spec.gpus_per_learner, unit_of(job))}"
     else:
-        why = f"waiting for {count(missing, unit)}"
+        why = f"waiting for room for {count(possible - has, 'more learner')}"
     return f"{has} of {count(job.wish, 'learner')}; {why}."
 
 
@@ -113,13 +113,18 @@ def _there(fits: int) -> str:
 
 
 def _holders(pool: Pool) -> str:
-    jobs = (*pool.jobs.values(), *pool.taken)
-    holders = [(sum(len(m.seat.devices) for m in j.gang), j.id) for j in jobs if j.members]
-    largest = sorted((h for h in holders if h[0]), key=lambda h: (-h[0], h[1]))[:2]
+    """Return the jobs that hold the most devices, and those that get devices which spot jobs give back."""
+    shares: list[tuple[int, str, str]] = []
+    jobs = [job for job in (*pool.jobs.values(), *pool.taken) if job.members]
+    for job in jobs:
+        held = sum(len(m.seat.devices) for m in job.gang if m.member != PROMISED)
+        new = sum(len(m.seat.devices) for m in job.gang if m.member == PROMISED)
+        shares += [(share, job.id, verb) for share, verb in ((held, "holds"), (new, "gets")) if share]
+    largest = sorted(shares, key=lambda share: (-share[0], share[1]))[:2]
     if not largest:
         return ""
-    said = " and ".join(f"{job} holds {held}" for held, job in largest)
-    more = len(holders) - len(largest)
+    said = " and ".join(f"{job} {verb} {share}" for share, job, verb in largest)
+    more = len(jobs) - len({job for _, job, _ in largest})
     others = f"; {count(more, 'more job')} {'is' if more == 1 else 'are'} running" if more > 0 else ""
     return f" {said}{others}."
 

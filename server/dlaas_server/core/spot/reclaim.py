@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, Member
@@ -16,7 +17,19 @@ from dlaas_server.core.spot.spot_scheduler import blocking_loans
 from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import State
 
-__all__ = ["Reclaim", "ReservedSeats", "idle_capacity", "loans_of", "planning_capacity", "reclaims_for", "with_seats"]
+__all__ = [
+    "PROMISED",
+    "Reclaim",
+    "ReservedSeats",
+    "idle_capacity",
+    "loans_of",
+    "planning_capacity",
+    "reclaims_for",
+    "with_seats",
+]
+
+PROMISED: Final = -2
+"""Member number of learners whose seats spot jobs have to give back first."""
 
 ReservedSeats = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
 """Job -> seats that it gets once they are free."""
@@ -109,7 +122,7 @@ def reclaims_for(
     return reclaims
 
 
-def with_seats(job: Job, seats: Iterable[Seat]) -> Job:
-    """Return the job as if it held these seats in addition to its own."""
-    more = [Member(member=-1, generation=job.generation, rank=0, seat=seat) for seat in seats]
+def with_seats(job: Job, seats: Iterable[Seat], member: int = -1) -> Job:
+    """Return the job as if it held these seats in addition to its own. `member`: number of these learners."""
+    more = [Member(member=member, generation=job.generation, rank=0, seat=seat) for seat in seats]
     return replace(job, members=(*job.members, *more))

@@ -9,46 +9,24 @@ from typing import Final
 
 from dlaas_server.core.forecast.track_record import soon
 from dlaas_server.core.lifecycle.journal_events import executed_s as ran_for_s
+from dlaas_server.core.lifecycle.time_limit import limit_s
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.core.model.pool import Known
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.scheduling.ordering import Order, new_order
 from dlaas_server.core.scheduling.run_length import History
+from dlaas_server.engine.estimation.pace import SPREAD, Paces
 from jupyter_dlaas.wire.protocol import Progress, State
 
-__all__ = ["Lengths", "offered", "with_start", "with_time_left"]
+__all__ = ["Lengths", "offered", "with_start"]
 
-SPREAD: Final = 0.15
-"""Half width of the range around steps left / measured rate: the first version; a measured spread replaces it."""
 SPREAD_LEFT_MIN: Final = 0.1
 """Fraction of the uncertainty that remains, however little time is left."""
+LEAST_LEFT_S: Final = 1.0
+"""Time left of a job that has done everything, as far as is known."""
 RESTART_S: Final = 3.0
 """Assumed cost in seconds of stopping and restoring a job, until it was measured."""
-
-
-def with_time_left(progress: Progress) -> Progress:
-    """Return the report with a range for the time left, if the rate and the steps or the fraction done are known."""
-    steps = _steps_in_all(progress)
-    if steps is None or not progress.steps_per_s:
-        return progress
-    left = max(steps - progress.step, 0) / progress.steps_per_s
-    return replace(progress, left_s_low=left * (1 - SPREAD), left_s_high=left * (1 + SPREAD))
-
-
-def _steps_in_all(progress: Progress) -> float | None:
-    """Return the total number of steps; an estimate if only the completed fraction is known."""
-    if progress.steps is None and progress.fraction and progress.step:
-        return progress.step / progress.fraction
-    return progress.steps
-
-
-def _fraction_per_s(progress: Progress) -> float | None:
-    """Return the growth of the completed fraction per second, if nothing else is known (`Fractions`)."""
-    low_s, high_s, fraction = progress.left_s_low, progress.left_s_high, progress.fraction
-    if low_s is None or high_s is None or fraction is None or not 0 < fraction < 1 or low_s + high_s <= 0:
-        return None
-    return (1 - fraction) * 2 / (low_s + high_s)
 
 
 class Lengths:
@@ -65,6 +43,7 @@ class Lengths:
         self._served: list[tuple[float, float | None]] = []
         """GPU-seconds, and the logarithm of the factor by which the expectation was wrong."""
         self._orders: dict[str, Order] = {}
+        self.paces = Paces()
 
     def learn(self, job: Job) -> None:
         """Record the run length of a completed job."""
@@ -114,37 +93,32 @@ class Lengths:
         for job in jobs:
             report = progress.get(job.id)
             if report is not None or job.started_s is not None:
-                found[job.id] = self._known(job, report, now_s)
+                found[job.id] = _limited(self._known(job, report, now_s), job, now_s)
                 continue
             origin, spec = job.spec.origin, job.spec
-            named = (job.owner, spec.name, origin.notebook, origin.cell_id, spec.learners_min, spec.gpus_per_learner)
+            size = (spec.learners_min, spec.gpus_per_learner, spec.max_time_s)
+            named = (job.owner, spec.name, origin.notebook, origin.cell_id, *size)
             if (known := fresh.get(named)) is None:
-                known = fresh[named] = self._known(job, None, now_s)
+                known = fresh[named] = _limited(self._known(job, None, now_s), job, now_s)
             found[job.id] = known
         return found
 
-    @staticmethod
-    def _executed_s(job: Job, progress: Progress | None, now_s: float) -> float:
-        """Return how long the job has run: by its steps if it counts them: the queue is no work."""
-        if progress is not None and progress.steps is not None and progress.steps_per_s:
-            return progress.step / progress.steps_per_s
-        if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
-            return progress.fraction / per_s
+    def _executed_s(self, job: Job, progress: Progress | None, now_s: float) -> float:
+        """Return how long the job has run: by its pace if that is known: the queue is no work."""
+        measured = None if progress is None else self.paces.timing(job, progress, now_s)
+        if measured is not None and measured.executed_s is not None:
+            return measured.executed_s
         return job.ran_s if job.waits or job.state is State.HALTED else ran_for_s(job, now_s)
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
         executed_s = self._executed_s(job, progress, now_s)
-        steps = _steps_in_all(progress) if progress is not None else None
-        if progress is not None and steps is not None and progress.steps_per_s:
-            length_s = steps / progress.steps_per_s
-            left = max(1 - progress.step / max(steps, 1), 0.0)
-            spread = SPREAD * max(left, SPREAD_LEFT_MIN)
-            return Known(length_s=length_s, usual_s=length_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S)
-        if progress is not None and (per_s := _fraction_per_s(progress)) and progress.fraction:
-            spread = SPREAD * max(1 - progress.fraction, SPREAD_LEFT_MIN)
-            return Known(
-                length_s=1 / per_s, usual_s=1 / per_s, spread=spread, executed_s=executed_s, restart_s=RESTART_S
-            )
+        measured = None if progress is None else self.paces.timing(job, progress, now_s)
+        if measured is not None:
+            left_s = max(measured.left_s, LEAST_LEFT_S)
+            length_s = executed_s + left_s
+            doubt = SPREAD * max((left_s - measured.silent_s) / length_s, SPREAD_LEFT_MIN)
+            doubt += measured.silent_s / length_s
+            return Known(length_s=length_s, usual_s=length_s, spread=doubt, executed_s=executed_s, restart_s=RESTART_S)
         usual_s = self._usual_s(job)
         spread, mean_s = self._most_alike(job).doubt(_weight(job)), self._by_size.mean_s(usual_s, _weight(job))
         return Known(
@@ -155,6 +129,18 @@ class Lengths:
             executed_s=executed_s,
             restart_s=RESTART_S,
         )
+
+
+def _limited(known: Known, job: Job, now_s: float) -> Known:
+    """Return the length cut at the job's time limit, at which it halts and releases its devices."""
+    if job.spec.max_time_s is None or known.length_s is None:
+        return known
+    at_s = limit_s(job)
+    left_s = max(job.spec.max_time_s - job.limit_used_s if at_s is None else at_s - now_s, LEAST_LEFT_S)
+    if known.length_s - known.executed_s <= left_s:
+        return known
+    length_s = known.executed_s + left_s
+    return replace(known, length_s=length_s, usual_s=length_s, mean_s=None, spread=SPREAD * SPREAD_LEFT_MIN)
 
 
 def with_start(wait: Wait, expected: tuple[float, float] | None, now_s: float, offer: str = "") -> Wait:
