@@ -155,10 +155,19 @@ def test_each_checkpoint_request_is_served_once_while_training() -> None:
         ["Requested checkpoint written at step 9."],
     ]
     assert not asked(once, Event.HALT).awaits_checkpoint
-    with pytest.raises(NotAllowed, match="QUEUED does not accept 'checkpoint'"):
+    with pytest.raises(NotAllowed, match="QUEUED and does not accept 'checkpoint'"):
         asked(job(), Event.CHECKPOINT)
     with pytest.raises(NotAllowed, match="is releasing its devices"):
         asked(asked(trains, Event.HALT), Event.CHECKPOINT)
+
+
+def test_a_learner_killed_after_its_grace_period_is_in_the_story() -> None:
+    halting = asked(training(job(), *seats("n1", 1)), Event.HALT)
+    down = fact(halting, FactKind.LEARNER_DOWN, member=0, generation=1, signal=SIGKILL)
+
+    _, stories = apply_fact(halting, down)
+
+    assert [one.text for one in stories] == ["Learner 0 did not end when asked to, and was killed."]
 
 
 def test_resume_during_a_halt_requeues_the_job_afterwards() -> None:

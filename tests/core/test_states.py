@@ -29,8 +29,16 @@ def test_every_unfinished_state_can_be_cancelled() -> None:
 
 
 def test_refused_transition_lists_the_possible_ones() -> None:
-    with pytest.raises(NotAllowed, match="is HALTED does not accept 'halt'; it accepts scale, resume, cancel"):
+    with pytest.raises(NotAllowed, match="is HALTED and does not accept 'halt'; it accepts scale, resume, cancel"):
         step(State.HALTED, Event.HALT)
+
+
+@pytest.mark.parametrize("event", [Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT])
+def test_refused_request_names_the_job(event: Event) -> None:
+    failed = replace(job(3), state=State.FAILED)
+
+    with pytest.raises(NotAllowed, match=f"^{failed.id} is FAILED and does not accept '{event}': it has ended$"):
+        apply_request(failed, event, by="me", now_s=1.0, learners=1)
 
 
 def test_a_card_offers_halt_exactly_when_the_table_does() -> None:

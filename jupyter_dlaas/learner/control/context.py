@@ -49,6 +49,12 @@ class Context:
     """The global names of the running train.py."""
     is_terminated: bool = False
     """True once SIGTERM was received."""
+    has_left: bool = False
+    """True once a boundary has asked the program to stop by an exception: what follows does not count."""
+    on_leave: Callable[[], None] = lambda: None
+    """Called before that exception is raised."""
+    end_now: Callable[[], None] = lambda: None
+    """Ends the process as if the program had not caught that exception. Does not return."""
     is_orphaned: bool = False
     """True if no guardian has answered for so long that this learner ends itself."""
     before_results: list[Callable[[], object]] = field(default_factory=list)

@@ -58,11 +58,12 @@ def calm() -> Iterator[None]:
     """Return a context that disables what the program has set up: signal handlers, trace functions, limits."""
     _reserve.clear()
     handlers: dict[int, Any] = {}
+    set_handler = getattr(signal.signal, "__wrapped__", signal.signal)  # not as the program's own choice
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
         if callable(handler):
             with suppress(OSError, ValueError):
-                handlers[number] = signal.signal(number, signal.SIG_IGN)
+                handlers[number] = set_handler(number, signal.SIG_IGN)
     sys.settrace(None)
     sys.setprofile(None)
     limit = sys.getrecursionlimit()
@@ -74,7 +75,7 @@ def calm() -> Iterator[None]:
         sys.setrecursionlimit(limit)
         for caught, handler in handlers.items():
             if caught != signal.SIGTERM:  # what is left is short, and must not be interrupted
-                signal.signal(caught, handler)
+                set_handler(caught, handler)
 
 
 def report(

@@ -122,7 +122,7 @@ def _outwards(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
 # -- exit handlers and child processes --------------------------------------------------------------------------------
 
 
-def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -> None:
+def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool, is_asked: bool) -> None:
     """Explain slow exit handlers, and extend the limit for child processes, for which the interpreter waits, too."""
     is_explained = False
     while not handlers_ran.wait(_REARM_S if is_explained else _SILENCE_S):
@@ -136,8 +136,10 @@ def _watch_exit(handlers_ran: threading.Event, place: Place, has_failed: bool) -
                 _say("process", names, f" at most {_FAILED_EXIT_S:.0f} s" if has_failed else "")
             else:
                 at = _at(sys._current_frames().get(threading.main_thread().ident or 0), place)
-                limit_s = _FAILED_EXIT_S if has_failed else _EXIT_S
-                text = f"[The program has finished. The job waits at most {limit_s:.0f} s for an exit handler{at}]"
+                limit = f"at most {_FAILED_EXIT_S if has_failed else _EXIT_S:.0f} s"
+                if is_asked:
+                    limit = "until its grace period ends"
+                text = f"[The program has finished. The job waits {limit} for an exit handler{at}]"
                 print(text, file=sys.stderr, flush=True)
 
 
@@ -178,13 +180,16 @@ class Shutdown:
         self._job_dir = str(job_dir)
         self._before = self._files()
 
-    def run(self, place: Place, *, has_failed: bool) -> None:
-        """Run exit handlers and flush open files. A step that hangs is ended after a limit; the log shows where."""
+    def run(self, place: Place, *, has_failed: bool, is_asked: bool = False) -> None:
+        """Run exit handlers and flush open files. A step that hangs is ended after a limit; the log shows where.
+
+        `is_asked`: the job was asked to stop, and its guardian's limit is shorter.
+        """
         flush_streams()
         faulthandler.dump_traceback_later(_FAILED_EXIT_S if has_failed else _EXIT_S, exit=True)
         handlers_ran = threading.Event()
         with suppress(RuntimeError):  # thread limit reached: nothing is explained
-            threading.Thread(target=_watch_exit, args=[handlers_ran, place, has_failed], daemon=True).start()
+            threading.Thread(target=_watch_exit, args=[handlers_ran, place, has_failed, is_asked], daemon=True).start()
         if has_failed and _others():  # a failed program must not keep its devices for long
             helper = threading.Thread(target=join_threads, args=[lambda *_: ""], daemon=True)
             helper.start()

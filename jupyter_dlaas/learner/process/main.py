@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import faulthandler
+import functools
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from jupyter_dlaas.learner.environment import malloc, seeds
 from jupyter_dlaas.learner.log_capture import stdout_reader
 from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude
 from jupyter_dlaas.learner.process.source_links import link_originals
+from jupyter_dlaas.learner.process.stop_requests import StopRequests
 from jupyter_dlaas.learner.training_run import weight_update_check
 from jupyter_dlaas.objects import code_versions
 from jupyter_dlaas.runtime.spawn import job_zygote
@@ -55,15 +57,18 @@ def main(arguments: list[str]) -> NoReturn:
     cells = CellMap(job_dir / "train.py", context.spec.cells)
     code = 1
     raised: list[BaseException] = []
+    stops = StopRequests(context)
     try:
-        ending = _prepare(context)
+        ending = _prepare(context, stops)
+        stops.script, stops.where = cells.script, cells.place
+        context.end_now = functools.partial(_end_now, context, stops, ending, cells)
         context.control.beats.script = cells.script
         context.control.beats.where = cells.place
         context.control.beats.describe = cells.where
         context.control.beats.is_limited = context.spec.hang_after_s is not None
         context.control.start()
         code, body = _run(context, cells, raised)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is short, and must not be interrupted
+        stops.over()
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
             context.control.update_state(is_storing=True)
             body |= _store_results(context)
@@ -74,7 +79,8 @@ def main(arguments: list[str]) -> NoReturn:
         _write(context, body)
         if raised:
             failure_report.call_hook(raised.pop())
-        ending.run(cells.place, has_failed=body["outcome"] in ("error", "exit"))
+        has_failed, is_asked = body["outcome"] in ("error", "exit"), body["outcome"] == "left"
+        ending.run(cells.place, has_failed=has_failed, is_asked=is_asked)
     except BaseException as error:  # noqa: BLE001 - our own error, not the user's: the log and the exit code show it
         failure_report.restore_builtins()
         code = NO_WORD if isinstance(error, OSError) and error.errno in FULL else code or 1
@@ -91,6 +97,20 @@ def main(arguments: list[str]) -> NoReturn:
         finally:
             # Skip the interpreter's shutdown: after `import torch` it takes longer than most of the learner's own work.
             os._exit(code)
+
+
+def _end_now(context: Context, stops: StopRequests, ending: interpreter_shutdown.Shutdown, cells: CellMap) -> NoReturn:
+    """End a program that caught the request to leave, at the next boundary that it would pass."""
+    try:
+        stops.over()
+        body = {"outcome": "left", "code": 0, "failure": None} | _at_end(context)
+        _write(context, body | {"up_s": body.get("up_s") or uptime_s()})
+        ending.run(cells.place, has_failed=False, is_asked=True)
+    finally:
+        try:
+            interpreter_shutdown.flush_streams()
+        finally:
+            os._exit(0)
 
 
 def _at_end(context: Context) -> dict[str, Any]:
@@ -142,7 +162,7 @@ def _context(job_dir: Path, member: int) -> Context:
     )
 
 
-def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
+def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shutdown:
     """Set up this process like one that runs the user's script; return its shutdown."""
     job_dir, spec = context.job_dir, context.spec
     if not isinstance(sys.stdout.buffer, Output):  # a fork has these already
@@ -152,12 +172,8 @@ def _prepare(context: Context) -> interpreter_shutdown.Shutdown:
     malloc.limit_data(spec.memory_bytes_per_learner)
     seeds.seed_all(context.seed, later=True)
 
-    def on_term(*_: object) -> None:
-        context.is_terminated = True
-        raise Leave("terminated")
-
-    signal.signal(signal.SIGTERM, on_term)
-    _forks_end_as_usual(on_term)
+    stops.install()
+    _forks_end_as_usual(stops.on_term)
 
     def on_orphaned() -> None:
         context.is_orphaned = True
@@ -204,7 +220,7 @@ def _forks_end_as_usual(on_term: Callable[..., None]) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, mine)
 
     def in_child() -> None:
-        if signal.getsignal(signal.SIGTERM) is on_term:
+        if signal.getsignal(signal.SIGTERM) == on_term:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         in_parent()
 
@@ -241,13 +257,17 @@ def _run(context: Context, cells: CellMap, raised: list[BaseException]) -> tuple
         if ended[1]["outcome"] != "error":
             raised.clear()
         return ended
-    return 0, {"outcome": "ok", "code": 0, "failure": None}
+    if context.has_left:
+        return 0, {"outcome": "left", "code": 0, "failure": None}
+    return 0, {"outcome": "ok", "code": 0, "failure": None, "is_stopped": context.is_terminated}
 
 
 def _ended_by(error: BaseException, context: Context, cells: CellMap) -> tuple[int, dict[str, Any]]:
     """Return the exit code and result of a program that an exception ended."""
     kind = type(error)  # regardless of its __class__
-    if issubclass(kind, Leave) or context.is_terminated:  # includes a program that handled the signal as an error
+    if (
+        issubclass(kind, Leave) or context.is_terminated or context.has_left
+    ):  # includes a program that handled the signal as an error
         # The guardian ignores the failure if it requested the end.
         is_signal = context.is_terminated and not context.is_orphaned
         failure = encode(from_exit(None, signal.SIGTERM)) if is_signal else None

@@ -8,7 +8,18 @@ from typing import Final
 from jupyter_dlaas.learner.control.context import current
 from jupyter_dlaas.wire.protocol import Note
 
-__all__ = ["LEFT", "LOSS", "NOT_FINITE", "NOT_KEPT", "NOT_LOADED", "NOT_PREPARED", "OPTIMIZER", "REPEATED", "report"]
+__all__ = [
+    "LEFT",
+    "LOSS",
+    "NOT_FINITE",
+    "NOT_KEPT",
+    "NOT_LOADED",
+    "NOT_PREPARED",
+    "OPTIMIZER",
+    "REPEATED",
+    "STOP_IGNORED",
+    "report",
+]
 
 NOT_FINITE: Final = "report_not_finite"
 OPTIMIZER: Final = "report_optimizer"
@@ -18,6 +29,7 @@ NOT_PREPARED: Final = "report_not_prepared"
 NOT_KEPT: Final = "report_not_kept"
 NOT_LOADED: Final = "report_not_loaded"
 REPEATED: Final = "report_repeated"
+STOP_IGNORED: Final = "report_stop_ignored"
 
 
 def report(code: str, text: str) -> None:

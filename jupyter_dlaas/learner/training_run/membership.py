@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
 from jupyter_dlaas.learner.control.boundaries import Verdict
-from jupyter_dlaas.learner.control.context import Context, Leave
+from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.learner.elastic import process_group
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
 from jupyter_dlaas.learner.reporting.metrics import Metrics
-from jupyter_dlaas.learner.training_run import checkpoint_state
+from jupyter_dlaas.learner.training_run import checkpoint_state, training_loop
 from jupyter_dlaas.runtime.system.process import PRIVATE, uptime_s
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.wire.codec import decode, encode
@@ -85,7 +85,7 @@ class LearnerMembership:
             self._is_parting = True
             if not run.boundaries.may_leave(switch.membership_epoch):
                 return None
-            raise Leave("requested")
+            training_loop.leave(context)
         try:
             content = self._enter(switch, position)
         except RuntimeError:
@@ -131,7 +131,7 @@ class LearnerMembership:
         while True:
             found = self.change(nowhere, time.monotonic())
             if found is nowhere:
-                raise Leave("requested")
+                training_loop.leave(self._context)
             if found is not None:
                 return found
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import time
+from typing import NoReturn
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
 from jupyter_dlaas.learner.control.boundaries import Verdict
-from jupyter_dlaas.learner.control.context import Leave
+from jupyter_dlaas.learner.control.context import Context, Leave
 from jupyter_dlaas.learner.data.position import Position
 from jupyter_dlaas.learner.data.sample_reader import Bad
 from jupyter_dlaas.learner.data.sharding import Share
@@ -28,6 +31,7 @@ __all__ = [
     "boundary",
     "count",
     "form_gang",
+    "leave",
     "may_change",
     "may_lose",
     "reach",
@@ -79,6 +83,8 @@ def boundary(run: RunState, position: Position, add: checkpoint_policy.Add | Non
     Returns `position` itself, or the position at which this learner continues with the other learners' state.
     """
     run.is_looping = True
+    if run.context is not None and run.context.has_left:
+        run.context.end_now()
     if run.sharded is not None:
         checkpoint_state.report_pending(run)
     arrived_s = time.monotonic()
@@ -96,7 +102,7 @@ def boundary(run: RunState, position: Position, add: checkpoint_policy.Add | Non
             checkpoint_policy.save(run, position, add)
         checkpoint_files.settle()
         run.is_leaving = True
-        raise Leave("requested")
+        leave(run.context)
     run.passed_s = arrived_s
     if run.resume is None and checkpoint_policy.is_due(run):
         for hook in run.checkpoint_hooks:
@@ -105,6 +111,17 @@ def boundary(run: RunState, position: Position, add: checkpoint_policy.Add | Non
         if run.rank == 0:
             checkpoint_policy.save(run, position, add)
     return position
+
+
+def leave(context: Context | None) -> NoReturn:
+    """End the program by an exception. Training in another thread also ends the main thread, which waits for it."""
+    if context is not None:
+        context.has_left = True
+        context.on_leave()
+    if threading.current_thread() is threading.main_thread():
+        raise Leave("requested")
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise SystemExit(0)
 
 
 def reach(run: RunState) -> None:

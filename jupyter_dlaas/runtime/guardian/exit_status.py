@@ -16,7 +16,7 @@ from jupyter_dlaas.wire.codec import Invalid, decode
 from jupyter_dlaas.wire.journal import Wanted
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
-__all__ = ["Result", "how_it_ended", "read_result", "reap", "was_let_go"]
+__all__ = ["Result", "has_completed", "how_it_ended", "read_result", "reap", "was_let_go"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Result:
     step: int | None = None
     up_s: float | None = None
     """Uptime of the machine at its last step."""
+    is_stopped: bool = False
+    """True if it received SIGTERM before its program ended normally."""
     trained: tuple[Any, ...] = ()
     results: tuple[str, ...] = ()
 
@@ -45,7 +47,12 @@ def read_result(job_dir: Path, member: int) -> Result | None:
 def was_let_go(result: Result | None, member: int, wanted: Wanted | None) -> bool:
     """Return whether a learner that ended while no guardian watched left because it was no longer wanted."""
     is_wanted = wanted is not None and member in {one.member for one in wanted.members}
-    return not is_wanted and result is not None and result.outcome == "left"
+    return not is_wanted and result is not None and (result.outcome == "left" or result.is_stopped)
+
+
+def has_completed(learner: Learner, result: Result | None) -> bool:
+    """Return whether a learner ran its program to the end, and did not end it because it was asked to stop."""
+    return result is not None and result.outcome == "ok" and not (learner.is_asked and result.is_stopped)
 
 
 def how_it_ended(learner: Learner, result: Result | None) -> tuple[int | None, int | None, Failure | None]:

@@ -28,7 +28,7 @@ from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.discovery_files import STATUS, Presence
 from jupyter_dlaas.runtime.fencing.lock import Lock
 from jupyter_dlaas.runtime.guardian.decide import Act, Seen, decide
-from jupyter_dlaas.runtime.guardian.exit_status import read_result, was_let_go
+from jupyter_dlaas.runtime.guardian.exit_status import has_completed, read_result, was_let_go
 from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_orders import LearnerOrders
@@ -248,8 +248,7 @@ class Guardian:
         first = [one for one in self._learners.values() if one.generation == self._generation and one.rank == 0]
         if not first or self._failed:
             return False
-        result = read_result(self.job_dir, first[0].member)
-        return result is not None and result.outcome == "ok"
+        return has_completed(first[0], read_result(self.job_dir, first[0].member))
 
     def _go_on(self) -> None:
         """Carry out actions until the next one needs to wait for an event."""
@@ -563,8 +562,7 @@ class Guardian:
     def _see_down(self, one: Learner) -> None:
         self._logs.end(one.member)
         failure = self._journal.down(one)
-        result = read_result(self.job_dir, one.member)
-        one.is_done = result is not None and result.outcome == "ok"
+        one.is_done = has_completed(one, read_result(self.job_dir, one.member))
         if failure is None or one.generation < self._generation:
             return
         if self._orders.may_change and self._is_expecting() and not self._membership.is_elastic:

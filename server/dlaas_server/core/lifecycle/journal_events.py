@@ -152,6 +152,8 @@ def _learner_down(job: Job, fact: LearnerDown) -> Transition:
         job = interruptions.left(job, fact.at_s)
     if fact.failure is not None:
         return with_story(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
+    if expected and fact.signal == _KILLED:
+        return with_story(job, "killed", f"Learner {fact.member} did not end when asked to, and was killed.")
     return job, ()
 
 
@@ -412,6 +414,8 @@ def executed_s(job: Job, now_s: float) -> float:
     return job.ran_s + max(now_s - max(job.started_s, job.seated_s or 0.0), 0.0)
 
 
+_KILLED: Final = 9
+"""The number of SIGKILL, which a learner receives at the end of its grace period."""
 _HANDLERS: Final[dict[type[Fact], Callable[[Job, Any], Transition]]] = {
     GuardianUp: _guardian_up,
     WantedSeen: _seen,

@@ -49,7 +49,7 @@ def changed(
 
 
 def _scale(job: Job, learners: int, by: str) -> Transition:
-    step(job.state, Event.SCALE)
+    step(job.state, Event.SCALE, job.id)
     low, high = job.spec.learners_min, job.spec.learners_max
     if not low <= learners <= high:
         bounds = f"exactly {count(low, 'learner')}" if low == high else f"{low} to {high} learners"
@@ -70,7 +70,7 @@ def _halt(job: Job, by: str, now_s: float) -> Transition:
         return job, ()
     if job.intent is Intent.CANCEL:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be halted")
-    after = step(job.state, Event.HALT)
+    after = step(job.state, Event.HALT, job.id)
     job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
     if job.is_closed:
         return with_story(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it was in the queue.")
@@ -86,7 +86,7 @@ def _resume(job: Job, by: str, now_s: float) -> Transition:
         return job, ()
     if job.intent is Intent.CANCEL:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it after it has ended")
-    after = step(job.state, Event.RESUME)
+    after = step(job.state, Event.RESUME, job.id)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
     job = time_limit.renewed(replace(job, is_wait_recorded=False, said=None, in_queue_s=now_s))
     return with_story(job, "resume", f"{actor(job, by)} resumed the job; it returns to the queue.")
@@ -95,7 +95,7 @@ def _resume(job: Job, by: str, now_s: float) -> Transition:
 def _cancel(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.CANCEL or job.state is State.CANCELLED:
         return job, ()
-    after = step(job.state, Event.CANCEL)
+    after = step(job.state, Event.CANCEL, job.id)
     job = replace(job, intent=Intent.CANCEL, state=after, cancelled_by=by)
     if job.is_closed:
         return with_story(replace(job, ended_s=now_s), "cancel", f"Cancelled by {agent(job, by)}.")
@@ -103,7 +103,7 @@ def _cancel(job: Job, by: str, now_s: float) -> Transition:
 
 
 def _checkpoint(job: Job, by: str, now_s: float) -> Transition:
-    step(job.state, Event.CHECKPOINT)
+    step(job.state, Event.CHECKPOINT, job.id)
     if job.intent is not Intent.RUN or job.goal is not Goal.RUN:
         raise NotAllowed(f"{job.id} is releasing its devices; no further checkpoint can be requested")
     job = replace(job, checkpoints_asked=job.checkpoints_asked + 1, awaits_checkpoint=True, revision=job.revision + 1)

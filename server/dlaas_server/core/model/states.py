@@ -75,11 +75,11 @@ def can(state: State, event: Event) -> bool:
     return event in NEXT[state]
 
 
-def step(state: State, event: Event) -> State:
-    """Return the next state; the only place where a job's state changes. Raises NotAllowed."""
+def step(state: State, event: Event, job: str = "the job") -> State:
+    """Return the next state; the only place where a job's state changes. Raises NotAllowed, which names the job."""
     if event not in NEXT[state]:
         people = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
         asked = [e for e in people if e in NEXT[state]]
         why = f"; it accepts {', '.join(asked)}" if asked else ": it has ended"
-        raise NotAllowed(f"a job that is {state} does not accept '{event}'{why}")
+        raise NotAllowed(f"{job} is {state} and does not accept '{event}'{why}")
     return NEXT[state][event]
