@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
 from jupyter_dlaas.learner.checkpoint.namespace import Namespace
-from jupyter_dlaas.learner.elastic.state_transfer import put_together, room_for, take_apart
+from jupyter_dlaas.learner.elastic.state_transfer import allocated_for, put_together, take_apart
 
 LARGE = 300_000
 
@@ -24,10 +24,10 @@ def sent(state: Any) -> Any:
     """As it arrives: what has gaps as bytes, what was in them as it lies in memory."""
     rest, large = take_apart(state)
     arrived = checkpoint_files.from_bytes(checkpoint_files.to_bytes(rest))
-    room = room_for(arrived)
-    for here, there in zip(room, large, strict=True):
+    allocated = allocated_for(arrived)
+    for here, there in zip(allocated, large, strict=True):
         here.view(-1).view(torch.uint8).copy_(there.view(-1).view(torch.uint8))
-    return put_together(arrived, room)
+    return put_together(arrived, allocated)
 
 
 def test_checkpoints_are_written_without_torch_checksums(tmp_path: Path) -> None:

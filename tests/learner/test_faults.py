@@ -283,12 +283,12 @@ def dying(give):
     return give_or_die
 """
 BY_MEMORY = """
-from jupyter_dlaas.learner.elastic.shm_allreduce import Room
-Room.broadcast = dying(Room.broadcast)
+from jupyter_dlaas.learner.elastic.shm_allreduce import SharedSegment
+SharedSegment.broadcast = dying(SharedSegment.broadcast)
 """
 BY_NETWORK = """
 from jupyter_dlaas.learner.elastic import process_group as groups
-groups.room_of = lambda *_: None
+groups.segment_of = lambda *_: None
 groups.broadcast = dying(groups.broadcast)
 """
 

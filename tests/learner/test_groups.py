@@ -38,7 +38,7 @@ def numbers(rank, count, dtype):
     return (torch.randn(count) * 10).to(dtype)
 
 def begin(group, tensor):
-    return groups.room_of(group).all_reduce(tensor) if "memory" in sys.argv else groups.AllReduce(group, tensor)
+    return groups.segment_of(group).all_reduce(tensor) if "memory" in sys.argv else groups.AllReduce(group, tensor)
 """
 _TAIL = """
 if __name__ == "__main__":
@@ -185,24 +185,24 @@ import random
 from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 shared_memory.SPACE = 300_000
 KINDS = [(3, torch.float32), (70_001, torch.float32), (12, torch.float64), (513, torch.bfloat16)]
-KINDS += [(80_000, torch.float32)]  # has no room
+KINDS += [(80_000, torch.float32)]  # does not fit
 
 def learner(rank, group):
-    chance, own, room, wrong = random.Random(7), random.Random(rank), groups.room_of(group), 0
+    chance, own, segment, wrong = random.Random(7), random.Random(rank), groups.segment_of(group), 0
     for number in range(400):
         kinds = [KINDS[chance.randrange(5)] for _ in range(chance.randint(1, 3))]
         given = [torch.full((count,), float((rank + 1) * (number % 32)), dtype=dtype) for count, dtype in kinds]
-        begun = [room.all_reduce(one) or groups.AllReduce(group, one) for one in given]
+        begun = [segment.all_reduce(one) or groups.AllReduce(group, one) for one in given]
         if own.random() < 0.3:
             time.sleep(own.random() * 0.003)
         if chance.random() < 0.1:
-            room.discard()
+            segment.discard()
             begun = [one for one in begun if isinstance(one, groups.AllReduce)]
             given = []
         for one in begun:
             one.wait()
         wrong += sum(bool((one != (number % 32) * sum(range(1, size + 1))).any()) for one in given)
-    report(rank, wrong=wrong, begun=room.started)
+    report(rank, wrong=wrong, begun=segment.started)
 """
 
 
@@ -219,14 +219,14 @@ from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 shared_memory._PIECE = 1000
 
 def learner(rank, group):
-    room, found = groups.room_of(group), []
+    segment, found = groups.segment_of(group), []
     for number, (count, dtype) in enumerate([(1, torch.float32), (2500, torch.float64), (999, torch.bfloat16)] * 3):
         source = number % size
         whole = numbers(number, count, dtype)
         tensor = whole.clone() if rank == source else torch.zeros_like(whole)
-        room.broadcast(tensor, source)
+        segment.broadcast(tensor, source)
         total = torch.ones(300)
-        room.all_reduce(total).wait()
+        segment.all_reduce(total).wait()
         found.append(torch.equal(tensor, whole) and float(total.sum()) == 300 * size)
     report(rank, found=found)
 """
@@ -241,13 +241,13 @@ _KILLED = """
 import signal
 
 def learner(rank, group):
-    room = groups.room_of(group)
-    room.all_reduce(torch.ones(3)).wait()
+    segment = groups.segment_of(group)
+    segment.all_reduce(torch.ones(3)).wait()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         while True:
-            room.all_reduce(torch.ones(3)).wait()
+            segment.all_reduce(torch.ones(3)).wait()
     except RuntimeError as error:
         report(rank, freed=str(error))
 """
@@ -275,14 +275,14 @@ else:
 def learner(rank, group):
     tensor = torch.ones(3)
     groups.AllReduce(group, tensor).wait()
-    report(rank, has_room=groups.room_of(group) is not None, sum=tensor.tolist())
+    report(rank, has_segment=groups.segment_of(group) is not None, sum=tensor.tolist())
 """
 
 
 @pytest.mark.parametrize("why", ["boot", "refused"])
 def test_without_shared_memory_all_use_the_network(tmp_path: Path, why: str) -> None:
     reports = _play(tmp_path, _APART, 3, why)
-    assert list(reports.values()) == [{"has_room": False, "sum": [3.0] * 3}] * 3
+    assert list(reports.values()) == [{"has_segment": False, "sum": [3.0] * 3}] * 3
 
 
 _LARGE = """
@@ -290,10 +290,10 @@ from jupyter_dlaas.learner.elastic import shm_allreduce as shared_memory
 shared_memory.SPACE = 4096
 
 def learner(rank, group):
-    room, tensors = groups.room_of(group), [torch.ones(1000), torch.ones(1000), torch.ones(10), torch.ones(1000)]
-    first, *others = [room.all_reduce(one) for one in tensors]
+    segment, tensors = groups.segment_of(group), [torch.ones(1000), torch.ones(1000), torch.ones(10), torch.ones(1000)]
+    first, *others = [segment.all_reduce(one) for one in tensors]
     first.wait(), others[1].wait()
-    report(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=room.started)
+    report(rank, sums=[float(one[0]) for one in tensors], others=[one is None for one in others], begun=segment.started)
 """
 
 

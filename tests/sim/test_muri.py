@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.sim.__main__ import main
 from dlaas_server.sim.muri import experiment
-from dlaas_server.sim.muri.baselines import Room
+from dlaas_server.sim.muri.baselines import FirstFit
 from dlaas_server.sim.muri.blossom import maximum_matching
 from dlaas_server.sim.muri.experiment import POOL, MuriCase, muri_cases, muri_trace
 from dlaas_server.sim.muri.grouping import grouped, period_s
@@ -245,13 +245,13 @@ def test_antman_refuses_a_guaranteed_job_blocking_a_resource() -> None:
 
 
 def test_large_gang_gets_idle_nodes_and_one_more() -> None:
-    room = Room(3, 8)
+    fit = FirstFit(3, 8)
 
-    assert room.take(2) == (0, 0)
-    assert room.take(12) == (1,) * 8 + (0,) * 4
-    assert room.take(16) is None
-    assert room.take(4) == (2,) * 4
-    assert room.take(8) is None
+    assert fit.take(2) == (0, 0)
+    assert fit.take(12) == (1,) * 8 + (0,) * 4
+    assert fit.take(16) is None
+    assert fit.take(4) == (2,) * 4
+    assert fit.take(8) is None
 
 
 @cache

@@ -23,8 +23,8 @@ from jupyter_dlaas.learner.elastic.collective_tag import Kind, kind_of, tag_of
 from jupyter_dlaas.learner.elastic.gradient_averaging import Averager, count_registrations
 from jupyter_dlaas.learner.elastic.non_raising_group import QuietGroup
 from jupyter_dlaas.learner.elastic.shared_model import SharedModel, attach
-from jupyter_dlaas.learner.elastic.shm_allreduce import AllReduce, Diverged, Room
-from jupyter_dlaas.learner.elastic.state_transfer import put_together, room_for, take_apart
+from jupyter_dlaas.learner.elastic.shm_allreduce import AllReduce, Diverged, SharedSegment
+from jupyter_dlaas.learner.elastic.state_transfer import allocated_for, put_together, take_apart
 from jupyter_dlaas.learner.elastic.step_gate import Gate
 from jupyter_dlaas.learner.elastic.step_timing import Work
 from jupyter_dlaas.wire.codec import DlaasError
@@ -79,15 +79,15 @@ class Gang:
         """The averager of optimisers' parameters that belong to no prepared model."""
         count_registrations()
         self._group: Any = None
-        self._room: Room | None = None
-        self._adds_up_in_room = False
+        self._segment: SharedSegment | None = None
+        self._sums_in_segment = False
         """True if gradients are summed in shared memory, too."""
         if may_change and device.type == "cuda":
             nccl_group.without_watchdog()
         self._single_group: Any = process_group.single_learner_group(device) if may_change else None
         """A group of one, in which DDP wraps models and which they use while this learner trains alone."""
         if not may_change:
-            self._room = process_group.interruptible(self._meet_in_default_group)
+            self._segment = process_group.interruptible(self._rendezvous_in_default_group)
             self._group = dist.group.WORLD
 
     @property
@@ -98,9 +98,9 @@ class Gang:
     def enter(self, group: Any, rank: int, size: int) -> None:
         """Use this group from now on; None for one learner alone."""
         old = [self._group]
-        self._group, self._room, self.rank, self.size = group, process_group.room_of(group), rank, size
+        self._group, self._segment, self.rank, self.size = group, process_group.segment_of(group), rank, size
         on_cpu = self.device.type == "cpu" and not process_group.is_apart(group)
-        self._adds_up_in_room = self._room is not None and on_cpu
+        self._sums_in_segment = self._segment is not None and on_cpu
         self.weight = 1.0 / size
         self.is_stranded = False
         if self.work is not None:
@@ -116,18 +116,18 @@ class Gang:
         for shared in self._shared:
             shared.watch(is_close=not self.is_alone)
 
-    def meet(self, host: str, port: int) -> None:
+    def rendezvous(self, host: str, port: int) -> None:
         """Enter the first group, by rendezvous through the store at `host`. Raises RuntimeError on a timeout."""
         group = process_group.interruptible(lambda: self.build((host, port), 0, self.rank, self.size))
         self.enter(group, self.rank, self.size)
 
-    def _meet_in_default_group(self) -> Room | None:
+    def _rendezvous_in_default_group(self) -> SharedSegment | None:
         """Initialise the default group, unless the program has done so. Return the learners' shared memory, if any."""
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, rank=self.rank, world_size=self.size, timeout=process_group.NEVER)
         store = _c10d.PrefixStore(f"words-{next(_gangs)}", _c10d.distributed_c10d._get_default_store())
-        return shm_allreduce.meet(store, self.rank, self.size)
+        return shm_allreduce.rendezvous(store, self.rank, self.size)
 
     def build(self, where: tuple[str, int], number: int, rank: int, size: int) -> Any:
         """Build another group beside the current one. Callable from any thread. Raises RuntimeError."""
@@ -144,9 +144,9 @@ class Gang:
 
     def talks(self) -> int:
         """Return the number of collectives started in the current group. Raises RuntimeError if the group is lost."""
-        group, room = self._group, self._room
+        group, segment = self._group, self._segment
         begun = 0 if group is None else process_group.talks(group)
-        return begun if room is None else begun + room.started
+        return begun if segment is None else begun + segment.started
 
     def leave(self) -> Any:
         """Mark the current group as lost, from another thread. Return the group, which is to be cut, or None."""
@@ -314,11 +314,11 @@ class Gang:
         else:
             arrived = checkpoint_files.from_bytes(self.send(None, source))
             rest = arrived.pop(_HEAVY)
-            large = room_for(rest)
+            large = allocated_for(rest)
             found = arrived | put_together(rest, large)
         for one in large:
-            if self._room is not None:
-                self._room.broadcast(one, source)
+            if self._segment is not None:
+                self._segment.broadcast(one, source)
             else:
                 bits = one.view(-1).view(torch.uint8)  # gloo does not support all dtypes
                 process_group.broadcast(self._group, bits, source)
@@ -357,8 +357,8 @@ class Gang:
         `wait()` on the result may also raise Diverged.
         """
         begun = None
-        if self._adds_up_in_room and self._room is not None:
-            begun = self._room.all_reduce(tensor, tag_of(self.step, kind))
+        if self._sums_in_segment and self._segment is not None:
+            begun = self._segment.all_reduce(tensor, tag_of(self.step, kind))
         return begun or process_group.AllReduce(self._group, tensor)
 
     def compute(self) -> None:
@@ -370,8 +370,8 @@ class Gang:
 
     def discard(self) -> None:
         """Discard collectives whose result is no longer needed. Raises RuntimeError if the group is lost."""
-        if self._room is not None:
-            self._room.discard()
+        if self._segment is not None:
+            self._segment.discard()
 
     def reduced(self, tensor: torch.Tensor) -> torch.futures.Future[list[torch.Tensor]]:
         """Start an all-reduce of gradients on the device, in a gang of fixed membership."""
@@ -388,11 +388,11 @@ class Gang:
         lines[self.rank] = line
         self.compare_tags()
         if not self.is_alone and not self.is_stranded and self.diverged is None:
-            room, tag = self._room, tag_of(self.step, Kind.EPOCH)
+            segment, tag = self._segment, tag_of(self.step, Kind.EPOCH)
             group = self._group
             try:
-                if room is not None:
-                    self._try(lambda: room.all_reduce_now(lines, tag))
+                if segment is not None:
+                    self._try(lambda: segment.all_reduce_now(lines, tag))
                 else:
                     self._try(lambda: process_group.AllReduce(group, lines).wait())
             except Diverged as error:
@@ -403,35 +403,35 @@ class Gang:
 
     def begin(self, kind: Kind) -> None:
         """Send the tag of the next all-reduce to all learners, if the all-reduce itself does not carry it."""
-        if self._room is not None and not self._adds_up_in_room:
-            self._room.begin(tag_of(self.step, kind))
+        if self._segment is not None and not self._sums_in_segment:
+            self._segment.begin(tag_of(self.step, kind))
 
     def compare_tags(self) -> None:
         """Compare the tags of all learners, and record a divergence. Raises RuntimeError if the group is lost."""
-        if self._room is not None and not self._adds_up_in_room and self.diverged is None and not self.is_stranded:
+        if self._segment is not None and not self._sums_in_segment and self.diverged is None and not self.is_stranded:
             try:
-                self._try(self._room.discard)
+                self._try(self._segment.discard)
             except Diverged as error:
                 self.part(error)
 
     def leave_pass(self, line: int) -> None:
         """Report that this learner leaves the loop over batches at this line, and check that all learners do."""
-        room = self._room
-        if room is None or self.is_stranded or self.diverged is not None:
+        segment = self._segment
+        if segment is None or self.is_stranded or self.diverged is not None:
             return
         self.compare_tags()
         note = torch.tensor([line], dtype=torch.float64)
         try:
-            self._try(lambda: room.all_reduce_now(note, tag_of(self.step, Kind.LEFT)))
+            self._try(lambda: segment.all_reduce_now(note, tag_of(self.step, Kind.LEFT)))
         except Diverged as error:
             self.part(error)
 
     def lines(self) -> list[int]:
         """Return, by rank, the lines at which learners left a loop, if that is how they diverged; otherwise zeros."""
-        if self._room is None or self.diverged is None:
+        if self._segment is None or self.diverged is None:
             return [0] * self.size
         has_left = [kind_of(tag) is Kind.LEFT for tag in self.diverged.tags]
-        return [int(self._room.first_value_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
+        return [int(self._segment.first_value_of(rank)) if left else 0 for rank, left in enumerate(has_left)]
 
     def part(self, error: Diverged) -> None:
         """Record that learners diverged: the step in flight does not count."""

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from jupyter_dlaas.learner.elastic import nccl_group, shm_allreduce
-from jupyter_dlaas.learner.elastic.shm_allreduce import Room
+from jupyter_dlaas.learner.elastic.shm_allreduce import SharedSegment
 
 __all__ = [
     "CPU",
@@ -35,7 +35,7 @@ __all__ = [
     "finish",
     "interruptible",
     "is_apart",
-    "room_of",
+    "segment_of",
     "single_learner_group",
     "talks",
 ]
@@ -45,8 +45,8 @@ ADDRESS: Final = "DLAAS_ADDRESS"
 CPU: Final = torch.device("cpu")
 NEVER: Final = timedelta(days=7)
 """The timeout of gloo: others may wait as long as rank 0 validates or saves. Lost peers are detected by other means."""
-_MEET: Final = timedelta(seconds=60)
-_MEET_AGAIN: Final = timedelta(seconds=10)
+_RENDEZVOUS_FIRST: Final = timedelta(seconds=60)
+_RENDEZVOUS_NEXT: Final = timedelta(seconds=10)
 """The rendezvous timeouts of the first group, entered at a learner's start, and of later ones, which are retried."""
 _LOOK: Final = timedelta(seconds=0.25)
 _LINGER_S: Final = 1.0
@@ -56,7 +56,7 @@ _T = TypeVar("_T")
 _c10d: Final[Any] = dist
 _is_cut: Final[weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
 """Cut flags of the groups made here."""
-_rooms: Final[weakref.WeakKeyDictionary[Any, Room]] = weakref.WeakKeyDictionary()
+_segments: Final[weakref.WeakKeyDictionary[Any, SharedSegment]] = weakref.WeakKeyDictionary()
 """The shared memory of groups whose learners have it."""
 _halves: Final[weakref.WeakKeyDictionary[Any, nccl_group.Half]] = weakref.WeakKeyDictionary()
 """The device backends of groups that do not use the CPU for gradients."""
@@ -117,8 +117,8 @@ def cut(group: Any) -> None:
     this app-side timeout"), so this function posts a receive that never completes.
     """
     _is_cut[group] = True
-    if (room := _rooms.get(group)) is not None:
-        room.cut()
+    if (segment := _segments.get(group)) is not None:
+        segment.cut()
     if (half := _halves.get(group)) is not None:
         half.cut()
     with suppress(RuntimeError):
@@ -142,9 +142,9 @@ def single_learner_group(device: torch.device = CPU) -> Any:
     return _group(_c10d.HashStore(), 0, 1, device)
 
 
-def room_of(group: Any) -> Room | None:
+def segment_of(group: Any) -> SharedSegment | None:
     """Return the shared memory of a group's learners; None if they have none."""
-    return None if group is None else _rooms.get(group)
+    return None if group is None else _segments.get(group)
 
 
 def is_apart(group: Any) -> bool:
@@ -166,15 +166,15 @@ def build_group(where: tuple[str, int], number: int, rank: int, size: int, devic
 
     `device`: the device of this learner's models.
     """
-    within = _MEET_AGAIN if number else _MEET
+    within = _RENDEZVOUS_NEXT if number else _RENDEZVOUS_FIRST
     store = _c10d.TCPStore(where[0], where[1], is_master=False, wait_for_workers=False, timeout=within)
     store = _c10d.PrefixStore(f"round-{number}", store)
     group = _group(store, rank, size, device, within)
     if (half := _half(store, rank, size, device)) is not None:
         group._register_backend(half.device, half.kind, half.backend)
         _halves[group] = half
-    if (room := shm_allreduce.meet(store, rank, size)) is not None:
-        _rooms[group] = room
+    if (segment := shm_allreduce.rendezvous(store, rank, size)) is not None:
+        _segments[group] = segment
     return group
 
 
@@ -219,7 +219,7 @@ def _gloo(store: Any, rank: int, size: int, within: timedelta) -> Any:
     return gloo(store, rank, size, options)
 
 
-def _group(store: Any, rank: int, size: int, device: torch.device, within: timedelta = _MEET) -> Any:
+def _group(store: Any, rank: int, size: int, device: torch.device, within: timedelta = _RENDEZVOUS_FIRST) -> Any:
     """Return a group that torch.distributed does not register, so that it can be dropped with a dead learner in it."""
     kinds = dist.ProcessGroup.BackendType
     group = dist.ProcessGroup(store, rank, size)

@@ -23,7 +23,7 @@ import torch
 
 from jupyter_dlaas.runtime.system.process import boot_id
 
-__all__ = ["LEARNERS_MAX", "Diverged", "Room", "meet"]
+__all__ = ["LEARNERS_MAX", "Diverged", "SharedSegment", "rendezvous"]
 
 LEARNERS_MAX: Final = 16
 """The maximum number of learners. Beyond it, gloo's algorithm is faster than each learner reading all parts."""
@@ -46,7 +46,7 @@ class Diverged(Exception):
         self.tags = tuple(tags)
 
 
-class Room:
+class SharedSegment:
     """The shared segment and a connection to each of the other learners. Single-threaded except for `cut`.
 
     All-reduces in flight at the same time form a pass. Data written in a pass is read in that pass. The next pass
@@ -190,21 +190,21 @@ class Room:
 class AllReduce:
     """An all-reduce (sum) in flight, in place."""
 
-    __slots__ = ("_number", "_parts", "_room", "_tensor")
+    __slots__ = ("_number", "_parts", "_segment", "_tensor")
 
-    def __init__(self, room: Room, number: int, tensor: torch.Tensor, parts: list[torch.Tensor]) -> None:
-        self._room, self._number, self._tensor, self._parts = room, number, tensor, parts
+    def __init__(self, segment: SharedSegment, number: int, tensor: torch.Tensor, parts: list[torch.Tensor]) -> None:
+        self._segment, self._number, self._tensor, self._parts = segment, number, tensor, parts
 
     def wait(self) -> None:
         """Wait for the sum. Raises RuntimeError if learners are lost."""
-        self._room.wait_for(self._number)
+        self._segment.wait_for(self._number)
         first, second, *others = self._parts
         sum_ = torch.add(first, second, out=self._tensor.view(-1))
         for part in others:
             sum_.add_(part)
 
 
-def meet(store: Any, rank: int, size: int) -> Room | None:
+def rendezvous(store: Any, rank: int, size: int) -> SharedSegment | None:
     """Create a shared segment by rendezvous through the store. Return None in all learners if they cannot share one.
 
     Raises RuntimeError if learners do not arrive, as the store does.
@@ -216,23 +216,24 @@ def meet(store: Any, rank: int, size: int) -> Room | None:
         listening.bind("")  # a name chosen by the kernel, which leaves no file behind
         listening.listen(size)
         here = [boot_id(), str(Path("/proc/self/ns/net").readlink())]
+        # These keys keep their names: learners of a gang may run different versions.
         store.set(f"room-{rank}", json.dumps([*here, listening.getsockname().hex()]))
         addresses = [json.loads(store.get(f"room-{other}")) for other in range(size)]
         if any(one[:2] != here for one in addresses):
             return None
-        room: Room | None = None
+        segment: SharedSegment | None = None
         # The learners cannot connect, for example in separate containers: use gloo then.
         with suppress(OSError):
             names = [bytes.fromhex(one[2]) for one in addresses]
             peers = [
                 None if one is None else until_ready.enter_context(one) for one in _connect(listening, names, rank)
             ]
-            room = Room(rank, peers, _memory(peers, rank))
+            segment = SharedSegment(rank, peers, _memory(peers, rank))
             until_ready.pop_all()
             listening.close()
-        store.set(f"room-{rank}-ready", str(room is not None))
+        store.set(f"room-{rank}-ready", str(segment is not None))
         are_ready = [store.get(f"room-{other}-ready") == b"True" for other in range(size)]
-        return room if all(are_ready) else None
+        return segment if all(are_ready) else None
 
 
 def _connect(listening: socket.socket, names: Sequence[bytes], rank: int) -> list[socket.socket | None]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["put_together", "room_for", "take_apart"]
+__all__ = ["allocated_for", "put_together", "take_apart"]
 
 _LEAST: Final = 1 << 18
 """The minimum size in bytes of a tensor that is sent by itself."""
@@ -43,7 +43,7 @@ def take_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
     return _mapped(state, gap), found
 
 
-def room_for(state: Any) -> list[torch.Tensor]:
+def allocated_for(state: Any) -> list[torch.Tensor]:
     """Allocate tensors for the placeholders, in their order."""
     gaps: list[Gap] = []
     _mapped(state, lambda one: gaps.append(one) if isinstance(one, Gap) else one)

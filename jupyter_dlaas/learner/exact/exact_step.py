@@ -161,7 +161,7 @@ class Exact:
         nodes = [[(0, batch.shards)]] if alone else cuts.nodes_of_all(batch.shards, gang.size)
         mine = {node: cuts.add_up(node, leaf, _Sum.__add__, {}) for node in nodes[0 if alone else gang.rank]}
         try:
-            total = mine[0, batch.shards] if alone else self._meet(mine, nodes, batch.shards)
+            total = mine[0, batch.shards] if alone else self._summed_over_shards(mine, nodes, batch.shards)
         except RuntimeError:
             if gang is None or not gang.may_change:
                 raise
@@ -253,7 +253,7 @@ class Exact:
 
     # -- collectives
 
-    def _meet(self, mine: dict[cuts.Node, _Sum], nodes: Sequence[list[cuts.Node]], shards: int) -> _Sum:
+    def _summed_over_shards(self, mine: dict[cuts.Node, _Sum], nodes: Sequence[list[cuts.Node]], shards: int) -> _Sum:
         """Return the sum over all shards. Raises RuntimeError if the group is lost."""
         if self.gang.is_stranded:
             raise RuntimeError("the process group is lost")

@@ -200,7 +200,7 @@ def form_gang(run: RunState) -> None:
         if run.is_joining:
             gang.enter(None, run.rank, 1)
         elif run.world_size > 1:
-            gang.meet(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+            gang.rendezvous(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     if not run.is_joining:
         gang.check_step(run.step)
     if run.exact is not None:

@@ -9,13 +9,13 @@ from typing import Final
 
 from dlaas_server.sim.muri.jobs import Plan, Seat, StagedJob
 
-__all__ = ["Attained", "Room", "Shortest"]
+__all__ = ["Attained", "FirstFit", "Shortest"]
 
 LIMITS_GPU_S: Final = (3250, 7200)
 
 
 @dataclass(slots=True)
-class Room:
+class FirstFit:
     """Placement on an empty pool: up to a node's GPUs on one node, more on idle nodes and one for the rest.
 
     First fit in the order of nodes, as Philly's YARN does in the published simulator.
@@ -63,12 +63,12 @@ class Shortest:
         """Return the jobs, shortest first."""
         gone = set(ended)
         self.queue = sorted([*(job for job in self.queue if job not in gone), *arrived], key=self.key)
-        room, seats = Room(self.nodes, self.width), []
+        fit, seats = FirstFit(self.nodes, self.width), []
         for job in self.queue:
-            there = room.take(job.gpus)
+            there = fit.take(job.gpus)
             if there is not None:
                 seats.append(alone(job, there))
-        return Plan(seats, self.nodes * self.width - sum(room.free))
+        return Plan(seats, self.nodes * self.width - sum(fit.free))
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from dlaas_server.sim.muri.antman import AntMan
-from dlaas_server.sim.muri.baselines import Attained, Room, Shortest
+from dlaas_server.sim.muri.baselines import Attained, FirstFit, Shortest
 from dlaas_server.sim.muri.grouping import MOST, grouped, kind_of, period_s
 from dlaas_server.sim.muri.jobs import Plan, Seat, StagedJob, StagedPool, StagedRule, staged
 from dlaas_server.sim.replay.event_loop import Done, Replay, Unrunnable
@@ -33,19 +33,19 @@ class Interleaved:
         self.queue = sorted([*(job for job in self.queue if job not in gone), *arrived], key=self._key)
         groups = {job: group for group in grouped(self._chosen(), self.nodes * self.width) for job in group}
         self.queue.sort(key=lambda job: -job.gpus)
-        room, seats = Room(self.nodes, self.width), list[Seat]()
+        fit, seats = FirstFit(self.nodes, self.width), list[Seat]()
         there: dict[StagedJob, tuple[int, ...] | None] = {}
         for job in self.queue:
             group = groups.get(job)
             if group is None:
                 continue
             if job not in there:
-                there |= dict.fromkeys(group, room.take(job.gpus))
+                there |= dict.fromkeys(group, fit.take(job.gpus))
             found = there[job]
             if found is not None:
                 startup_s = sum(one.startup_s for one in group)
                 seats.append(Seat(job, group, period_s(kind_of(group)), startup_s, found))
-        return Plan(seats, self.nodes * self.width - sum(room.free))
+        return Plan(seats, self.nodes * self.width - sum(fit.free))
 
     def _key(self, job: StagedJob) -> float:
         if not self.knows_lengths:
@@ -57,7 +57,7 @@ class Interleaved:
 
     def _chosen(self) -> dict[int, list[StagedJob]]:
         """Return size -> jobs: each place that a gang finds in the empty pool stands for the next four of its size."""
-        room = Room(self.nodes, self.width)
+        fit = FirstFit(self.nodes, self.width)
         lines: dict[int, list[StagedJob]] = {}
         for job in self.queue:
             lines.setdefault(job.gpus, []).append(job)
@@ -66,7 +66,7 @@ class Interleaved:
         for job in self.queue:
             place = places[job.gpus]
             places[job.gpus] += 1
-            if place >= counts[job.gpus] and room.take(job.gpus) is not None:
+            if place >= counts[job.gpus] and fit.take(job.gpus) is not None:
                 counts[job.gpus] = min(place + MOST, len(lines[job.gpus]))
         return {size: line[: counts[size]] for size, line in lines.items()}
 
