@@ -316,8 +316,8 @@ def _check_bounds(value: object, where: str, bounds: Mapping[str, Any]) -> None:
             raise Invalid(f"{where}: {_said(value)} is out of range")
         least, most = bounds.get("least"), bounds.get("most")
         if (least is not None and value < least) or (most is not None and value > most):
-            upto = f"from {least:g} to {most:g}" if most is not None else f"at least {least:g}"
-            raise Invalid(f"{where}: {value:g} must be {upto}")
+            upto = f"from {least:.15g} to {most:.15g}" if most is not None else f"at least {least:.15g}"
+            raise Invalid(f"{where}: {value:.15g} must be {upto}")
 
 
 def _check_length(value: typing.Sized, where: str, bounds: Mapping[str, Any]) -> None:

@@ -116,6 +116,13 @@ def test_wish_beyond_the_pool_grows_to_what_it_holds(request_: dict[str, Any], s
         assert [w.reason for w in found.waits] == [f"{size} of 100,000 learners; the pool has no room for more."]
 
 
+def test_job_that_holds_the_pool_is_not_advised_to_resume() -> None:
+    """It has no checkpoint; but no other size is possible anyway."""
+    found = plan(pool([node(devices=4)], replace(plain(4, 4), wish=100_000)), 200.0)
+
+    assert [w.reason for w in found.waits] == ["4 of 100,000 learners; the pool has no room for more."]
+
+
 def test_learners_that_request_nothing_are_limited_by_cpus() -> None:
     nodes = [node("n1", cpus=8.0), node("n2", cpus=8.0)]
 

@@ -48,6 +48,7 @@ def test_the_file_is_read_into_a_record(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[pool]\ncpu_slots = 0", "pool.cpu_slots: 0 must be from 1 to 4096"),
+        ("[pool]\npriority_max = 1000001", "pool.priority_max: 1000001 must be from 0 to 1000000"),
         ("[pool]\ncpu_slot = 8", "pool.cpu_slot: unknown field; the fields are name, devices"),
         ('[pool]\ndevices = "tpus"', "pool.devices: 'tpus' is not valid; use one of auto, gpus, cpus"),
         ("[pool\n", "is not valid TOML"),

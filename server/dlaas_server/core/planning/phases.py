@@ -107,14 +107,14 @@ def resize(state: PlanState) -> None:
 
 def _resize_to_wish(job: Job, state: PlanState) -> None:
     held = tuple(m.seat for m in job.gang)
-    if job.wish != len(held) and _would_discard_work(job, state.now_s):
+    growth = state.size.growth(job, len(held))
+    if (growth or job.wish < len(held)) and _would_discard_work(job, state.now_s):
         state.shortfalls.append(Wait(job.id, f"Stays at {count(len(held), 'learner')}: {RESTARTS_FROM_BEGINNING}"))
     elif job.wish < len(held):
         state.changes.append(Resized(job.id, held[: job.wish], job.wish_by))
     elif job.wish > len(held):
         is_early = job.not_before_s > state.now_s
         is_shared = job.elastic is Elastic.AUTO  # see `redistribute`
-        growth = state.size.growth(job, len(held))
         missing = 0 if state.is_blocked or is_early or is_shared else growth
         extra = _beside(state.capacity, state.shape_of(job.id), missing, held)
         if extra:

@@ -16,7 +16,7 @@ from dlaas_server.core.model.pool import Known
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.scheduling.ordering import Order, new_order
 from dlaas_server.core.scheduling.run_length import History
-from dlaas_server.engine.estimation.pace import SPREAD, Paces
+from dlaas_server.engine.estimation.pace import SPREAD, Paces, Timing
 from jupyter_dlaas.wire.protocol import Progress, State
 
 __all__ = ["Lengths", "offered", "with_start"]
@@ -87,7 +87,8 @@ class Lengths:
         """Return the known lengths of these jobs. Similar jobs that never ran share one."""
         jobs = list(jobs)
         if self._by_size.is_due:
-            self._by_size.look((_weight(job), self._executed_s(job, progress.get(job.id), now_s)) for job in jobs)
+            timings = ((job, self._timing(job, progress.get(job.id), now_s)) for job in jobs)
+            self._by_size.look((_weight(job), _executed_s(job, measured, now_s)) for job, measured in timings)
         found: dict[str, Known] = {}
         fresh: dict[tuple[object, ...], Known] = {}
         for job in jobs:
@@ -103,16 +104,12 @@ class Lengths:
             found[job.id] = known
         return found
 
-    def _executed_s(self, job: Job, progress: Progress | None, now_s: float) -> float:
-        """Return how long the job has run: by its pace if that is known: the queue is no work."""
-        measured = None if progress is None else self.paces.timing(job, progress, now_s)
-        if measured is not None and measured.executed_s is not None:
-            return measured.executed_s
-        return job.ran_s if job.waits or job.state is State.HALTED else ran_for_s(job, now_s)
+    def _timing(self, job: Job, progress: Progress | None, now_s: float) -> Timing | None:
+        return None if progress is None else self.paces.timing(job, progress, now_s)
 
     def _known(self, job: Job, progress: Progress | None, now_s: float) -> Known:
-        executed_s = self._executed_s(job, progress, now_s)
-        measured = None if progress is None else self.paces.timing(job, progress, now_s)
+        measured = self._timing(job, progress, now_s)
+        executed_s = _executed_s(job, measured, now_s)
         if measured is not None:
             left_s = max(measured.left_s, LEAST_LEFT_S)
             length_s = executed_s + left_s
@@ -129,6 +126,13 @@ class Lengths:
             executed_s=executed_s,
             restart_s=RESTART_S,
         )
+
+
+def _executed_s(job: Job, measured: Timing | None, now_s: float) -> float:
+    """Return how long the job has run: by its pace if that is known: the queue is no work."""
+    if measured is not None and measured.executed_s is not None:
+        return measured.executed_s
+    return job.ran_s if job.waits or job.state is State.HALTED else ran_for_s(job, now_s)
 
 
 def _limited(known: Known, job: Job, now_s: float) -> Known:

@@ -56,6 +56,8 @@ class _Track:
     marks: list[Mark] = field(default_factory=list)
     epoch: int = 0
     epoch_starts: list[Mark] = field(default_factory=list)
+    gap_s: float = 0.0
+    """Longest time between two increases within the window."""
     former_total_s: float | None = None
     """As measured before the last change of seats or size, until this one's pace is known."""
 
@@ -67,6 +69,7 @@ class _Track:
         marks.append(mark)
         while len(marks) > MIN_MARKS and mark.at_s - marks[0].at_s > WINDOW_S:
             del marks[0]
+        self.gap_s = max(mark.gap_s for mark in marks)
         starts_now = is_first and epochs is not None and mark.fraction * epochs - progress.epoch <= AT_START
         if starts_now or (not is_first and progress.epoch > self.epoch):
             self.epoch_starts = [*self.epoch_starts, mark][-EPOCH_STARTS:]
@@ -102,7 +105,7 @@ def timing(progress: Progress, track: _Track | None = None, since_s: float = 0.0
     if fraction is None:
         return None
     total_s = _best_total_s(progress, fraction, track)
-    gap_s = max((mark.gap_s for mark in track.marks), default=0.0) if track is not None else 0.0
+    gap_s = 0.0 if track is None else track.gap_s
     silent_s = max(since_s - gap_s, 0.0)
     if fraction >= 1.0:
         return Timing(None if total_s is None else total_s + since_s, silent_s, silent_s)
