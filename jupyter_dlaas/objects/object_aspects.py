@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jupyter_dlaas.objects.array_digests import Budget
@@ -35,6 +35,10 @@ class Aspect:
     def is_opaque(self, value: Any) -> bool:
         """Return whether it holds objects that have no path of their own, so that it is stored changed or not."""
         return False
+
+    def withheld(self, base: Any, now: Any) -> Mapping[str, str]:
+        """Return, by path, the changes that `carry` leaves out on purpose, with the reasons."""
+        return {}
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         """Return the data that a checkpoint stores for a change."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import operator
+import os
 import pickle
 import sys
 import types
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jupyter_dlaas import stored
-from jupyter_dlaas.objects import keras_objects, process_objects, process_settings
+from jupyter_dlaas.objects import keras_objects, process_objects, special_objects
 from jupyter_dlaas.objects.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
 from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
@@ -426,13 +427,13 @@ class _Tensor(Aspect):
 
 
 class _Position(Aspect):
-    """Position in a file that is being read; the file may be closed by now."""
+    """Position in a file that is being read or updated; the file may be closed by now."""
 
     def read(self, value: Any, budget: Budget) -> int:
-        return -1 if value.closed else int(value.tell())
+        return -1 if value.closed else int(value.tell())  # writes out what is in the buffer
 
     def put(self, value: Any, carried: int) -> None:
-        if carried >= 0 and not value.closed:
+        if carried >= 0 and not value.closed and carried <= os.fstat(value.fileno()).st_size:
             value.seek(carried)
 
 
@@ -475,14 +476,15 @@ class _Refilled(Aspect):
 def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     """Return the ways in which an object can change; none if it is known by its path alone."""
     kind: Any = type(value)
+    special = special_objects.aspects_of(value)
+    if special is not None:
+        return special
     if isinstance(value, types.FunctionType):
         return () if is_infrastructure(value) else (_FUNCTION,)
     if _is_readable_file(value):
         return (_POSITION,)
     if kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "get_obj"):
         return (_SHARED,)
-    if value is process_settings.SETTINGS:
-        return (_SETTINGS,)
     if process_objects.is_thread_local(value):
         return (_THREAD_LOCAL,)
     if process_objects.context_value(value) is not None:
@@ -534,7 +536,11 @@ def _is_readable_file(value: Any) -> bool:
     io_module = type(value).__module__ in ("_io", "io")
     try:
         return (
-            io_module and hasattr(value, "readable") and value.readable() and not value.writable() and value.seekable()
+            io_module
+            and hasattr(value, "readable")
+            and value.readable()
+            and value.seekable()
+            and (not value.writable() or str(getattr(value, "mode", "")).replace("b", "") == "r+")
         )
     except ValueError:  # closed
         return False
@@ -580,7 +586,6 @@ def _has_plain_layout(kind: Any) -> bool:
 
 
 _DICT, FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
-_SETTINGS: Final = process_settings.Settings()
 _CONTEXT_VARIABLE, _THREAD_LOCAL, _DATABASE = _ContextVariable(), _ThreadLocal(), process_objects.Database()
 _ARRAY, _POSITION, _SHARED, _WHOLE, _REFILLED = _Array(), _Position(), _Shared(), Whole(), _Refilled()
 _EXACT: Final[Mapping[type, Aspect]] = {

@@ -13,12 +13,16 @@ from typing import Any, Final
 
 from jupyter_dlaas.objects.array_digests import Budget
 from jupyter_dlaas.objects.object_aspects import Aspect
+from jupyter_dlaas.wire.secret_masking import without_secrets
 
 __all__ = ["SETTINGS", "Settings"]
 
 _OF_THE_JOB: Final = ("DLAAS_", "JUPYTER_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "CUDA_VISIBLE", "NCCL_", "GLOO_")
 """Prefixes of environment variables that differ between learners and runs."""
 _VARIABLE: Final = "environment variable "
+
+
+_WITHHELD: Final = "it holds a secret: set it above the loop, or pass it with --secret {name}"
 
 
 class _Process:
@@ -45,6 +49,10 @@ _TORCH: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], object]
         ),
         lambda torch, one: torch.use_deterministic_algorithms(one[0], warn_only=one[1]),
     ),
+    "torch anomaly detection": (
+        lambda torch: torch.is_anomaly_enabled(),
+        lambda torch, one: torch.autograd.set_detect_anomaly(one),
+    ),
     "cudnn benchmark": _flag(lambda torch: torch.backends.cudnn, "benchmark"),
     "cudnn deterministic": _flag(lambda torch: torch.backends.cudnn, "deterministic"),
 }
@@ -57,9 +65,14 @@ class Settings(Aspect):
         return dict(_settings())
 
     def carry(self, value: Any, base: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-        return {name: one for name, one in now.items() if name not in base or base[name] != one} | {
-            name: None for name in base if name not in now and name.startswith(_VARIABLE)
-        }
+        secret = _secret_changes(base, now)
+        changed = {name: one for name, one in now.items() if name not in base or base[name] != one}
+        gone = {name: None for name in base if name not in now and name.startswith(_VARIABLE)}
+        return {name: one for name, one in changed.items() if name not in secret} | gone
+
+    def withheld(self, base: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
+        names = [name.removeprefix(_VARIABLE) for name in _secret_changes(base, now)]
+        return {f"os.environ[{name!r}]": _WITHHELD.format(name=name) for name in names}
 
     def put(self, value: Any, carried: dict[str, Any]) -> None:
         torch: Any = sys.modules.get("torch")
@@ -84,6 +97,15 @@ def _settings() -> Iterator[tuple[str, Any]]:
         yield "numpy errors", numpy.geterr()
     yield "directory", str(Path.cwd())
     yield from ((_VARIABLE + name, one) for name, one in os.environ.items() if not name.startswith(_OF_THE_JOB))
+
+
+def _secret_changes(base: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the changed environment variables that hold secrets: their values must not be in a checkpoint."""
+    environment = {name.removeprefix(_VARIABLE): one for name, one in now.items() if name.startswith(_VARIABLE)}
+    kept = without_secrets({**dict(os.environ), **environment})
+    return [
+        _VARIABLE + name for name, one in environment.items() if name not in kept and base.get(_VARIABLE + name) != one
+    ]
 
 
 def _set_variable(name: str, value: str | None) -> None:

@@ -161,7 +161,7 @@ def test_each_checkpoint_request_is_served_once_while_training() -> None:
         asked(asked(trains, Event.HALT), Event.CHECKPOINT)
 
 
-def test_a_learner_killed_after_its_grace_period_is_in_the_story() -> None:
+def test_a_learner_killed_after_its_grace_is_in_the_story() -> None:
     halting = asked(training(job(), *seats("n1", 1)), Event.HALT)
     down = fact(halting, FactKind.LEARNER_DOWN, member=0, generation=1, signal=SIGKILL)
 

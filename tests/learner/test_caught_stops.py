@@ -1,4 +1,4 @@
-"""Programs that catch the request to stop, or handle SIGTERM themselves: a halt succeeds, and nothing hangs silently."""
+"""Programs that catch the request to stop, or handle SIGTERM: a halt succeeds, and nothing hangs silently."""
 
 from __future__ import annotations
 
@@ -103,11 +103,14 @@ def step():
     time.sleep(0.01)
 """
 GOES_ON: Final = {
-    "except": ("while True:\n    try: step()\n    except: pass\n", "caught the request to stop and goes on in train.py"),
+    "except": (
+        "while True:\n    try: step()\n    except: pass\n",
+        "caught the request to stop and continues in train.py",
+    ),
     "finally": ("while True:\n    try: step()\n    finally: continue\n", "caught the request"),
     "own handler": (
         "signal.signal(signal.SIGTERM, lambda *_: None)\nwhile True: step()\n",
-        "handles SIGTERM itself and goes on in train.py",
+        "handles SIGTERM itself and continues in train.py",
     ),
     "ignored": ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: step()\n", "handles SIGTERM itself"),
 }
@@ -155,7 +158,7 @@ def test_cancel_of_a_loop_that_catches_it_ends_the_job(plain_job: Build, case: s
 
 
 @pytest.mark.parametrize("case", GOES_ON)
-def test_a_program_that_goes_on_despite_a_halt_is_reported(plain_job: Build, case: str) -> None:
+def test_a_program_that_continues_despite_a_halt_is_reported(plain_job: Build, case: str) -> None:
     source, text = GOES_ON[case]
     one = plain_job(PLAIN + source)
     begun(one)
@@ -190,7 +193,7 @@ def test_a_program_that_signals_itself_completes(plain_job: Build) -> None:
     assert one.closed() == "completed"
 
 
-def test_a_handler_of_the_program_is_the_one_that_it_set(plain_job: Build) -> None:
+def test_own_handlers_are_returned_as_they_were_set(plain_job: Build) -> None:
     one = plain_job(
         PLAIN + "def own(*_): pass\n"
         "assert signal.signal(signal.SIGTERM, own).__name__ == 'on_term'\n"

@@ -118,6 +118,88 @@ KINDS: Final = {
         "hidden = rnn(batch[0][None, :1], hidden)[1].detach()",
         cell="rnn = nn.RNN(4, 3, batch_first=True); hidden = torch.zeros(1, 1, 3)",
     ),
+    "weak dictionaries and sets": Part(
+        "(weak_counts.get(model[0]), len(weak_counts), sorted(weak_names), len(weak_set))",
+        """
+            weak_counts[model[0]] = weak_counts.get(model[0], 0) + 1; weak_counts[nn.Linear(1, 1)] = 1
+            weak_names['first'], weak_names[f's{run.step}'] = model[0], opt
+            weak_set.add(model[0]); weak_set.add(opt)
+        """,
+        above="""
+            import weakref
+            weak_counts, weak_names = weakref.WeakKeyDictionary(), weakref.WeakValueDictionary()
+            weak_set = weakref.WeakSet()
+        """,
+    ),
+    "weak references": Part(
+        "(last_layer() is model[0], dead_layer(), last_method() == model.forward, weak_in_cell.get(model[0]))",
+        """
+            last_layer, last_method = weakref.ref(model[0]), weakref.WeakMethod(model.forward)
+            layer_of_step = nn.Linear(1, 1); dead_layer = weakref.ref(layer_of_step); del layer_of_step
+            weak_in_cell[model[0]] = run.step
+        """,
+        above="import weakref\nlast_layer = dead_layer = last_method = None",
+        cell="weak_in_cell = weakref.WeakKeyDictionary()",
+    ),
+    "attributes of libraries": Part(
+        "(F.my_scale, random.my_steps, nn.Linear.my_calls, torch.my_count, math.my_total, own_module.n)",
+        """
+            F.my_scale += 1; random.my_steps = [run.step]; nn.Linear.my_calls += 1; count_up()
+            setattr(torch, 'my_count', getattr(torch, 'my_count', 0) + 1); own_module.n += 1
+        """,
+        above="""
+            import math, types
+            import torch.nn.functional as F
+            F.my_scale, nn.Linear.my_calls, math.my_total, torch.my_count = 0, 0, 0, 0
+            own_module = types.ModuleType("own_module")
+            own_module.n = 0
+            def count_up(): math.my_total += 1
+        """,
+    ),
+    "hooks that the loop adds and removes": Part(
+        "(seen_by_hooks, len(model[0]._forward_hooks))",
+        """
+            if run.step == 2: first_hook.remove()
+            if run.step == 3: later_hook = model[0].register_forward_hook(note_later)
+            if run.step == 9: later_hook.remove()
+        """,
+        above="""
+            seen_by_hooks = []
+            def note_first(*_): seen_by_hooks.append('first')
+            def note_later(*_): seen_by_hooks.append('later')
+            first_hook = model[0].register_forward_hook(note_first)
+        """,
+    ),
+    "partial of a closure": Part(
+        "add_up(0)",
+        "add_up(2)",
+        above="""
+            import functools
+            def summing():
+                total = [0]
+                def add(by, more):
+                    total[0] += by + more
+                    return total[0]
+                return add
+            add_up = functools.partial(summing(), more=1)
+        """,
+    ),
+    "event and semaphore": Part(
+        "(reached.is_set(), free_slots._value)",
+        "free_slots.release(); run.step > 2 and reached.set()",
+        above="import threading\nreached, free_slots = threading.Event(), threading.Semaphore(0)",
+    ),
+    "file that is updated": Part(
+        "pathlib.Path(updated.name).read_text()",
+        "updated.write(str(run.step % 10))",
+        epoch="updated.flush()",
+        above="""
+            import pathlib
+            updated = pathlib.Path(__file__).with_name("updated.txt")
+            updated.exists() or updated.write_text("-" * 40)
+            updated = open(updated, "r+")
+        """,
+    ),
     "queue": Part(
         "list(waiting.queue)",
         "waiting.put(loss.item()); waiting.qsize() > 3 and waiting.get()",
@@ -378,3 +460,53 @@ def test_set_of_objects_that_cannot_be_stored_is_not_reported(
         patch.setitem(PARTS, "set", part)
         start(tmp_path, program("set"), stop_at=3)
     assert reports(capfd) == []
+
+
+LOST: Final = {
+    "mmap": "import mmap\nlost = mmap.mmap(-1, 16)",
+    "queue of processes": "import multiprocessing\nlost = multiprocessing.Queue()",
+    "simple queue": "import queue\nlost = queue.SimpleQueue()",
+    "checksum": "import hashlib\nlost = hashlib.sha256()",
+    "temporary file": "import tempfile\nlost = tempfile.NamedTemporaryFile()",
+    "temporary directory": "import tempfile\nlost = tempfile.TemporaryDirectory()",
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_object_that_a_halt_loses_is_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARTS, name, Part("1", above=LOST[name]))
+
+    start(tmp_path, program(name), stop_at=1)
+
+    assert "[`lost` cannot be kept in checkpoints: after a halt" in capfd.readouterr().err
+
+
+SECRET: Final = """
+{above}
+import os
+import jupyter_dlaas as dlaas
+run = dlaas.run()
+for epoch in run.epochs(3):
+    os.environ["STAGE"] = f"stage-{{epoch}}"
+    os.environ["MY_API_KEY"] = "sk-4711-aaaa-" + str(epoch)
+"""
+
+
+@pytest.mark.parametrize("above", ["", "from os import environ", "import os; environ = os.environ"])
+def test_secrets_set_in_the_loop_are_in_no_checkpoint(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, above: str
+) -> None:
+    for name in ("STAGE", "MY_API_KEY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+    start(tmp_path, SECRET.format(above=above), stop_at=2)
+
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "train.py")
+    assert b"stage-1" in stored
+    assert b"sk-4711" not in stored
+    said = capfd.readouterr().err
+    assert "`os.environ['MY_API_KEY']` (it holds a secret: set it above the loop, or pass it with --secret" in said
+    assert "sk-4711" not in said

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner.checkpoint import user_state
+from jupyter_dlaas.learner.checkpoint.library_attributes import attached
 from jupyter_dlaas.learner.checkpoint.liveness import dead_names
 from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored
 from jupyter_dlaas.objects import object_kinds as kinds
@@ -54,6 +55,8 @@ class Namespace:
         self._base = self._names()
         roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
         roots.update(also)
+        texts = [one for file in files for one in (sorted(file.rglob("*.py")) if file.is_dir() else [file])]
+        roots.update(attached(texts, {name: one for names in self._base.values() for name, one in names.items()}))
         self._graph = ObjectGraph(roots, given=given)
 
     def store(self, extra: Any) -> Stored:

@@ -14,7 +14,6 @@ import pickle
 import sys
 import threading
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from jupyter_dlaas.objects import object_kinds as kinds
 from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_sharded
 from jupyter_dlaas.objects.process_objects import is_finished_cursor
 from jupyter_dlaas.objects.random_generators import Generator
+from jupyter_dlaas.objects.special_objects import is_lost, reduce_weak
 
 __all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
 
@@ -119,7 +119,7 @@ class ObjectGraph:
             entry.base = [self._read(entry, one, budget) for one in entry.aspects]
         except Exception:  # noqa: BLE001 - objects of any class may fail in any way
             entry.aspects, entry.base = (), []
-        if not entry.aspects and is_in_progress(entry.value):
+        if is_lost(entry.value) or (not entry.aspects and is_in_progress(entry.value)):
             self.unstorable[entry.path] = entry.value
 
     def _read(self, entry: Entry, aspect: kinds.Aspect, budget: kinds.Budget) -> Any:
@@ -165,6 +165,7 @@ class ObjectGraph:
                 except Exception as error:  # noqa: BLE001 - a class's own pickling may fail at any time
                     left_out[entry.path] = _words(error)
                     continue
+                left_out.update(aspect.withheld(entry.base[number], now))
                 if not aspect.differs(entry.base[number], now) and not self._may_have_changed(aspect, entry.value):
                     continue
                 if aspect.is_whole:
@@ -442,8 +443,9 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
                 return stored.typed_memory, (made, obj.dtype)
             if isinstance(obj, Memory):
                 return stored.memory, obj.content()
-            if isinstance(obj, weakref.ref):
-                return weakref.ref, (obj(),)
+            weak = reduce_weak(obj)
+            if weak is not NotImplemented:
+                return weak
             view = _as_view(obj, of)
             if view is not None:
                 return view

@@ -2,7 +2,7 @@
 
 A request arrives as an exception: `Leave`, at a boundary of a training loop or from the handler of SIGTERM. A program
 may catch it (`except:`, `finally: return`, `contextlib.suppress`) or handle SIGTERM itself. Its end is then no
-completion, it passes no further boundary, and a program that goes on is reported before it is killed.
+completion, it passes no further boundary, and a program that continues is reported before it is killed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["StopRequests"]
 
 _LOOK_S: Final = 0.5
 _CAUGHT: Final = 4
-"""The number of successive looks at which no code handles the request, after which the program goes on without it."""
+"""The number of successive looks at which no code handles the request, after which the program continues without it."""
 _KILLED: Final = "It is killed when its grace period ends."
 _CATCHES: Final = (
-    "The program caught the request to stop and goes on{at}. " + _KILLED + " Write `except Exception:` instead of "
+    "The program caught the request to stop and continues{at}. " + _KILLED + " Write `except Exception:` instead of "
     "`except:`, `except BaseException:` or `finally: return`: it lets the request pass."
 )
 _HANDLES: Final = (
-    "The program handles SIGTERM itself and goes on{at}. " + _KILLED + " End the program in the handler, or check "
+    "The program handles SIGTERM itself and continues{at}. " + _KILLED + " End the program in the handler, or check "
     "run.should_stop in the loop."
 )
 

@@ -23,6 +23,7 @@ from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.reporting.notes import NOT_KEPT, NOT_LOADED, report
 from jupyter_dlaas.learner.training_run import independence_check
 from jupyter_dlaas.objects.process_settings import SETTINGS
+from jupyter_dlaas.objects.special_objects import is_lost
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
 
@@ -52,6 +53,10 @@ _EMPTIED: Final = (
 )
 
 
+_LOST: Final = (
+    "cannot be kept in checkpoints: after a halt, a preemption or a move it is as the program creates it above the "
+    "loop. Keep values in lists or arrays, and files in run.output_dir."
+)
 _IN_PARTS: Final = (
     "are sharded over the learners, and checkpoints of this job cannot keep them: after a halt or a move they start "
     "from their initial values. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
@@ -181,13 +186,13 @@ def _names(paths: Iterable[str]) -> str:
 
 def _report_iterators(run: RunState) -> None:
     found = run.namespace.in_progress()
-    for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED)):
+    for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED), (is_lost, _LOST)):
         if names := _names(path for path, one in found.items() if is_meant(one)):
             report(NOT_KEPT, f"{names} {why}")
 
 
 def _is_iterator(value: object) -> bool:
-    return not _is_file(value)
+    return not (_is_file(value) or is_lost(value))
 
 
 def _is_file(value: object) -> bool:
