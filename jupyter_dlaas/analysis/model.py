@@ -8,6 +8,7 @@ from typing import Final
 
 __all__ = [
     "Capture",
+    "EarlierJob",
     "ExecutedCell",
     "Kept",
     "KernelFacts",
@@ -69,6 +70,18 @@ class ResultRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierJob:
+    """Job that was submitted from this kernel and has completed, or has not ended yet."""
+
+    job: str
+    cell: int  # execution count of its training cell
+    outputs: tuple[str, ...] = ()  # -o
+    altered: frozenset[str] = frozenset()  # names of earlier cells whose objects it trained or changed in place
+    bound: frozenset[str] = frozenset()  # names that its cell binds
+    is_completed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NameFact:
     """Facts about one variable of the kernel, collected without changing it."""
 
@@ -114,6 +127,7 @@ class KernelFacts:
     started_in: str | None = None  # the kernel's initial directory
     modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by path
     missing: frozenset[str] = frozenset()  # files that cells read and that no longer exist
+    jobs: tuple[EarlierJob, ...] = ()  # in the order of submission; without those that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +194,8 @@ class Capture:
     warnings: tuple[Problem, ...]
     random_state: Mapping[int, str] = field(default_factory=dict)  # cell -> random state at its start
     reached: tuple[str, ...] = ()  # names that the training cell reads, and names whose objects these hold
+    altered: tuple[str, ...] = ()  # names whose objects from earlier cells it trains or changes in place
+    bound: tuple[str, ...] = ()  # names that it binds
 
     @property
     def is_ready(self) -> bool:
