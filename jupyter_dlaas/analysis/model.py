@@ -14,6 +14,7 @@ __all__ = [
     "KernelFacts",
     "LineRef",
     "Literal",
+    "ModuleState",
     "NameFact",
     "OmittedStatement",
     "OwnModule",
@@ -78,6 +79,7 @@ class EarlierJob:
     outputs: tuple[str, ...] = ()  # -o
     altered: frozenset[str] = frozenset()  # names of earlier cells whose objects it trained or changed in place
     bound: frozenset[str] = frozenset()  # names that its cell binds
+    loaded: frozenset[str] = frozenset()  # names whose objects received its state as parts of a result
     is_completed: bool = True
 
 
@@ -111,6 +113,14 @@ class OwnModule:
     is_edited: bool = False  # the file is newer than the imported version
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleState:
+    """State inside a module of the user."""
+
+    changing: frozenset[str] = frozenset()  # functions, classes and (".method") methods that change it when called
+    imports: frozenset[str] = frozenset()  # full names that the module imports
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFacts:
     """State of the kernel that capture needs. Without it (`jupyter dlaas check`) names are checked, but not values."""
@@ -127,6 +137,7 @@ class KernelFacts:
     started_in: str | None = None  # the kernel's initial directory
     modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by path
     missing: frozenset[str] = frozenset()  # files that cells read and that no longer exist
+    module_states: Mapping[str, ModuleState] = field(default_factory=dict)  # of the user's imported modules
     jobs: tuple[EarlierJob, ...] = ()  # in the order of submission; without those that failed
 
 

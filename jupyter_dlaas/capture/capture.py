@@ -94,7 +94,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     if source_errors:
         return _refused(source_errors)
     immutable = [n for n, fact in facts.names.items() if fact.is_immutable] if facts is not None else []
-    traced = trace([*history, *goal_statements], immutable)
+    traced = trace([*history, *goal_statements], immutable, facts.module_states if facts is not None else None)
     goal = len(history)
     solved, random, again = _solve(cells, traced, goal, training, facts)
     modules = _own_modules(traced, solved, facts)

@@ -180,8 +180,7 @@ def check_earlier_jobs(
         later = [step for step in trace.steps[:goal] if step.statement.cell > one.cell and step.statement.ran == "yes"]
         rebound = frozenset[str]().union(*(step.flow.kills | step.flow.deletes for step in later))
         stale = ((one.altered & reached) | (one.bound & named)) - settled - rebound
-        stale &= facts.names.keys()
-        stale = frozenset(name for name in stale if taken.get(name, -1) < number)
+        stale = frozenset(name for name in (stale & facts.names.keys()) - one.loaded if taken.get(name, -1) < number)
         settled |= stale | one.altered | one.bound
         problems += _stale_names(one, sorted(stale), training)
     return tuple(problems[::-1])

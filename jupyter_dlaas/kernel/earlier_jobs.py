@@ -59,13 +59,13 @@ class EarlierJobs:
         """Record the identities of existing objects that received the job's state as parts of its results."""
         one = self._jobs.get(job)
         if one is not None:
-            returned = frozenset(name for name in one.changes.altered if name in space and id(space[name]) in loaded)
-            one.changes = replace(one.changes, altered=one.changes.altered - returned)
+            found = frozenset(name for name in one.changes.altered if name in space and id(space[name]) in loaded)
+            one.changes = replace(one.changes, loaded=one.changes.loaded | found)
 
     def not_returned(self, job: str, space: Mapping[str, object]) -> tuple[str, ...]:
         """Return the names that still have the object from before the job, which changed it and did not return it."""
         one = self._jobs.get(job)
         if one is None:
             return ()
-        names = one.changes.altered - frozenset(one.changes.outputs)
+        names = one.changes.altered - one.changes.loaded - frozenset(one.changes.outputs)
         return tuple(sorted(name for name in names if name in space and id(space[name]) == one.objects.get(name)))

@@ -118,6 +118,13 @@ def test_newest_job_that_changed_a_name_is_reported() -> None:
     assert reported(after(second, first, train="print(history)", history="first-2")) == []
 
 
+def test_parts_of_a_result_count_as_returned() -> None:
+    first, second = ran(), replace(ran(count=3), outputs=("pair",), loaded=frozenset({"model", "opt"}))
+
+    assert reported(after(first, second, train="print(history, opt)")) == [("history",)]
+    assert reported(after(first, train="print(opt)")) == [("opt",)]
+
+
 def test_results_of_a_running_job_are_reported() -> None:
     made = after(ran(outputs=("model", "history"), is_completed=False), train="print(history, seen)")
 
