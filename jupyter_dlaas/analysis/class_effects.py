@@ -55,7 +55,7 @@ class OwnClasses:
         """Drop what is known of a class whose name is bound again."""
         self.names.discard(name)
         for table in (self.starts, self._hooks, self._calls, self._accessors):
-            table.pop(name, None)  # type: ignore[attr-defined]
+            table.pop(name, None)
 
     def define(self, node: ast.ClassDef, reads: frozenset[str]) -> None:
         """Record a class of which the definition reads these names."""

@@ -209,6 +209,8 @@ def is_setup(node: ast.stmt) -> bool:
     """Return whether a statement is setup that libraries depend on without naming it: seeds, paths, environment."""
     if isinstance(node, BLOCKS):
         return _sets_up_only(node)
+    if isinstance(node, ast.Delete):  # `del os.environ["A"]`
+        return all(ast.unparse(one).startswith(("os.environ[", "sys.modules[", "sys.path[")) for one in node.targets)
     if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
         return False
     value = node.value

@@ -292,10 +292,17 @@ def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
     problems = []
     for index in sorted(found.unsure):
         step = trace.steps[index]
+        place = f"{step.statement.label} raised an error"
         text = (
-            f"{step.statement.label} raised an error, so it is unknown whether line {step.statement.line} changed "
+            f"{place}, so it is unknown whether line {step.statement.line} changed "
             f"{_list(sorted(step.changes))}; the job omits the line. To include it: --with-cell {step.statement.cell}."
         )
+        if step.statement.ran == "partly":  # it would raise the error again
+            changed = sorted(step.altered & step.changes)
+            text = (
+                f"{place} in line {step.statement.line}, which may have changed {_list(changed)} before; the job omits "
+                f"the line. To send the current value: --push {','.join(changed)}."
+            )
         problems.append(Problem("raised_cell", text, step.statement.label, step.statement.line))
     return tuple(problems)
 

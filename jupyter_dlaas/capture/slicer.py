@@ -268,6 +268,8 @@ class _Pass:
             return
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
             self.leave(index, "raised", f"{statement.label} raised an error at or before this line")
+            if statement.ran == "partly" and not self._trains(step) and step.altered & self.wanted.keys():
+                self.slice.unsure.append(index)
             return
         if step.is_star and plan.stars and not step.foreign:
             self.keep(index, "provides names")

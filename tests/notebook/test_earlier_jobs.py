@@ -122,7 +122,7 @@ def test_parts_of_a_result_count_as_returned() -> None:
     first, second = ran(), replace(ran(count=3), outputs=("pair",), loaded=frozenset({"model", "opt"}))
 
     assert reported(after(first, second, train="print(history, opt)")) == [("history",)]
-    assert reported(after(first, train="print(opt)")) == [("opt",)]
+    assert reported(after(first, train="print(opt)")) == [("model", "opt")]
 
 
 def test_results_of_a_running_job_are_reported() -> None:
