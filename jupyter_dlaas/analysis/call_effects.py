@@ -250,7 +250,12 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
     A method also trains if another method that it calls on its object does.
     """
     methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
+    shared = _shared_fields(node, methods)
     found = {method.name: behaviour_of(method) for method in methods}
+    for method in methods:
+        if _changes_class(method, shared):
+            one = found[method.name]
+            found[method.name] = replace(one, touches=one.touches | {node.name}, altered=one.altered | {node.name})
     trains = {name for name, behaviour in found.items() if behaviour.trains}
     if trains and len(trains) < len(found):
         called_by: dict[str, frozenset[str]] = {}
@@ -260,6 +265,39 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
         for name in reach(trains, called_by) - trains:
             found[name] = replace(found[name], trains=True)
     return found
+
+
+def _shared_fields(node: ast.ClassDef, methods: Sequence[Function]) -> frozenset[str]:
+    """Return the containers that a class binds in its body and no method binds for one object."""
+    made = [part for part in node.body if isinstance(part, ast.Assign)]
+    kinds = ast.List | ast.Dict | ast.Set | ast.Call | ast.ListComp | ast.DictComp
+    names = {t.id for part in made if isinstance(part.value, kinds) for t in part.targets if isinstance(t, ast.Name)}
+    own = {
+        part.attr
+        for method in methods
+        for part in (walk(method) if names else ())
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and isinstance(part.value, ast.Name)
+    }
+    return frozenset(names - own)
+
+
+def _changes_class(method: Function, shared: Collection[str]) -> bool:
+    """Return whether a method changes its object's class: `type(self).made += 1`, `self.log.append(x)` of the class."""
+    for part in walk(method):
+        changed: ast.expr | None = None
+        if isinstance(part, ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
+            changed = part
+        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in COLLECTS:
+            changed = part.func
+        while isinstance(changed, ast.Attribute | ast.Subscript):
+            match changed.value:
+                case ast.Call(func=ast.Name(id="type")) | ast.Attribute(value=ast.Name(), attr="__class__"):
+                    return True
+                case ast.Attribute(value=ast.Name(id="self"), attr=attr) if attr in shared:
+                    return True
+                case inner:
+                    changed = inner
+    return False
 
 
 def _own_calls(method: Function) -> set[str]:

@@ -187,6 +187,8 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
         found = [replace(s, is_last=False) if s.is_last else s for s in found]
     if cell.raised:
         found = [_in_raised_cell(s, cell.raised_line) for s in found]
+        if sum(s.ran == "partly" for s in found) > 1:  # on one line: `x = 2; check(x)`
+            found = [replace(s, ran="unknown") if s.ran == "partly" else s for s in found]
     if clean.binds:
         lines = (Line(f"%%capture {clean.binds[0]}", 1),)
         node = ast.parse(f"{clean.binds[0]} = None").body[0]

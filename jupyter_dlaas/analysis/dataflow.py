@@ -8,18 +8,17 @@ be run again.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from jupyter_dlaas.analysis.call_effects import (
     Behaviour,
     behaviour_of,
     changed_by_given_code,
     changed_by_lambdas,
-    names_of_bases,
-    own_methods,
 )
 from jupyter_dlaas.analysis.cells import Statement
+from jupyter_dlaas.analysis.class_effects import OwnClasses, stored_attributes
 from jupyter_dlaas.analysis.databases import Databases
 from jupyter_dlaas.analysis.effects import (
     FITS,
@@ -35,15 +34,16 @@ from jupyter_dlaas.analysis.effects import (
     joined,
     loaded_modules,
     reach,
+    verb_of,
     verb_of_value,
     walk_now,
     words,
 )
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
-from jupyter_dlaas.analysis.implicit_calls import Accessors, accessors_of, sites
-from jupyter_dlaas.analysis.import_effects import may_register
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
-from jupyter_dlaas.analysis.library_state import LibraryState
+from jupyter_dlaas.analysis.library_state import LibraryState, may_register
+from jupyter_dlaas.analysis.model import ModuleState
+from jupyter_dlaas.analysis.own_modules import OwnModules
 from jupyter_dlaas.analysis.steps import Step, Touch, Trace, nothing
 from jupyter_dlaas.analysis.syntax.constants import (
     DEFINITIONS,
@@ -62,22 +62,25 @@ GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs 
 DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random stream
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno getvalue tell")
 BUFFERS = words("StringIO BytesIO")  # printing and saving to them changes them
+MAKES_CLASS = words("new_class make_dataclass")
+_CACHES = words("cache lru_cache memoize memoized cached")
 SHELL = "get_ipython(), which a job does not have"
 OPERATORS = frozenset(f"__{one}__" for one in words("or and xor add sub mul matmul truediv floordiv mod pow"))
 
 
-@dataclass(frozen=True, slots=True)
-class Implicit:
-    """Effects of the properties and special methods that a statement runs."""
+def trace(
+    statements: Sequence[Statement], immutable: Collection[str] = (), modules: Mapping[str, ModuleState] | None = None
+) -> Trace:
+    """Process the statements in order of execution.
 
-    receivers: frozenset[str]
-    behaviour: Behaviour
-    may_draw: bool
-
-
-def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> Trace:
-    """Process the statements in order of execution. `immutable`: names whose last values no call can change."""
-    tracer = Tracer(ImmutableNames(immutable, [statement.node for statement in statements]))
+    `immutable`: names whose last values no call can change. `modules`: states of the user's modules.
+    """
+    nodes = [statement.node for statement in statements]
+    tracer = Tracer(ImmutableNames(immutable, nodes), modules)
+    tracer.classes.reads_subclasses = any("__subclasses__" in statement.source for statement in statements)
+    if any(word in statement.source for statement in statements for word in ("cache", "property")):
+        tracer.classes.stored = stored_attributes(nodes)
+        tracer.unstable = _unstable_names(nodes)
     steps = [tracer.step(statement) for statement in statements]
     return tracer.trace(steps)
 
@@ -85,42 +88,43 @@ def trace(statements: Sequence[Statement], immutable: Collection[str] = ()) -> T
 class Tracer:
     """State after the statements so far. Grows step by step."""
 
-    def __init__(self, immutable_names: ImmutableNames | None = None) -> None:
+    def __init__(
+        self, immutable_names: ImmutableNames | None = None, modules: Mapping[str, ModuleState] | None = None
+    ) -> None:
         self.immutable_names = immutable_names or ImmutableNames((), ())
+        self.own_modules = OwnModules(modules or {})
         self.immutable: frozenset[str] = frozenset()  # while the statement runs
         self.lazy_annotations = False
         self.seen: set[str] = set()
         self.plain: set[str] = set()  # bound by imports, definitions, constants
         self.modules: set[str] = set()
         self.prompting: set[str] = set()  # names of widget libraries
-        self.classes: set[str] = set()
         self.late: dict[str, frozenset[str]] = {}
         self.objects: dict[str, frozenset[str]] = {}
         self.holders: dict[str, set[str]] = {}  # inverse of `objects`, to avoid searches
         self.makers: dict[str, frozenset[str]] = {}
         self.made: dict[str, set[str]] = {}  # inverse of `makers`
         self.behaviours: dict[str, Behaviour] = {}
-        self.methods: dict[str, Behaviour] = {}
+        self.classes = OwnClasses(self.seen, self.objects, self.makers, self.late)
+        self.methods = self.classes.methods
         self.globals_of: dict[str, frozenset[str]] = {}
-        self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
-        self.hooks: dict[str, Behaviour] = {}  # class -> effects of defining a subclass of it
-        self.callables: set[str] = set()  # classes whose objects change when they are called
         self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
         self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
         self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
+        self.caching: set[str] = set()  # own functions that keep their values: `@cache`
+        self.unstable: frozenset[str] = frozenset()  # names that are bound or changed more than once
         self.access = NamespaceAccess()
         self.library = LibraryState(self.modules, self.module_roots)
         self.configuring: set[str] = set()  # own functions that change modules
-        self.accessors: dict[str, Accessors] = {}  # class -> its properties and special methods with effects
         self.databases = Databases()
 
     def trace(self, steps: Sequence[Step]) -> Trace:
         """Return the state as a trace. It shares growing data, so use it before the next step."""
         holds = {name: self.objects.get(name, frozenset()) | self.makers.get(name, frozenset()) for name in self.seen}
-        definitions = frozenset(self.behaviours) | frozenset(self.classes)
+        definitions = frozenset(self.behaviours) | frozenset(self.classes.names)
         return Trace(tuple(steps), holds, definitions, self.late, self.behaviours)
 
     def _gradients(self, node: ast.stmt) -> Gradients:
@@ -157,9 +161,11 @@ class Tracer:
         globals_bound = frozenset().union(*(self.globals_of.get(name, frozenset()) for name in sorted(uses)))
         self._hold(effects, flow)
         self._hold_lambdas(node)
-        implicit = self._implicit(node)
+        implicit = self.classes.implicit(node)
         behaviour = behaviour.also(implicit.behaviour)
         touches = self._touches(effects, behaviour, uses, statement, implicit.receivers)
+        states = self.own_modules.changed(effects, behaviour)
+        touches += tuple(Touch(state, frozenset({state}), frozenset({state})) for state in sorted(states))
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
         prompts = self._prompt_of(
@@ -167,6 +173,8 @@ class Tracer:
         )  # before the statement's own bindings: it may rebind a function that it calls
         sets_up = self.library.configures(node, effects.calls)
         self._remember(node, flow, self._carried(node, effects, reads))
+        for name in flow.binds if (read := self.own_modules.note(node, flow.binds)) else ():
+            self.late[name] |= read
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
             later = joined([flow.late, self._late_of(reads)])
@@ -243,9 +251,9 @@ class Tracer:
         """Return whether a function's result may contain code of the notebook."""
         for name in {function} | self._closure([function]):
             own = self.behaviours.get(name)
-            if name in self.classes or (own is not None and own.made is not None):
+            if name in self.classes.names or (own is not None and own.made is not None):
                 return True
-            if own is not None and any(n in self.behaviours or n in self.classes for n in own.mentions):
+            if own is not None and any(n in self.behaviours or n in self.classes.names for n in own.mentions):
                 return True
         return False
 
@@ -260,10 +268,16 @@ class Tracer:
             self.late[name] = late if name in flow.kills else joined([self.late.get(name, frozenset()), late])
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
-            self.starts.pop(name, None)
-            self.accessors.pop(name, None)
-            self.configuring.discard(name)
-            for group in (self.plain, self.modules, self.prompting, self.classes, self.iterators, self.growing):
+            self.classes.forget(name)
+            for group in (
+                self.configuring,
+                self.caching,
+                self.plain,
+                self.modules,
+                self.prompting,
+                self.iterators,
+                self.growing,
+            ):
                 group.discard(name)
             if self._is_used_up(values.get(name)):
                 self.iterators.add(name)
@@ -277,32 +291,19 @@ class Tracer:
         self.databases.note(node, self.library.imported)
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                self.behaviours[name] = self._with_properties(self._decorated(node), node)
+                self.behaviours[name] = self.classes.with_properties(self._decorated(node), node)
                 self.globals_of[name] = flow.globals_bound
+                self.caching |= (
+                    {name}
+                    if _CACHES
+                    & {verb_of(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
+                    else set()
+                )
                 if self.library.configures_inside(node):
                     self.configuring.add(name)
             case ast.ClassDef(name=name):
-                self.classes.add(name)
                 self.globals_of[name] = flow.globals_bound
-                self._add_accessors(node)
-                parts = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-                own = {
-                    method: self._with_properties(behaviour, parts[method]) if method in parts else behaviour
-                    for method, behaviour in own_methods(node).items()
-                }
-                for method, behaviour in own.items():
-                    self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
-                start = Behaviour()
-                for base in [self.starts[n] for n in sorted(flow.reads & self.starts.keys())]:
-                    start = start.also(base)
-                for method in {"__new__", "__init__", "__post_init__"} & own.keys():
-                    start = start.also(own[method])
-                self.starts[name] = start
-                hook = own.get("__init_subclass__", Behaviour())
-                for base in self._hooks_of(node):
-                    hook = hook.also(base)
-                self.hooks[name] = hook
-                self.callables |= {name} if own.get("__call__", Behaviour()).touched_params else set()
+                self.classes.define(node, flow.reads)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
                 self.behaviours[name] = behaviour_of(function)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call()) if wrapped is not None:
@@ -315,45 +316,6 @@ class Tracer:
                         self._import(part)
             case _:
                 return
-
-    # properties and special methods
-    def _add_accessors(self, node: ast.ClassDef) -> None:
-        found = accessors_of(node)
-        for base in names_of_bases(node):
-            found = found.also(self.accessors.get(base, Accessors()))
-        if found.behaviours or found.draws:
-            self.accessors[node.name] = found
-
-    def _with_properties(self, found: Behaviour, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Behaviour:
-        """Add the changes by properties that a function reads: `def advance(counter): return counter.next`."""
-        changing = {name for one in self.accessors.values() for name in one.behaviours}
-        params = {arg.arg for arg in walk(function.args) if isinstance(arg, ast.arg)}
-        for part in walk(function) if changing else ():
-            if isinstance(part, ast.Attribute) and part.attr in changing and (root := root_name(part)) is not None:
-                if root in params:
-                    found = replace(found, touched_params=found.touched_params | {root})
-                elif root in self.seen:
-                    found = replace(found, touches=found.touches | {root})
-        return found
-
-    def _implicit(self, node: ast.stmt) -> Implicit:
-        """Return the effects of the properties and special methods that a statement runs."""
-        receivers: set[str] = set()
-        behaviour, may_draw = Behaviour(), False
-        for site in sites(node) if self.accessors and not isinstance(node, DEFINITIONS) else ():
-            kinds = self._classes_of(site.name, is_deep=site.is_deep)
-            for known in (self.accessors[kind] for kind in kinds):
-                may_draw = may_draw or not known.draws.isdisjoint(site.methods)
-                for one in (known.behaviours[method] for method in site.methods if method in known.behaviours):
-                    behaviour = behaviour.also(Behaviour(touches=one.touches))
-                    receivers |= {site.name} if one.touched_params else set()
-        return Implicit(frozenset(receivers), behaviour, may_draw)
-
-    def _classes_of(self, name: str, *, is_deep: bool) -> list[str]:
-        """Return the classes with accessors of which the object of a name, or one that it holds, may be."""
-        below = reach([name], self.objects) if is_deep else {name}
-        makers = frozenset().union(*(self.makers.get(one, frozenset()) for one in below))
-        return sorted(reach(makers, self.late) & self.accessors.keys()) if makers else []
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         source = (node.module or "") if isinstance(node, ast.ImportFrom) else None
@@ -418,6 +380,9 @@ class Tracer:
                 before, makers = self.objects.get(target, frozenset()), self.makers.get(target, frozenset())
                 _link(self.objects, self.holders, target, objects if is_new else before | objects)
                 _link(self.makers, self.made, target, hold.makers if is_new else makers | hold.makers)
+                for maker in hold.makers & self.classes.keeping:  # `config = Config()` is the class's only object
+                    known = self.objects.get(maker, frozenset())
+                    _link(self.objects, self.holders, maker, known | {target})
                 kept = frozenset() if is_new else self.passed_functions.get(target, frozenset())
                 if given | kept:
                     self.passed_functions[target] = given | kept
@@ -455,10 +420,14 @@ class Tracer:
             also |= effects.combined
         also |= self._changed_by_callbacks(statement.node, effects)
         touched |= (effects.indexed | behaviour.indexed) & self.growing
+        for name in uses & self.caching:  # a value that is kept may differ from one that is computed later
+            touched |= {name} if not self.unstable.isdisjoint(self._closure([name])) else set()
         for source in effects.passed & self.iterators:
             touched.add(source)
         touched |= {
-            n for n in also if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes)
+            n
+            for n in also
+            if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes.names)
         }
         touched -= PROVIDED - self.seen
         return tuple(self._touch(name) for name in sorted(touched))
@@ -467,21 +436,13 @@ class Tracer:
         """Return the objects changed by code that the statement gives to its calls, or that its class's bases run."""
         found: set[str] = set()
         if isinstance(node, ast.ClassDef):
-            for name, hook in zip(names_of_bases(node), self._hooks_of(node), strict=True):
-                found |= hook.touches | ({name} if hook.touched_params else set())
+            found |= self.classes.changed_by_definition(node)
         elif node is not None and effects.calls:
             found |= changed_by_given_code(node)
             calls = [call for call in effects.calls if not (call.only_shows or call.verb[:1].isupper())]
-            given = frozenset().union(*(call.args for call in calls)) if self.callables else frozenset()
-            found |= {name for name in given if not self.callables.isdisjoint(self.makers.get(name, ()))}
+            given = frozenset().union(*(call.args for call in calls)) if self.classes.callables else frozenset()
+            found |= {name for name in given if not self.classes.callables.isdisjoint(self.makers.get(name, ()))}
         return found
-
-    def _hooks_of(self, node: ast.ClassDef) -> list[Behaviour]:
-        """Return, per base, the effects of defining this class: its `__init_subclass__`, or the metaclass's own."""
-        metaclasses = {root_name(option.value) for option in node.keywords if option.arg == "metaclass"}
-        return [
-            (self.starts if name in metaclasses else self.hooks).get(name, Behaviour()) for name in names_of_bases(node)
-        ]
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
         """Return the variables of the statement that a call changes."""
@@ -539,8 +500,10 @@ class Tracer:
         if call.receiver is not None:
             method = self.methods.get(call.verb) if call.receiver not in self.modules else None
             return found | (method.touches if method is not None else frozenset())
-        if call.function in self.starts:
-            return self.starts[call.function].touches
+        if call.function == "type" or call.verb in MAKES_CLASS:
+            return found | self.classes.changed_by_making(call.args)
+        if call.function in self.classes.starts:
+            return self.classes.starts[call.function].touches
         own = self.behaviours.get(call.function or "")
         return own.made.touches if call.is_called and own is not None and own.made is not None else found
 
@@ -591,3 +554,14 @@ def _link(forward: dict[str, frozenset[str]], back: dict[str, set[str]], name: s
 def _named(call: Call) -> frozenset[str]:
     """Return the variables that a call runs or passes."""
     return call.args | {name for name in (call.function, call.receiver) if name is not None}
+
+
+def _unstable_names(nodes: Iterable[ast.stmt | None]) -> frozenset[str]:
+    """Return the names that several statements bind or change."""
+    once: set[str] = set()
+    found: set[str] = set()
+    for node in nodes:
+        names = flow_of(node).binds | effects_of([node]).altered if node is not None else frozenset[str]()
+        found |= once & names
+        once |= names
+    return frozenset(found)

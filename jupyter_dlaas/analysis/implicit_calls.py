@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,8 +55,12 @@ _IMPLICIT: Final = (
     frozenset(name for names in _BY_FUNCTION.values() for name in names)
     | frozenset(_ITERATES)
     | frozenset(f"__{side}{name}__" for name in _OPERATORS.values() for side in ("", "r", "i"))
-    | words("__call__ __missing__ __contains__ __setitem__ __delitem__ __delattr__ __set__ __get__")
+    | words(
+        """__call__ __missing__ __contains__ __setitem__ __delitem__ __delattr__ __set__ __get__ __delete__
+    __set_name__ __class_getitem__"""
+    )
 )
+_DESCRIPTOR: Final[Mapping[str, str]] = {"__get__": "", "__set__": ".setter", "__delete__": ".deleter"}
 _PROPERTIES: Final = words("property cached_property lazy_property classproperty")
 
 
@@ -80,16 +84,24 @@ class Site:
     is_deep: bool = False  # also of the objects that it holds: `for c in counters: c.next`
 
 
-def accessors_of(node: ast.ClassDef) -> Accessors:
-    """Return the class's own properties and special methods that change something or call something."""
+def accessors_of(node: ast.ClassDef, known: Mapping[str, Accessors], stored: Set[str]) -> Accessors:
+    """Return the class's own properties, descriptors and special methods that change something or call something.
+
+    `known`: those of earlier classes, which may be descriptors. `stored`: attributes that the notebook assigns; a
+    value that is computed once from one of them depends on when that is.
+    """
     behaviours: dict[str, Behaviour] = {}
     draws: set[str] = set()
     for part in node.body:
+        if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
+            behaviours |= dict(_of_descriptor(part, node.name, known.get(_last(part.value.func), Accessors())))
         if not isinstance(part, ast.FunctionDef) or (name := _accessor(part)) is None:
             continue
         found = behaviour_of(part)
         is_once = _is_memo(part) or any(_last(one) == "cached_property" for one in part.decorator_list)
-        touched = frozenset() if is_once else found.touched_params
+        touched = frozenset() if is_once and not _reads_stored(part, stored) else found.touched_params
+        if _last_decorator(part) == "cached_property" and _reads_stored(part, stored):
+            touched = frozenset({"self"})
         if part.name == "forward":
             name, touched = "__call__", touched if _accumulates(part) else frozenset()
         if touched or found.touches:
@@ -97,6 +109,31 @@ def accessors_of(node: ast.ClassDef) -> Accessors:
         if found.calls - {"len", "range", "isinstance", "print", "str", "int", "float"}:
             draws.add(name)
     return Accessors(behaviours, frozenset(draws))
+
+
+def _of_descriptor(part: ast.Assign, owner: str, known: Accessors) -> Iterator[tuple[str, Behaviour]]:
+    """Yield the accessors of an attribute that a descriptor provides; its state belongs to the class."""
+    for target in part.targets:
+        for method, suffix in _DESCRIPTOR.items() if isinstance(target, ast.Name) else ():
+            one = known.behaviours.get(method)
+            if one is not None and isinstance(target, ast.Name):
+                own = frozenset({owner}) if one.touched_params else frozenset[str]()
+                yield f"{target.id}{suffix}", Behaviour(touches=one.touches | own, touched_params=one.touched_params)
+
+
+def _reads_stored(method: Function, stored: Set[str]) -> bool:
+    first = method.args.args[0].arg if method.args.args else "self"
+    return any(
+        isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Load)
+        and part.attr in stored
+        and root_name(part) == first
+        for part in walk(method)
+    )
+
+
+def _last_decorator(method: ast.FunctionDef) -> str:
+    return _last(method.decorator_list[-1]) if method.decorator_list else ""
 
 
 def _accessor(method: ast.FunctionDef) -> str | None:
@@ -178,7 +215,9 @@ def sites(node: ast.AST) -> Iterator[Site]:
                 yield from _at(owner, methods, is_deep=True)
             case ast.Subscript(value=owner, ctx=ctx):
                 kind = {ast.Load: "get", ast.Store: "set"}.get(type(ctx), "del")
-                yield from _at(owner, (f"__{kind}item__", *(("__missing__",) if kind == "get" else ())))
+                yield from _at(
+                    owner, (f"__{kind}item__", *(("__missing__", "__class_getitem__") if kind == "get" else ()))
+                )
             case ast.Call(func=ast.Name(id=function), args=args) if args:
                 if function in _BY_FUNCTION:
                     for arg in args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,7 +26,7 @@ from jupyter_dlaas.analysis.effects import (
 )
 from jupyter_dlaas.analysis.syntax.names import root_name
 
-__all__ = ["LibraryState", "is_setup"]
+__all__ = ["LibraryState", "is_setup", "may_register"]
 
 _SETS_LIBRARY: Final = re.compile(
     r"(set|enable|disable|use|allow|register|install|patch|setup|configure)(_|$)(?!print|option)"
@@ -75,6 +76,22 @@ _HANDLE_VERBS: Final = words(
 )
 _STYLES: Final = words("use rc rcdefaults set_theme set_style set_palette set_context set_option reset_option update")
 """Functions of plotting libraries and pandas that configure them."""
+_PLAIN: Final = frozenset(sys.stdlib_module_names) | words(
+    """IPython PIL accelerate albumentations altair bokeh bs4 cartopy catboost cv2 cvxpy datasets deap diffusers distrax
+    einops evaluate faiss fastai fastcore flax folium gensim geopandas google gym gymnasium h5py haiku holoviews
+    huggingface_hub hydra imageio imblearn imgaug ipywidgets jax jaxlib joblib jupyter_dlaas kagglehub keras
+    keras_tuner kornia langchain librosa lightgbm lightning lime lxml matplotlib matplotlib_inline missingno mlflow
+    mpl_toolkits mplfinance networkx nltk numba numpy numpyro omegaconf onnx onnxruntime openai openpyxl optax optuna
+    pandas pandas_profiling peft pickle5 plotly plotnine polars prettytable prophet psutil pyarrow pydantic pydot
+    pylab pymc pyro pytorch_lightning rdkit requests rich ruamel sacrebleu safetensors scipy seaborn
+    sentence_transformers sentencepiece setuptools shap six skimage sklearn skorch soundfile spacy sqlalchemy
+    statsmodels streamlit sympy tabulate tensorboard tensorboardX tensorflow tensorflow_datasets tensorflow_hub
+    textblob tiktoken timm tokenizers torch torch_geometric torchaudio torchdata torchinfo torchmetrics torchsummary
+    torchtext torchvision torchviz tqdm transformers trl umap unidecode urllib3 wandb wordcloud xgboost yaml
+    yellowbrick yfinance"""
+)
+"""Packages whose modules are imported for their names."""
+_SWITCHES: Final = ("enable_", "disable_")
 
 
 class LibraryState:
@@ -192,6 +209,8 @@ def is_setup(node: ast.stmt) -> bool:
     """Return whether a statement is setup that libraries depend on without naming it: seeds, paths, environment."""
     if isinstance(node, BLOCKS):
         return _sets_up_only(node)
+    if isinstance(node, ast.Delete):  # `del os.environ["A"]`
+        return all(ast.unparse(one).startswith(("os.environ[", "sys.modules[", "sys.path[")) for one in node.targets)
     if not isinstance(node, ast.Expr | ast.Assign | ast.AugAssign):
         return False
     value = node.value
@@ -235,3 +254,20 @@ def module_attribute(node: ast.stmt) -> str | None:
         case _:
             return None
     return None if root in _PICTURES else root
+
+
+def may_register(node: ast.stmt) -> bool:
+    """Return whether an import may change other modules, regardless of the name that it binds.
+
+    `import panda_gym` adds environments to gymnasium's table, `from sklearn.experimental import
+    enable_iterative_imputer` enables the import of another module. A wrong guess costs the time of an import.
+    """
+    match node:
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            parts = module.split(".")
+            is_switch = "experimental" in parts or any(alias.name.startswith(_SWITCHES) for alias in names)
+            return names[0].name != "*" and parts[0] != "__future__" and (is_switch or parts[0] not in _PLAIN)
+        case ast.Import(names=names):
+            return any(alias.name.partition(".")[0] not in _PLAIN for alias in names)
+        case _:
+            return False

@@ -8,11 +8,13 @@ from typing import Final
 
 __all__ = [
     "Capture",
+    "EarlierJob",
     "ExecutedCell",
     "Kept",
     "KernelFacts",
     "LineRef",
     "Literal",
+    "ModuleState",
     "NameFact",
     "OmittedStatement",
     "OwnModule",
@@ -69,6 +71,19 @@ class ResultRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierJob:
+    """Job that was submitted from this kernel and has completed, or has not ended yet."""
+
+    job: str
+    cell: int  # execution count of its training cell
+    outputs: tuple[str, ...] = ()  # -o
+    altered: frozenset[str] = frozenset()  # names of earlier cells whose objects it trained or changed in place
+    bound: frozenset[str] = frozenset()  # names that its cell binds
+    loaded: frozenset[str] = frozenset()  # names whose objects received its state as parts of a result
+    is_completed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NameFact:
     """Facts about one variable of the kernel, collected without changing it."""
 
@@ -98,6 +113,14 @@ class OwnModule:
     is_edited: bool = False  # the file is newer than the imported version
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleState:
+    """State inside a module of the user."""
+
+    changing: frozenset[str] = frozenset()  # functions, classes and (".method") methods that change it when called
+    imports: frozenset[str] = frozenset()  # full names that the module imports
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFacts:
     """State of the kernel that capture needs. Without it (`jupyter dlaas check`) names are checked, but not values."""
@@ -114,6 +137,8 @@ class KernelFacts:
     started_in: str | None = None  # the kernel's initial directory
     modified: Mapping[str, float] = field(default_factory=dict)  # Unix times of files that cells read, by path
     missing: frozenset[str] = frozenset()  # files that cells read and that no longer exist
+    module_states: Mapping[str, ModuleState] = field(default_factory=dict)  # of the user's imported modules
+    jobs: tuple[EarlierJob, ...] = ()  # in the order of submission; without those that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +205,8 @@ class Capture:
     warnings: tuple[Problem, ...]
     random_state: Mapping[int, str] = field(default_factory=dict)  # cell -> random state at its start
     reached: tuple[str, ...] = ()  # names that the training cell reads, and names whose objects these hold
+    altered: tuple[str, ...] = ()  # names whose objects from earlier cells it trains or changes in place
+    bound: tuple[str, ...] = ()  # names that it binds
 
     @property
     def is_ready(self) -> bool:

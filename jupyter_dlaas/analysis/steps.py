@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour
 from jupyter_dlaas.analysis.cells import Statement
-from jupyter_dlaas.analysis.effects import BLOCKS, Call
+from jupyter_dlaas.analysis.effects import BLOCKS, Call, reach, words
 from jupyter_dlaas.analysis.gradients import Gradients
 from jupyter_dlaas.analysis.syntax.names import Flow
+
+_MODES: Final = words("train eval zero_grad backward to cuda cpu")
+"""Methods that set a mode, a device or gradients, which each training sets itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +104,43 @@ def nothing(statement: Statement) -> Step:
         is_plain=False,
         provides=none,
     )
+
+
+def altered_names(steps: Sequence[Step]) -> frozenset[str]:
+    """Return the names whose objects from earlier cells the steps train or change in place."""
+    found: set[str] = set()
+    bound: frozenset[str] = frozenset()
+    for step in steps:
+        if not step.is_definition:
+            found |= _altered_by(step) - bound
+        bound |= step.flow.kills
+    return frozenset(found)
+
+
+def bound_names(steps: Sequence[Step]) -> frozenset[str]:
+    """Return the names that the steps bind, also in functions that they call."""
+    return frozenset[str]().union(*(step.flow.binds | step.globals_bound for step in steps))
+
+
+def names_needed(trace: Trace, goal: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that the steps from `goal` on read before binding them, and all whose objects these reach."""
+    read: frozenset[str] = frozenset()
+    for step in reversed(trace.steps[goal:]):
+        own = step.flow.binds | step.flow.soft
+        read = (read - step.flow.kills) | step.flow.reads | (step.reads_late - own)
+    named = reach(read, trace.late)
+    return named, reach(named, trace.holds)
+
+
+def _altered_by(step: Step) -> frozenset[str]:
+    touched = frozenset(touch.name for touch in step.touches)
+    certain = step.altered | step.trained | step.fits
+    loud = frozenset[str]().union(
+        *(
+            call.args | {name for name in (call.receiver, call.function) if name is not None}
+            for call in step.calls
+            if call.verb not in _MODES and not call.only_shows
+        )
+    )
+    quiet = frozenset(call.receiver for call in step.calls if call.receiver is not None) - loud
+    return (touched - (step.passive | quiet)) | (certain & (touched | step.changes))

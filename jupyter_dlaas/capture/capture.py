@@ -32,7 +32,7 @@ from jupyter_dlaas.analysis.model import (
     Problem,
     TrainingCell,
 )
-from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.steps import Step, Trace, altered_names, bound_names
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.forward_looks import check_looks
 from jupyter_dlaas.capture.input_files import check_files
@@ -40,6 +40,7 @@ from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
 from jupyter_dlaas.capture.nondeterminism import scan
 from jupyter_dlaas.capture.preflight import (
+    check_earlier_jobs,
     check_modules,
     check_prompts,
     check_pushes,
@@ -93,7 +94,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
     if source_errors:
         return _refused(source_errors)
     immutable = [n for n, fact in facts.names.items() if fact.is_immutable] if facts is not None else []
-    traced = trace([*history, *goal_statements], immutable)
+    traced = trace([*history, *goal_statements], immutable, facts.module_states if facts is not None else None)
     goal = len(history)
     solved, random, again = _solve(cells, traced, goal, training, facts)
     modules = _own_modules(traced, solved, facts)
@@ -116,6 +117,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_pushes(traced, solved, facts),
         *solved.warnings,
         *check_trainings(traced, solved.slice),
+        *check_earlier_jobs(traced, solved, goal, training, facts),
         *check_raised(traced, solved.slice),
         *check_texts(traced, solved.slice, goal),
         *check_looks(traced, solved.slice, goal, facts),
@@ -142,6 +144,8 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         warnings=tuple(p for p in problems if p.code in WARNINGS),
         random_state={one.cell: one.state for one in random.restores},
         reached=_reached(traced, goal),
+        altered=tuple(sorted(altered_names(traced.steps[goal:]))),
+        bound=tuple(sorted(bound_names(traced.steps[goal:]))),
     )
 
 
@@ -190,7 +194,7 @@ def _solve(
 WARNINGS = words(
     """late_undefined perhaps_bound earlier_training training_again raised_cell slow_prelude module_edited
     module_reloaded every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config
-    file_changed file_gone text_omitted look_omitted"""
+    file_changed file_gone text_omitted look_omitted not_returned job_unfinished"""
 )
 
 

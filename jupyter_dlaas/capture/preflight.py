@@ -12,8 +12,16 @@ from dataclasses import dataclass
 
 from jupyter_dlaas.analysis.cells import Cleaned, parse
 from jupyter_dlaas.analysis.effects import SAVES, walk_now, words
-from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, OwnModule, Problem, TrainingCell, size_text
-from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.model import (
+    EarlierJob,
+    ExecutedCell,
+    KernelFacts,
+    OwnModule,
+    Problem,
+    TrainingCell,
+    size_text,
+)
+from jupyter_dlaas.analysis.steps import Step, Trace, names_needed
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
@@ -156,6 +164,53 @@ def check_trainings(trace: Trace, found: Slice) -> tuple[Problem, ...]:
     return tuple(problems.values())
 
 
+def check_earlier_jobs(
+    trace: Trace, solved: Solved, goal: int, training: TrainingCell, facts: KernelFacts | None
+) -> tuple[Problem, ...]:
+    """Warn of names that an earlier job changed and whose value from before that job this one uses."""
+    jobs = facts.jobs if facts is not None else ()
+    if facts is None or not jobs:
+        return ()
+    named, reached = names_needed(trace, goal)
+    order = {one.job: number for number, one in enumerate(jobs)}
+    taken = {ref.name: order.get(ref.job, -1) for line in solved.slice.lines for ref in line.refs}
+    settled = frozenset(training.push)
+    problems: list[Problem] = []
+    for number, one in reversed([*enumerate(jobs)]):
+        later = [step for step in trace.steps[:goal] if step.statement.cell > one.cell and step.statement.ran == "yes"]
+        rebound = frozenset[str]().union(*(step.flow.kills | step.flow.deletes for step in later))
+        stale = ((one.altered & reached) | (one.bound & named)) - settled - rebound
+        stale = frozenset(name for name in (stale & facts.names.keys()) - one.loaded if taken.get(name, -1) < number)
+        settled |= stale | one.altered | one.bound
+        problems += _stale_names(one, sorted(stale), training)
+    return tuple(problems[::-1])
+
+
+def _stale_names(one: EarlierJob, stale: Sequence[str], training: TrainingCell) -> Iterator[Problem]:
+    """Yield the problems of the names that a job changed without returning them here, or not yet."""
+    place, line = f"cell [{training.count}]", training.first_line - 1
+    lost = [name for name in stale if name not in one.outputs]
+    late = [] if one.is_completed else [name for name in stale if name in one.outputs]
+    if lost:
+        outputs = ",".join([*one.outputs, *lost])
+        text = (
+            f"{one.job} (cell [{one.cell}]) changed {_list(lost)} but did not return {_them(lost)}; this job uses the "
+            f"notebook's value{'s' if len(lost) > 1 else ''}, from before. To continue from {one.job}, run its cell "
+            f"again with -o {outputs}."
+        )
+        yield Problem("not_returned", text, place, line, tuple(lost))
+    if late:
+        text = (
+            f"{one.job} (cell [{one.cell}]) has not ended; this job uses the notebook's {_list(late)}, from before. "
+            f'To use the result, run dlaas.job("{one.job}").wait() in a cell first.'
+        )
+        yield Problem("job_unfinished", text, place, line, tuple(late))
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
 def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tuple[Problem, ...]:
     """Report objects of the program that would not refer to the pushed object, or that lose their own state."""
     pushed = next((given for given in solved.plan.given if given.kind == "pushed"), None)
@@ -237,10 +292,17 @@ def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
     problems = []
     for index in sorted(found.unsure):
         step = trace.steps[index]
+        place = f"{step.statement.label} raised an error"
         text = (
-            f"{step.statement.label} raised an error, so it is unknown whether line {step.statement.line} changed "
+            f"{place}, so it is unknown whether line {step.statement.line} changed "
             f"{_list(sorted(step.changes))}; the job omits the line. To include it: --with-cell {step.statement.cell}."
         )
+        if step.statement.ran == "partly":  # it would raise the error again
+            changed = sorted(step.altered & step.changes)
+            text = (
+                f"{place} in line {step.statement.line}, which may have changed {_list(changed)} before; the job omits "
+                f"the line. To send the current value: --push {','.join(changed)}."
+            )
         problems.append(Problem("raised_cell", text, step.statement.label, step.statement.line))
     return tuple(problems)
 

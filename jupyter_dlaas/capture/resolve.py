@@ -358,6 +358,16 @@ class _Solver:
                 "Fix that cell and run it again."
             )
             return Problem("undefined_name", text, cell, line, (name,))
+        binders = [one for one in self.facts.jobs if name in one.bound] if self.facts is not None else []
+        if binders:
+            one = binders[-1]
+            way = f"run its cell [{one.cell}] again with -o {','.join(dict.fromkeys([*one.outputs, name]))}"
+            if name in one.outputs and not one.is_completed:
+                way = f'run dlaas.job("{one.job}").wait() in a cell first'
+            elif name in one.outputs:
+                way = f"run %dlaas attach {one.job} in a cell first"
+            text = f"{where} reads `{name}`, which only {one.job} defined. To get it here, {way}."
+            return Problem("undefined_name", text, cell, line, (name,))
         because = f" ({blocked.reason})" if blocked.reason else ""
         close = closest_name(name, self._bound_names() - {name})
         hint = f"Did you mean `{close}`?" if close else _run_its_cell(name)

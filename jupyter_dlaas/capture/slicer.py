@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from jupyter_dlaas.analysis.effects import GIVEN_IN_JOBS, changes_directory
 from jupyter_dlaas.analysis.model import ResultRef
+from jupyter_dlaas.analysis.own_modules import is_module_state
 from jupyter_dlaas.analysis.steps import Step
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
@@ -155,6 +156,8 @@ class _Pass:
             if index > 0:
                 self.step(index - 1)
         for name, want in sorted(self.wanted.items()):
+            if is_module_state(name):
+                continue  # its first state comes with the import
             if want.left_by is not None and not want.may_be_bound:
                 place = self.steps[want.left_by].statement.label
                 self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are omitted")
@@ -265,6 +268,8 @@ class _Pass:
             return
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
             self.leave(index, "raised", f"{statement.label} raised an error at or before this line")
+            if statement.ran == "partly" and not self._trains(step) and step.altered & self.wanted.keys():
+                self.slice.unsure.append(index)
             return
         if step.is_star and plan.stars and not step.foreign:
             self.keep(index, "provides names")
@@ -284,6 +289,8 @@ class _Pass:
         wanted = self.wanted.keys() - settled if settled else self.wanted.keys()
         binds = frozenset(wanted & (step.flow.binds | step.globals_bound))
         changes = self._changes(step, wanted, settled)
+        if changes and self._trains(step):
+            changes = frozenset(name for name in changes if not is_module_state(name))
         if not binds | changes and not step.loads.isdisjoint(self.dotted):
             self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
         elif not binds | changes and self._may_register(step):

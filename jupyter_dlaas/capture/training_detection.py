@@ -193,7 +193,7 @@ class Watcher:
 
     def _is_own(self, receiver: str) -> bool:
         kind = self.kinds.get(receiver)
-        return kind is None or kind in self.tracer.classes or kind in self.tracer.behaviours
+        return kind is None or kind in self.tracer.classes.names or kind in self.tracer.behaviours
 
     def _why_gradients(self, step: Step, *, has_loop: bool) -> str:
         """Return why a loop trains that computes gradients (JAX) or updates weights by a learning rate (NumPy)."""

@@ -29,6 +29,7 @@ from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.client.follow import Follower
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.display import html, widget
+from jupyter_dlaas.kernel.earlier_jobs import EarlierJobs
 from jupyter_dlaas.suggest.advice_text import is_for_page
 from jupyter_dlaas.transfer.object_traversal import trained_in
 from jupyter_dlaas.wire.codec import DlaasError
@@ -95,6 +96,7 @@ class JobFollower:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
+        self.earlier = EarlierJobs()
         self._lock = threading.Lock()
         self._watched: dict[str, _FollowedJob] = {}
         self._ended: deque[_EndedJob] = deque()
@@ -346,6 +348,8 @@ class JobFollower:
         if done:
             self._continue_streams(ended)
             yield f"{', '.join(done)}: assigned from {ended.view.id}."
+            if lost := self.earlier.not_returned(ended.view.id, self._shell.user_ns):
+                yield f"Changed in the job, but not returned with -o: {', '.join(lost)}."
         yield from (f"{name}: {reasons_left[name]}" for name in names if reasons_left[name])
         yield from notes
 
@@ -381,6 +385,7 @@ class JobFollower:
             value = space[name] = restored.values[name]
             ref = ResultRef(job.id, name, *self._place(), is_restored=name in restored.kept)
             self._assigned[name] = (value, job.number, ref)
+        self.earlier.note_loaded(job.id, space, restored.loaded)
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
         reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")

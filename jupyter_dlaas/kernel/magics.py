@@ -126,16 +126,18 @@ class DlaasMagics(Magics):
             forms = {"text/plain": suggestion_text(suggestion), "text/html": suggestion_html(suggestion)}
             self._kernel.display_pub.publish(data=forms)
             return None
-        results = self.follower.results()
-        with submit.prepared(self._kernel, cells, current, parsed, results, suggestion) as ready:
+        results, earlier = self.follower.results(), self.follower.earlier.facts()
+        with submit.prepared(self._kernel, cells, current, parsed, results, suggestion, earlier) as ready:
             prepared = submission.prepare(ready.made.text, **ready.options)
             if parsed.is_dry_run:
                 print(submit.dry_run_text(ready.made, prepared, Client()))
                 return None
             job = jobs.send(prepared)
+        outputs = prepared.submit.spec.outputs
+        self.follower.earlier.note(job, ready.made, current.count, outputs, self._kernel.user_ns)
         self._show_now(job)
-        if prepared.submit.spec.outputs:
-            self.follower.assign_later(job, prepared.submit.spec.outputs, is_new=True)
+        if outputs:
+            self.follower.assign_later(job, outputs, is_new=True)
         if parsed.is_waited_for:
             self._wait(job)
         return job

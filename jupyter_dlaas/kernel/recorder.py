@@ -15,6 +15,7 @@ import time
 import types
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PosixPath
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from jupyter_dlaas.analysis.cells import clean_cell, files_run, lines_of
-from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, OwnModule, ResultRef
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, ModuleState, NameFact, OwnModule, ResultRef
+from jupyter_dlaas.analysis.own_modules import state_of
 from jupyter_dlaas.capture.input_files import read_files
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects.code_versions import is_own_module
@@ -46,6 +48,7 @@ LITERAL_CHARS_MAX: Final = 4000
 SENT_MAX: Final = 20_000  # objects of a pushed variable to search for weights
 OTHERS_MAX: Final = 2000  # objects of each other variable to search
 TEXTS_MAX: Final = 20  # first elements of a container to test for text
+MODULE_BYTES_MAX: Final = 1_000_000  # total size of the user's modules that are analysed
 PARTS_MAX: Final = 1000  # first elements of a container by which its size is estimated
 IMMUTABLE: Final = (
     int,
@@ -206,7 +209,23 @@ def facts_of(
         random_state=_random_state(None),
         modified=files.modified,
         missing=files.missing,
+        module_states=_module_states(own),
     )
+
+
+def _module_states(own: Mapping[str, Any]) -> dict[str, ModuleState]:
+    """Return the states of the user's modules, from their files; none of modules beyond a total size."""
+    found = {}
+    left = MODULE_BYTES_MAX
+    for name, module in sorted(own.items()):
+        path = Path(_FIELDS(module)["__file__"])
+        with suppress(OSError, UnicodeDecodeError):
+            left -= path.stat().st_size
+            if left < 0:
+                break
+            text = path.read_text(encoding="utf-8")
+            found[name] = state_of(text, name, is_package=path.name == "__init__.py")
+    return found
 
 
 def _random_state(before: str | None) -> str:

@@ -14,7 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.analysis.model import Capture, ExecutedCell, ResultRef, TrainingCell, line_map, size_text
+from jupyter_dlaas.analysis.model import (
+    Capture,
+    EarlierJob,
+    ExecutedCell,
+    ResultRef,
+    TrainingCell,
+    line_map,
+    size_text,
+)
 from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
 from jupyter_dlaas.api.submission import Prepared
@@ -66,13 +74,15 @@ def capture_cell(
     line: TrainLine,
     results: Mapping[str, ResultRef],
     needs: Collection[str] = (),
+    jobs: tuple[EarlierJob, ...] = (),
 ) -> Capture:
     """Capture the training cell with what it needs from the executed cells as one program, or the errors.
 
     `needs`: names that loading the pushed objects requires from the notebook, beyond those found by inspection.
+    `jobs`: jobs that were submitted before from this kernel.
     """
     training = _training(cell, line)
-    facts = facts_of(shell, cells, results=results, sent=line.push)
+    facts = replace(facts_of(shell, cells, results=results, sent=line.push), jobs=jobs)
     if needs:
         first = line.push[0]
         names = dict(facts.names)
@@ -115,9 +125,10 @@ def prepared(
     line: TrainLine,
     results: Mapping[str, ResultRef],
     suggestion: Suggestion,
+    jobs: tuple[EarlierJob, ...] = (),
 ) -> Iterator[Ready]:
     """Capture a cell and write the values that it pushes; the files exist inside the `with`. Raises NotSubmitted."""
-    made = _ready(capture_cell(shell, cells, cell, line, results))
+    made = _ready(capture_cell(shell, cells, cell, line, results, jobs=jobs))
     with TemporaryDirectory(prefix="dlaas-push-") as folder:
         try:
             pushed = None
@@ -125,7 +136,7 @@ def prepared(
                 objects = {name: shell.user_ns[name] for name in made.pushed}
                 pushed = write_pushed(Path(folder) / "pushed.bin", objects)
                 if not _binds(made.text) >= set(pushed.main_names):  # names that only pickling revealed
-                    made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names))
+                    made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names, jobs))
             generators = _generators(shell.user_ns, made) if line.outputs else ()
             outputs = tuple(dict.fromkeys((*line.outputs, *generators)))
             yield Ready(made, {**_options(cell, line, made, pushed, suggestion), "outputs": outputs})

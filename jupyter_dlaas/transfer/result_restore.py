@@ -41,6 +41,8 @@ class Restored:
     reason: str = ""
     kept: frozenset[str] = frozenset()
     """Names of the existing objects that received the new state."""
+    loaded: frozenset[int] = frozenset()
+    """Identities of all existing objects that received state, also as parts of a result."""
 
 
 def restore(
@@ -86,7 +88,7 @@ def restore(
         act()
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.transfer.pushed_objects").mend_schedulers(found.values())
-    return Restored(found, kept=frozenset(kept))
+    return Restored(found, kept=frozenset(kept), loaded=frozenset(id(one) for one in pairs.old_of.values()))
 
 
 def can_be_filled(value: object) -> bool:

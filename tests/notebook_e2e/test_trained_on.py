@@ -121,6 +121,29 @@ def test_mismatched_model_is_rebound_and_references_are_reported(torched: Kernel
     assert f"cell [{made}], line 1: `opt` would not refer to the `model` that {sent.job['id']}" in (refused.evalue)
 
 
+def test_state_left_behind_is_reported_when_it_is_used(torched: Kernel, pool: Pool) -> None:
+    fresh(torched, "torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)")
+    torched.run("class Pair:\n    def __init__(self, *parts):\n        self.parts = parts\npair = Pair(model, opt)")
+
+    first = torched.run(f"%%train partly -o model --wait\n{LOOP}").job["id"]
+    second = torched.run(f"%%train partly -o pair --wait\n{LOOP}").job
+    third = torched.run(f"%%train partly --wait\n{LOOP}").job
+
+    assert displays_of(
+        torched, f"model: assigned from {first}.\nChanged in the job, but not returned with -o: losses, opt."
+    )
+    (note,) = [one["text"] for one in second["notes"] if one["code"] == "not_returned"]
+    assert note.startswith(f"{first} (cell [")
+    assert "changed `losses`, `opt` but did not return them" in note
+    assert "-o model,losses,opt" in note
+    (note,) = [one["text"] for one in third["notes"] if one["code"] == "not_returned"]
+    assert "changed `losses` but" in note  # `pair` holds the optimiser, which came back with it
+    torched.run("%%train failing\nlosses.append(1); raise ValueError", fails=True)
+    torched.listen(lambda: pool.job("failing").state.is_final)
+    fourth = torched.run("%%train looking\nprint(losses)").job
+    assert [one["text"][:5] for one in fourth["notes"] if one["code"] == "not_returned"] == ["partl"]
+
+
 def test_alias_keeps_its_model_if_the_cell_rebinds(torched: Kernel, pool: Pool) -> None:
     torched.run("model = nn.Linear(4, 1)\nbaseline, first = model, model.weight.detach().clone()")
 

@@ -1,0 +1,149 @@
+"""State inside the user's own modules: which functions change it, and which statements of the notebook do. Pure.
+
+No name of the notebook holds what `registry.register("net", Net)` or `config.settings["lr"] = 1` changes. The state of
+a module gets a name of its own, "config (module)", which names imported from the module, or from modules that import
+it, read when they are used.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of, own_methods
+from jupyter_dlaas.analysis.effects import Call, Effects, reach
+from jupyter_dlaas.analysis.model import ModuleState
+from jupyter_dlaas.analysis.syntax.names import bound_names, walk
+
+__all__ = ["OwnModules", "is_module_state", "state_of"]
+
+_SUFFIX: Final = " (module)"
+_INITIAL: Final = frozenset({"__init__", "__new__", "__post_init__"})
+
+
+def is_module_state(name: str) -> bool:
+    """Return whether a name stands for the state of a module, and not for a variable."""
+    return name.endswith(_SUFFIX)
+
+
+@lru_cache(maxsize=512)
+def state_of(text: str, name: str, *, is_package: bool) -> ModuleState:
+    """Return what a module's text shows of its state; nothing if it cannot be parsed."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return ModuleState()
+    own = frozenset(one for node in tree.body for one in _bound_by(node))
+    behaviours: dict[str, Behaviour] = {}
+    rebinding: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            behaviours[node.name] = behaviour_of(node)
+            rebinding |= {node.name} if any(isinstance(part, ast.Global) for part in walk(node)) else set()
+        elif isinstance(node, ast.ClassDef):
+            methods = own_methods(node)
+            behaviours |= {f".{method}": one for method, one in methods.items() if method not in _INITIAL}
+            start = Behaviour()
+            for method in sorted(_INITIAL & methods.keys()):
+                start = start.also(methods[method])
+            behaviours[node.name] = start
+    changing = rebinding | {one for one, found in behaviours.items() if _alters(found, own)}
+    callers: dict[str, frozenset[str]] = {}
+    for one, found in behaviours.items():
+        for called in found.calls & behaviours.keys():
+            callers[called] = callers.get(called, frozenset()) | {one}
+    return ModuleState(reach(changing, callers), _imports(tree, name, is_package=is_package))
+
+
+def _bound_by(node: ast.stmt) -> Iterable[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return tuple(alias.asname or alias.name.partition(".")[0] for alias in names)
+        case ast.Assign(targets=targets):
+            return tuple(name for target in targets for name in bound_names(target))
+        case ast.AnnAssign(target=target):
+            return tuple(bound_names(target))
+        case _:
+            return ()
+
+
+def _alters(found: Behaviour, own: frozenset[str]) -> bool:
+    inner = found.made.altered if found.made is not None else frozenset[str]()
+    return not (found.altered | inner).isdisjoint(own)
+
+
+def _imports(tree: ast.Module, name: str, *, is_package: bool) -> frozenset[str]:
+    """Return the full names that a module imports: modules, and what may be submodules."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = name.split(".")
+            base = parts[: len(parts) - node.level + is_package] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
+
+
+class OwnModules:
+    """Imports of the user's modules in a notebook so far."""
+
+    def __init__(self, states: Mapping[str, ModuleState]) -> None:
+        self._states = states
+        imports = {name: state.imports & states.keys() for name, state in states.items()}
+        self._reached = {name: reach([name], imports) for name in states}
+        self._bound: dict[str, frozenset[str]] = {}  # name -> modules that it is, or that it comes from
+        self._functions: dict[str, tuple[str, str]] = {}  # imported function -> its module, its name there
+
+    def note(self, node: ast.stmt, bound: Iterable[str]) -> frozenset[str]:
+        """Record the imports of a statement, which binds `bound`; return the states that the imported names read."""
+        for name in bound if self._states else ():
+            self._bound.pop(name, None)
+            self._functions.pop(name, None)
+        found: frozenset[str] = frozenset()
+        for part in ast.walk(node) if self._states else ():
+            if isinstance(part, ast.Import | ast.ImportFrom):
+                found |= self._imported(part)
+        return frozenset(f"{module}{_SUFFIX}" for module in found)
+
+    def _imported(self, node: ast.Import | ast.ImportFrom) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
+        source = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
+        for alias in node.names:
+            full = f"{source}.{alias.name}" if source else alias.name
+            modules = frozenset({full if full in self._states else source or full}) & self._states.keys()
+            name = alias.asname or (alias.name if source else alias.name.partition(".")[0])
+            if modules:
+                self._bound[name] = self._bound.get(name, frozenset()) | modules
+                if source and full not in self._states:
+                    self._functions[name] = (source, alias.name)
+            found = found.union(*(self._reached[module] for module in modules))
+        return found
+
+    def changed(self, effects: Effects, behaviour: Behaviour) -> frozenset[str]:
+        """Return the states that a statement certainly changes, itself or in the notebook's functions that it calls."""
+        if not self._bound:
+            return frozenset()
+        altered = (effects.altered | behaviour.altered) & self._bound.keys()
+        found = frozenset[str]().union(*(self._bound[name] for name in altered))
+        for call in effects.calls:
+            found |= self._changed_by(call.function or f".{call.verb}", call)
+        for called in behaviour.calls:
+            found |= self._changed_by(called, None)
+        return frozenset(f"{module}{_SUFFIX}" for module in found)
+
+    def _changed_by(self, called: str, call: Call | None) -> frozenset[str]:
+        """Return the modules whose state a call changes: `up()`, `counter.up()`, `tracker.add(3)`."""
+        if not called.startswith("."):
+            module, function = self._functions.get(called, ("", ""))
+            return frozenset({module}) if module and function in self._states[module].changing else frozenset()
+        receiver = call.receiver if call is not None else None
+        of_receiver = self._bound.get(receiver or "", frozenset())
+        found = {module for module in of_receiver if called[1:] in self._states[module].changing}
+        known = frozenset[str]().union(*self._bound.values())
+        return frozenset(found | {module for module in known if called in self._states[module].changing})

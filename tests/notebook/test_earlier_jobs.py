@@ -1,0 +1,149 @@
+"""Names that an earlier job changed and did not return: a later job that uses them says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jupyter_dlaas.analysis.model import Capture, EarlierJob, NameFact, ResultRef
+from tests.notebook.cases import facts, job
+
+SETUP = """
+import torch
+model = torch.nn.Linear(2, 1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+plan = torch.optim.lr_scheduler.StepLR(opt, 1)
+history, seen, best = [], 0, None
+X = torch.ones(2, 2)
+class Mean:
+    def __init__(self, source): self.value = source.weight.clone()
+    def update(self, source): self.value.mul_(0.9)
+mean = Mean(model)
+"""
+LOOP = """
+model.train()
+for epoch in range(3):
+    loss = model(X).mean(); opt.zero_grad(); loss.backward(); opt.step()
+    history.append(loss.item())
+    seen += 1
+    mean.update(model)
+plan.step()
+best = min(history)
+print(X.shape)
+"""
+KERNEL = facts(
+    **{name: NameFact(type_name="object") for name in ("model", "opt", "plan", "history", "mean", "X")}, seen=0, best=0
+)
+
+
+def ran(cell: str = LOOP, *, outputs: tuple[str, ...] = (), count: int = 2, is_completed: bool = True) -> EarlierJob:
+    """Return the record of a job whose training cell was this."""
+    made = job(SETUP, train=cell)
+    assert made.errors == (), made.errors
+    return EarlierJob(
+        job=f"first-{count}",
+        cell=count,
+        outputs=outputs,
+        altered=frozenset(made.altered),
+        bound=frozenset(made.bound),
+        is_completed=is_completed,
+    )
+
+
+def after(
+    *jobs: EarlierJob, train: str = LOOP, cells: tuple[str, ...] = (), push: tuple[str, ...] = (), **results: str
+) -> Capture:
+    """Capture a cell after jobs; `results`: the job whose result a name holds."""
+    names = dict(KERNEL.names)
+    for name, source in results.items():
+        names[name] = replace(names[name], result=ResultRef(source, name, after_cell=2, is_restored=True))
+    known = replace(KERNEL, names=names, jobs=jobs)
+    ran_cells = (SETUP, *(f"%%train\n{LOOP}" for _ in jobs), *cells)
+    return job(*ran_cells, train=train, facts=known, push=push)
+
+
+def reported(made: Capture, code: str = "not_returned") -> list[tuple[str, ...]]:
+    return [one.names for one in made.warnings if one.code == code]
+
+
+def test_state_that_was_not_returned_is_reported_with_its_option() -> None:
+    made = after(ran(outputs=("model",)), model="first-2")
+
+    assert reported(made) == [("history", "mean", "opt", "plan", "seen")]
+    (text,) = [one.message for one in made.warnings if one.code == "not_returned"]
+    assert "first-2 (cell [2]) changed" in text
+    assert "-o model," in text
+    assert "history,mean,opt,plan,seen" in text
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ("print(X.shape)", []),
+        ("history = []\nhistory.append(1)", []),
+        ("opt = torch.optim.SGD(model.parameters(), lr=1)\nopt.step()", []),
+        ("print(best)", [("best",)]),
+        ("print(len(history))", [("history",)]),
+        ("def show():\n    return history[-1]\nshow()", [("history",)]),
+        ("seen += 1", [("seen",)]),
+    ],
+)
+def test_only_used_values_are_reported(train: str, expected: list[tuple[str, ...]]) -> None:
+    assert reported(after(ran(outputs=("model",)), train=train, model="first-2")) == expected
+
+
+def test_job_that_only_reads_is_not_reported() -> None:
+    look = "model.eval()\nwith torch.no_grad():\n    print(model(X).mean(), len(history), opt.param_groups)"
+
+    assert reported(after(ran(look))) == []
+
+
+def test_names_that_a_later_cell_binds_are_not_reported() -> None:
+    made = after(ran(outputs=("model",)), cells=("history, seen = [], 0",), train="print(history, seen)")
+
+    assert reported(made) == []
+
+
+def test_pushed_values_are_not_reported() -> None:
+    assert reported(after(ran(outputs=("model",)), train="print(history)", push=("history",))) == []
+
+
+def test_newest_job_that_changed_a_name_is_reported() -> None:
+    first, second = ran(outputs=("history",)), ran(outputs=("model",), count=3)
+
+    (text,) = [one.message for one in after(first, second, train="print(history)", history="first-2").warnings]
+
+    assert text.startswith("first-3 (cell [3]) changed `history`")
+    assert reported(after(second, first, train="print(history)", history="first-2")) == []
+
+
+def test_parts_of_a_result_count_as_returned() -> None:
+    first, second = ran(), replace(ran(count=3), outputs=("pair",), loaded=frozenset({"model", "opt"}))
+
+    assert reported(after(first, second, train="print(history, opt)")) == [("history",)]
+    assert reported(after(first, train="print(opt)")) == [("model", "opt")]
+
+
+def test_results_of_a_running_job_are_reported() -> None:
+    made = after(ran(outputs=("model", "history"), is_completed=False), train="print(history, seen)")
+
+    assert reported(made, "job_unfinished") == [("history",)]
+    assert reported(made) == [("seen",)]
+    assert 'dlaas.job("first-2").wait()' in " ".join(one.message for one in made.warnings)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_completed", "way"),
+    [
+        ((), True, "run its cell [2] again with -o trained"),
+        (("trained",), False, 'run dlaas.job("first-2").wait()'),
+        (("trained",), True, "run %dlaas attach first-2"),
+    ],
+)
+def test_name_that_only_a_job_defined_names_the_way(outputs: tuple[str, ...], is_completed: bool, way: str) -> None:
+    made = after(ran("trained = 1", outputs=outputs, is_completed=is_completed), train="print(trained)")
+
+    (error,) = made.errors
+    assert "which only first-2 defined" in error.message
+    assert way in error.message
