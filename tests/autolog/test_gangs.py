@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -150,7 +151,7 @@ def test_loader_of_hugging_face_divides_each_batch() -> None:
 
     batches = [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
     for rank, expected in enumerate(batches):
-        loader = torch.utils.data.DataLoader(torch.arange(10), batch_size=4)  # type: ignore[arg-type]
+        loader: Any = torch.utils.data.DataLoader(list(range(10)), batch_size=4)
         prepared = prepare_data_loader(loader, num_processes=2, process_index=rank)
         assert len(prepared) == 2, "as accelerate divides: by whole batches"
 
