@@ -151,7 +151,8 @@ def test_loader_of_hugging_face_divides_each_batch() -> None:
 
     batches = [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
     for rank, expected in enumerate(batches):
-        loader: Any = torch.utils.data.DataLoader(list(range(10)), batch_size=4)
+        data: Any = list(range(10))
+        loader = torch.utils.data.DataLoader(data, batch_size=4)
         prepared = prepare_data_loader(loader, num_processes=2, process_index=rank)
         assert len(prepared) == 2, "as accelerate divides: by whole batches"
 
