@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jupyter_dlaas.display import formatting
+from jupyter_dlaas.wire.learner_view import places_text
 from jupyter_dlaas.wire.membership_history import ran_s
 from jupyter_dlaas.wire.protocol import DeviceView, DrainView, JobView, NodeView, PoolView, State, is_report
 
@@ -33,7 +34,8 @@ __all__ = [
 _TONES: Final[Mapping[str, str]] = {"active": "34", "good": "32", "warn": "33", "bad": "31"}
 _BAR_WIDTH: Final = 20
 _NOTE_WIDTH_MIN: Final = 24
-_PLACES_MAX: Final = 8
+_PLACES_OF_ROW_MAX: Final = 2
+_PLACES_WIDTH_MIN: Final = 10
 _QUEUE_ROWS_MAX: Final = 100
 _METRIC_KEYS: Final = frozenset({"step", "epoch", "time"})
 
@@ -131,11 +133,20 @@ def jobs_table(views: Sequence[JobView], now_s: float, ink: Ink) -> str:
         return "No jobs yet. Submit one: " + ink.bold("jupyter dlaas submit train.py")
     units = {view.unit for view in views}
     unit = f"{units.pop()}s".upper() if len(units) == 1 else "DEVICES"
-    rows = [("JOB", "STATE", unit, "PROGRESS", "ENDS, STARTS", "NOTE")]
+    rows = [("JOB", "STATE", unit, "PROGRESS", "ENDS, STARTS", "WHERE", "NOTE")]
     rows += [
-        (view.id, str(view.state), size_text(view), _progress(view), _when(view, now_s), plain(_note(view)))
+        (
+            view.id,
+            str(view.state),
+            size_text(view),
+            _progress(view),
+            _when(view, now_s),
+            plain(places_text(view.learners, _PLACES_OF_ROW_MAX)) or "-",
+            plain(_note(view)),
+        )
         for view in views
     ]
+    rows = _fitting(rows, ink)
     tones = ["", *(_TONES.get(view.tone, "") for view in views)]
     lines: list[str] = []
     for row, tone in zip(_columns(rows, ink), tones, strict=True):
@@ -144,6 +155,17 @@ def jobs_table(views: Sequence[JobView], now_s: float, ink: Ink) -> str:
         else:
             lines.append("  ".join((ink.bold(row[0]), ink.paint(row[1], tone), *row[2:])).rstrip())
     return "\n".join([*lines, "", _count(views, ink)])
+
+
+def _fitting(rows: Sequence[tuple[str, ...]], ink: Ink) -> list[tuple[str, ...]]:
+    """Cut the places to the room that the other columns leave; without a useful room, leave them out."""
+    if ink.width is None:
+        return list(rows)
+    taken = sum(max(len(row[n]) for row in rows) + 2 for n in range(len(rows[0]) - 2))
+    room = ink.width - taken - _NOTE_WIDTH_MIN - 2
+    if room < _PLACES_WIDTH_MIN:
+        return [(*row[:-2], row[-1]) for row in rows]
+    return [(*row[:-2], _cut(row[-2], room), row[-1]) for row in rows]
 
 
 def _columns(rows: Sequence[tuple[str, ...]], ink: Ink) -> list[tuple[str, ...]]:
@@ -186,16 +208,8 @@ def why_text(view: JobView, sentences: Sequence[str], ink: Ink) -> str:
     """Format the first sentence with the others indented below it."""
     first, *others = [plain(sentence) for sentence in sentences] or [f"{view.id} is {view.state}."]
     head = ink.bold(view.id) + first.removeprefix(view.id) if first.startswith(view.id) else first
-    others += [f"Where: {places}"] if (places := _places(view)) else []
+    others += [f"Where: {places}"] if (places := plain(places_text(view.learners))) else []
     return "\n".join([head, *(f"  {line}" for sentence in others for line in sentence.splitlines())])
-
-
-def _places(view: JobView) -> str:
-    """Return the nodes and pods of the learners, of the first ones where there are many."""
-    placed = [one for one in view.learners if one.node]
-    shown = [f"{one.node} ({one.pod})" if one.pod else one.node for one in placed[:_PLACES_MAX]]
-    more = [f"{len(placed) - _PLACES_MAX} more"] if len(placed) > _PLACES_MAX else []
-    return plain(", ".join([*dict.fromkeys(shown), *more]))
 
 
 def queue_table(pool: PoolView, views: Mapping[str, JobView], ink: Ink) -> str:

@@ -389,6 +389,21 @@ def test_the_table_of_jobs_lines_up() -> None:
     assert not any("\x1b" in line for line in lines)
 
 
+def test_jobs_are_listed_with_nodes_and_pods_or_devices() -> None:
+    view = golden("processing")
+    learner = view.learners[0]
+    pods = [replace(learner, node=f"node-{n % 2}", pod=f"vit-1-m{n}") for n in range(3)]
+    gpu = replace(learner, node="lab", pod="", devices=("GPU-0a1b2c3d-1111-2222-3333-444455556666",))
+    lines = terminal.jobs_table(
+        [replace(view, learners=tuple(pods)), replace(view, learners=(gpu,)), golden("halted")], 1773500000.0, Ink()
+    ).splitlines()
+
+    at = lines[0].index("WHERE")
+    assert lines[1][at:].startswith("node-0 (vit-1-m0), node-1 (vit-1-m1), 1 more  ")
+    assert lines[2][at:].startswith("lab (GPU-0a1b2c3d)  ")
+    assert lines[3][at:].startswith("-  ")
+
+
 def test_of_a_long_line_the_beginning_is_shown() -> None:
     waiting = golden("queued")
     line = [f"vit-{number}" for number in range(1, 1251)]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dlaas_server.pools.config import load_config
+from dlaas_server.pools.config import ConfigError, load_config
 from dlaas_server.pools.selection.__main__ import main
 from dlaas_server.pools.selection.config_edit import with_table
+from dlaas_server.pools.selection.recorded_place import check_place
 from dlaas_server.store.sqlite import Batch, Inserted, Store
 from jupyter_dlaas.cli.main import main as command_line
 from jupyter_dlaas.wire.protocol import State
@@ -132,8 +133,7 @@ def test_other_pools_never_load_the_package_kubernetes(tmp_path: Path) -> None:
     program = f"""
 import pathlib, sys
 import jupyter_dlaas, jupyter_dlaas.cli.main, jupyter_dlaas.kernel.magics
-from dlaas_server.engine import service
-from dlaas_server.pools.config import load_config
+from dlaas_server.pools.config import ConfigError, load_config
 
 folder = pathlib.Path({str(tmp_path)!r})
 service.configured_pool(folder, load_config(folder), lambda s: s)
@@ -169,3 +169,38 @@ def test_unfinished_jobs_of_the_store_keep_the_pool(tmp_path: Path, capsys: pyte
     cluster = load_config(tmp_path).cluster
     assert cluster is not None
     assert (cluster.image, cluster.namespace) == ("torch:2", "dlaas")
+
+
+def test_an_edit_by_hand_leaves_no_unfinished_job_behind(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    there = f'[kubernetes]\nnamespace = "ml"\nkubeconfig = "{kubeconfig(tmp_path)}"\n'
+    check_place(tmp_path, load_config(tmp_path), ["digits-1"])
+    file.write_text(there)
+    with pytest.raises(ConfigError) as refusal:
+        check_place(tmp_path, load_config(tmp_path), ["digits-1"])
+    for words in (str(file), "namespace ml", "1 unfinished job", "belongs to this machine: digits-1", "Undo the edit"):
+        assert words in str(refusal.value)
+
+    check_place(tmp_path, load_config(tmp_path), [])
+    file.write_text(there.replace('"ml"', '"other"'))
+    with pytest.raises(ConfigError, match=r"namespace other.* belongs to Kubernetes, namespace ml"):
+        check_place(tmp_path, load_config(tmp_path), ["digits-2"])
+    file.write_text(there + 'context = "c"\nimage = "torch:2"\n')
+    check_place(tmp_path, load_config(tmp_path), ["digits-2"])
+
+
+def test_engine_does_not_start_on_another_place(tmp_path: Path) -> None:
+    async def store_job() -> None:
+        store = await Store.open(tmp_path / "store.sqlite3")
+        halted = replace(job(1), state=State.HALTED)
+        await store.commit(Batch(inserted=[Inserted(halted, 1, {}, "key-1", "digest")]))
+        await store.close()
+
+    asyncio.run(store_job())
+    check_place(tmp_path, load_config(tmp_path), ["job-1"])
+    (tmp_path / "config.toml").write_text(f'[kubernetes]\nkubeconfig = "{kubeconfig(tmp_path)}"\n')
+
+    command = [sys.executable, "-m", "dlaas_server.engine", "--pool-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "1 unfinished job of this pool belongs to this machine: job-1" in done.stderr

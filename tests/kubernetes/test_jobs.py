@@ -167,8 +167,14 @@ class Engine:
         await self.lifecycle.close()
         await self._store.close()
 
-    async def submit(self, program: str, learners: int) -> str:
-        spec = JobSpec(name="digits", learners_min=learners, learners_max=learners)
+    async def pool_reached(self) -> None:
+        end_s = time.monotonic() + DEADLINE_S
+        while (why := self._jobs.pool.unavailable()) is not None:
+            assert time.monotonic() < end_s, why
+            await asyncio.sleep(0.05)
+
+    async def submit(self, program: str, learners: int, *, gpus: int = 1) -> str:
+        spec = JobSpec(name="digits", learners_min=learners, learners_max=learners, gpus_per_learner=gpus)
         request = Submit(key=f"key-{uuid.uuid4()}", spec=spec, source=program)
         return (await self.requests.submit("me", request))[0].id
 

@@ -28,7 +28,7 @@ from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.learner import autolog
 from jupyter_dlaas.learner.control.context import Context, Leave, enter
 from jupyter_dlaas.learner.control.guardian_channel import Control
-from jupyter_dlaas.learner.environment import malloc, seeds
+from jupyter_dlaas.learner.environment import left_out_variables, malloc, seeds
 from jupyter_dlaas.learner.log_capture import stdout_reader
 from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude
 from jupyter_dlaas.learner.process.source_links import link_originals
@@ -37,9 +37,10 @@ from jupyter_dlaas.learner.training_run import weight_update_check
 from jupyter_dlaas.objects import code_versions
 from jupyter_dlaas.runtime.spawn import job_zygote
 from jupyter_dlaas.runtime.spawn.after_fork import Output, restream
-from jupyter_dlaas.runtime.system.process import uptime_s
+from jupyter_dlaas.runtime.system.process import PRIVATE, uptime_s
 from jupyter_dlaas.wire.codec import clean, decode, encode
 from jupyter_dlaas.wire.learner_messages import Dismiss, FailureReport, GuardianMessage
+from jupyter_dlaas.wire.left_out import LEFT_OUT
 from jupyter_dlaas.wire.masked_records import masked_failure
 from jupyter_dlaas.wire.protocol import Failure, JobSpec
 from jupyter_dlaas.wire.secret_masking import mask_of
@@ -186,9 +187,13 @@ def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shut
     try:
         os.chdir(directory)
     except OSError as error:
-        print(f"[cannot use the directory {directory} ({error.strerror}); running in {job_dir}]", flush=True)
+        if PRIVATE in os.environ:  # the directory of another machine: nothing is wrong
+            print(f"[{directory} is not on this machine; relative paths begin at {job_dir}]", flush=True)
+        else:
+            print(f"[cannot use the directory {directory} ({error.strerror}); running in {job_dir}]", flush=True)
         os.chdir(job_dir)
         directory = str(job_dir)
+    _tell_left_out(context)
     link_originals(job_dir)
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
@@ -201,6 +206,14 @@ def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shut
     stdout_reader.watch(context)
     weight_update_check.watch(context)
     return interpreter_shutdown.Shutdown((job_dir / "files", Path(directory)), job_dir)
+
+
+def _tell_left_out(context: Context) -> None:
+    if LEFT_OUT in os.environ:
+        program = (context.job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
+        note = left_out_variables.left_out_note(program, os.environ)
+        if note is not None and context.rank == 0 and not context.is_joining:
+            print(f"[{note}]", flush=True)
 
 
 def _forks_end_as_usual(on_term: Callable[..., None]) -> None:

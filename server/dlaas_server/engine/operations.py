@@ -35,6 +35,7 @@ from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue
 from dlaas_server.core.presentation import artifact_paths
 from dlaas_server.core.presentation.explain import why_it_waits
+from dlaas_server.core.presentation.job_view import learners_of
 from dlaas_server.core.presentation.waiting_text import waiting_sentences
 from dlaas_server.engine.admission import check_feasible_on
 from dlaas_server.engine.blobs import Blobs
@@ -55,6 +56,7 @@ from dlaas_server.pools.base import METRICS, Chunk, PoolError, log_of
 from dlaas_server.rest.routes import Change, Keyed, Warm
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, encode
 from jupyter_dlaas.wire.journal import LearnerUp
+from jupyter_dlaas.wire.learner_view import places_text
 from jupyter_dlaas.wire.protocol import (
     ID_PATTERN,
     NAME_PATTERN,
@@ -400,6 +402,7 @@ class Requests:
             where = [f"Where: {view.failure.where.text}"] if view.failure.where is not None else []
             parts += [f"What: {view.failure.what}", *where, f"What to do: {view.failure.advice}"]
             parts += [view.failure.traceback or ""]
+        parts += [f"Learners: {places}"] if (places := places_text(learners_of(job))) else []
         parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
         text = "\n".join(parts) + "\n"
         return mask.text(text)

@@ -36,6 +36,7 @@ from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.job_folder import in_words
 from dlaas_server.pools.pool_lock import open_pool_lock, take_pool_lock
+from dlaas_server.pools.selection.recorded_place import check_place
 from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas._version import __version__
 from jupyter_dlaas.jobdir.atomic_files import read_json
@@ -110,6 +111,12 @@ async def serve(folder: Path, idle_s: float) -> None:
         log.warning("%s", store.warning)
     clock = PoolClock(folder)
     config = load_config(folder)
+    try:
+        jobs = (await store.load()).jobs.values()
+        check_place(folder, config, [job.id for job in jobs if not (job.state.is_final and job.is_closed)])
+    except DlaasError:
+        await store.close()
+        raise
     pool = configured_pool(folder, config, clock.at_uptime)
     retention = config.retention
     lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name, clock.now_s)

@@ -141,6 +141,9 @@ def test_pods_that_never_ran_go_when_the_job_ends(goal: Goal) -> None:
 
 def test_a_closed_job_keeps_no_pods() -> None:
     assert plan(wanted(0, 1), running(0), running(1), released=RELEASED, is_closed=True).delete == (0, 1)
+    leaving = running(0)
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert plan(wanted(0, 1), leaving, running(1), released=RELEASED, is_closed=True).delete == (1,)
 
 
 class NoAnchor:

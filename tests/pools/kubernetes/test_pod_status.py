@@ -185,3 +185,12 @@ def test_a_restarted_container_shows_its_previous_end() -> None:
 def test_running_pods_wait_for_nothing() -> None:
     assert wait_of_pod(pod(phase="Running")) is None
     assert isinstance(wait_of_pod(pod(node="")), PodWait)
+
+
+def test_a_gang_of_one_waits_for_no_others() -> None:
+    gated = unscheduled("SchedulingGated", "", gates=("jupyter-dlaas/gang",))
+    alone, two = wait_of_pod(gated, learners=1), wait_of_pod(gated, learners=2)
+    assert alone is not None
+    assert two is not None
+    assert "other learners" in two.what
+    assert "other learners" not in alone.what

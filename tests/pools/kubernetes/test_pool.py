@@ -38,7 +38,8 @@ def test_a_pod_gets_named_variables_and_settings_of_frameworks() -> None:
     secret = {"DLAAS_SECRETS": "TOKEN", "TOKEN": "t"}
 
     kept = pod_environment({**here, **paths, **others, **job, **secret}, ("BATCH", "DATA_DIR"))
-    assert kept == {**job, **secret}
+    left_out = ",".join(sorted({**here, **paths, **others}))
+    assert kept == {**job, **secret, "DLAAS_LEFT_OUT": left_out}
 
 
 async def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ function NodeRow(props: INodeProps): React.JSX.Element {
       aria-label={language.trans.__('Node %1', node.name)}
       data-menu={props.isAdmin ? '' : undefined}
     >
-      <span title={node.name}>{node.name}</span>
+      <span title={node.name}>
+        <bdi>{node.name}</bdi>
+      </span>
       <Tiles {...props} />
       <span>{utilisation(language, node)}</span>
       <NodeMenu {...props} />

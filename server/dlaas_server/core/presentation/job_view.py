@@ -35,7 +35,7 @@ from jupyter_dlaas.wire.protocol import (
     WaitingReason,
 )
 
-__all__ = ["HOW_TO_LOG", "job_view", "pool_view"]
+__all__ = ["HOW_TO_LOG", "job_view", "learners_of", "pool_view"]
 
 NO_POLICY: Final = Policy()
 ALONE: Final = "trains_alone"
@@ -104,7 +104,7 @@ def job_view(
         queue=job.spec.queue,
         spot=job.spec.spot,
         actions=actions(job),
-        learners=_learners(job),
+        learners=() if job.state.is_final else learners_of(job),
         progress=_progress(job, progress),
         failure=job.failure if job.state is State.FAILED or transition == "restarting" else None,
         resizes=job.resizes,
@@ -306,9 +306,8 @@ def _scale_action(job: Job) -> Action:
     return Action(id=ActionId.SCALE, label="Scale", enabled=why is None, why_not=why)
 
 
-def _learners(job: Job) -> tuple[LearnerView, ...]:
-    if job.state.is_final:
-        return ()
+def learners_of(job: Job) -> tuple[LearnerView, ...]:
+    """Return the learners of the job, or its last ones if it has ended."""
     return tuple(
         LearnerView(
             member=m.member,

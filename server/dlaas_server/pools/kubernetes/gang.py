@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from dlaas_server.pools.kubernetes.api import Api, ApiError
@@ -29,6 +30,8 @@ from jupyter_dlaas.wire.protocol import Failure
 __all__ = ["Gang", "GangOutcome"]
 
 NOT_FOUND: Final = 404
+DELETE_AGAIN_S: Final = 5.0
+"""Time after which a deletion is repeated if the picture does not show the pod leaving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class Gang:
         """Last time at which a learner that is no longer wanted still held its seat."""
         self._refused: dict[int, PodWait] = {}
         self._given_up: set[str] = set()
+        self._deleted_s: dict[str, float] = {}
+        """Time at which the API server accepted the deletion of a pod, by uid; the picture may be older."""
         self._is_closed = False
         self._has_read = False
 
@@ -136,7 +141,7 @@ class Gang:
         if plan.refused:
             self._give_up(plan.refused, pods)
         elif plan.delete:
-            delete_pods(self._api, settings.namespace, [found[member] for member in plan.delete])
+            self._delete([found[member] for member in plan.delete])
         if plan.create:
             self._create(plan.create)
         if plan.release:
@@ -168,10 +173,18 @@ class Gang:
         ran = {member for member in refused if member in found and not _has_not_run(found[member])}
         kept = {member: wait for member, wait in refused.items() if member not in ran}
         self._given_up |= {str(pod["metadata"]["uid"]) for pod in going}
-        delete_pods(self._api, self._job.pods.settings.namespace, going)
+        self._delete(going)
         if self._released & kept.keys():
             self._record(self._released - kept.keys())
         self._refused = kept
+
+    def _delete(self, pods: Iterable[Json]) -> None:
+        """Delete pods, but those whose deletion was just accepted: the next picture shows them leave."""
+        now_s = self._now()
+        by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        due = {uid: pod for uid, pod in by_uid.items() if now_s - self._deleted_s.get(uid, -inf) >= DELETE_AGAIN_S}
+        delete_pods(self._api, self._job.pods.settings.namespace, due.values())
+        self._deleted_s |= dict.fromkeys(due, now_s)
 
     def _is_given_up(self, pod: Json) -> bool:
         """Return whether a pod belongs to a refused seat. Its agent may still start before the pod is gone."""

@@ -63,7 +63,7 @@ def plan_gang(wanted: Wanted, state: GangState, now_s: float, bind_timeout_s: fl
     """Return the next steps for the pods of a job. The picture of its pods must be known."""
     members = [member.member for member in wanted.members] if wanted.goal is Goal.RUN else []
     if state.is_closed:
-        return GangPlan(delete=tuple(sorted(state.pods)))
+        return GangPlan(delete=tuple(m for m, pod in sorted(state.pods.items()) if not _is_leaving(pod)))
     lost = _lost(state)
     surplus = [m for m, pod in state.pods.items() if m not in members and _may_go(pod, m, state)]
     given_up = [m for m in state.pods if m in state.refused]

@@ -252,10 +252,10 @@ class Gangs:
             found.append(
                 WaitingReason(code=problem.code, object=problem.object, what=problem.what, advice=problem.advice)
             )
-        pods = members_of(self._picture.pods_of(job))
+        pods, learners = members_of(self._picture.pods_of(job)), len(known.wanted.members)
         for member in known.wanted.members:
             pod = pods.get(member.member)
-            wait = None if pod is None else wait_of_pod(pod, self._picture.events_of(pod))
+            wait = None if pod is None else wait_of_pod(pod, self._picture.events_of(pod), learners=learners)
             if pod is None or wait is None:
                 continue
             found.append(

@@ -210,8 +210,11 @@ def wait_of_refusal(item: Json, reason: str, message: str) -> PodWait:
     return _first(_REFUSALS, item, reason, message, "")
 
 
-def wait_of_pod(pod: Json, events: Sequence[Json] = ()) -> PodWait | None:
-    """Return what a pod waits for; None if its containers run or have ended. `events` are the pod's, oldest first."""
+def wait_of_pod(pod: Json, events: Sequence[Json] = (), *, learners: int = 0) -> PodWait | None:
+    """Return what a pod waits for; None if its containers run or have ended. `events` are the pod's, oldest first.
+
+    `learners`: size of the pod's gang, if it is known.
+    """
     status, name = pod.get("status", {}), described(pod)
     lost = _lost_node(pod)
     if lost is not None:
@@ -231,7 +234,7 @@ def wait_of_pod(pod: Json, events: Sequence[Json] = ()) -> PodWait | None:
         return _of_events(name, image, events, pod)
     reason = str(scheduled.get("reason", ""))
     if reason == "SchedulingGated" or gates(pod):
-        return _gated(pod, name)
+        return _gated(pod, name, learners)
     if status.get("nominatedNodeName"):
         what = f"{name} waits until lower-priority pods on node {status['nominatedNodeName']} have ended."
         return PodWait(code="preempting", object=name, what=what, is_moving=True)
@@ -242,12 +245,15 @@ def wait_of_pod(pod: Json, events: Sequence[Json] = ()) -> PodWait | None:
     return PodWait(code="scheduling", object=name, what=f"{name} waits for the cluster's scheduler.")
 
 
-def _gated(pod: Json, name: str) -> PodWait:
+def _gated(pod: Json, name: str, learners: int) -> PodWait:
     others = [gate for gate in gates(pod) if gate != GATE]
     if others:
         what = f"{name} is held by the scheduling gate {others[0]}."
         return PodWait(code="gated", object=name, what=what, advice="The gate's owner, such as Kueue, must admit it.")
-    return PodWait(code="gang", object=name, what=f"{name} waits for the other learners of its gang.")
+    what = f"{name} waits for the other learners of its gang."
+    if learners == 1:
+        what = f"{name} was created and is about to be released to the cluster's scheduler."
+    return PodWait(code="gang", object=name, what=what)
 
 
 def _lost_node(pod: Json) -> PodWait | None:
