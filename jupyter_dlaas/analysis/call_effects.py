@@ -30,8 +30,10 @@ __all__ = [
     "behaviour_of",
     "changed_by_given_code",
     "changed_by_lambdas",
+    "changes_class",
     "names_of_bases",
     "own_methods",
+    "shared_fields",
 ]
 
 
@@ -250,10 +252,10 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
     A method also trains if another method that it calls on its object does.
     """
     methods = [part for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
-    shared = _shared_fields(node, methods)
+    shared = shared_fields(node)
     found = {method.name: behaviour_of(method) for method in methods}
     for method in methods:
-        if _changes_class(method, shared):
+        if changes_class(method, shared):
             one = found[method.name]
             found[method.name] = replace(one, touches=one.touches | {node.name}, altered=one.altered | {node.name})
     trains = {name for name, behaviour in found.items() if behaviour.trains}
@@ -267,21 +269,20 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
     return found
 
 
-def _shared_fields(node: ast.ClassDef, methods: Sequence[Function]) -> frozenset[str]:
+def shared_fields(node: ast.ClassDef) -> frozenset[str]:
     """Return the containers that a class binds in its body and no method binds for one object."""
     made = [part for part in node.body if isinstance(part, ast.Assign)]
     kinds = ast.List | ast.Dict | ast.Set | ast.Call | ast.ListComp | ast.DictComp
     names = {t.id for part in made if isinstance(part.value, kinds) for t in part.targets if isinstance(t, ast.Name)}
     own = {
         part.attr
-        for method in methods
-        for part in (walk(method) if names else ())
+        for part in (ast.walk(node) if names else ())
         if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and isinstance(part.value, ast.Name)
     }
     return frozenset(names - own)
 
 
-def _changes_class(method: Function, shared: Collection[str]) -> bool:
+def changes_class(method: Function, shared: Collection[str]) -> bool:
     """Return whether a method changes its object's class: `type(self).made += 1`, `self.log.append(x)` of the class."""
     for part in walk(method):
         changed: ast.expr | None = None

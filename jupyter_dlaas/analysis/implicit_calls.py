@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of
+from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of, changes_class, shared_fields
 from jupyter_dlaas.analysis.effects import COLLECTS, walk_now, words
 from jupyter_dlaas.analysis.syntax.names import Function, root_name, walk
 
@@ -92,6 +92,7 @@ def accessors_of(node: ast.ClassDef, known: Mapping[str, Accessors], stored: Set
     """
     behaviours: dict[str, Behaviour] = {}
     draws: set[str] = set()
+    shared: frozenset[str] | None = None
     for part in node.body:
         if isinstance(part, ast.Assign) and isinstance(part.value, ast.Call):
             behaviours |= dict(_of_descriptor(part, node.name, known.get(_last(part.value.func), Accessors())))
@@ -104,8 +105,11 @@ def accessors_of(node: ast.ClassDef, known: Mapping[str, Accessors], stored: Set
             touched = frozenset({"self"})
         if part.name == "forward":
             name, touched = "__call__", touched if _accumulates(part) else frozenset()
-        if touched or found.touches:
-            behaviours[name] = Behaviour(touches=found.touches, touched_params=touched)
+        if shared is None:
+            shared = shared_fields(node)
+        touches = found.touches | ({node.name} if changes_class(part, shared) else frozenset())
+        if touched or touches:
+            behaviours[name] = Behaviour(touches=touches, touched_params=touched)
         if found.calls - {"len", "range", "isinstance", "print", "str", "int", "float"}:
             draws.add(name)
     return Accessors(behaviours, frozenset(draws))

@@ -80,6 +80,7 @@ class EarlierJob:
     altered: frozenset[str] = frozenset()  # names of earlier cells whose objects it trained or changed in place
     bound: frozenset[str] = frozenset()  # names that its cell binds
     loaded: frozenset[str] = frozenset()  # names whose objects received its state as parts of a result
+    computes_gradients: bool = False
     is_completed: bool = True
 
 
@@ -207,6 +208,7 @@ class Capture:
     reached: tuple[str, ...] = ()  # names that the training cell reads, and names whose objects these hold
     altered: tuple[str, ...] = ()  # names whose objects from earlier cells it trains or changes in place
     bound: tuple[str, ...] = ()  # names that it binds
+    computes_gradients: bool = False
 
     @property
     def is_ready(self) -> bool:

@@ -132,6 +132,19 @@ def names_needed(trace: Trace, goal: int) -> tuple[frozenset[str], frozenset[str
     return named, reach(named, trace.holds)
 
 
+def computes_gradients(steps: Sequence[Step]) -> bool:
+    """Return whether gradients may be left after the steps."""
+    return any(step.gradients.makes or step.trains for step in steps)
+
+
+def uses_earlier_gradients(steps: Sequence[Step]) -> bool:
+    """Return whether the steps use gradients before they compute or clear any."""
+    for step in steps:
+        if step.gradients.uses or step.gradients.makes or step.gradients.clears:
+            return step.gradients.uses
+    return False
+
+
 def _altered_by(step: Step) -> frozenset[str]:
     touched = frozenset(touch.name for touch in step.touches)
     certain = step.altered | step.trained | step.fits

@@ -21,7 +21,7 @@ from jupyter_dlaas.analysis.model import (
     TrainingCell,
     size_text,
 )
-from jupyter_dlaas.analysis.steps import Step, Trace, names_needed
+from jupyter_dlaas.analysis.steps import Step, Trace, computes_gradients, names_needed, uses_earlier_gradients
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice
@@ -182,11 +182,23 @@ def check_earlier_jobs(
         stale = ((one.altered & reached) | (one.bound & named)) - settled - rebound
         stale = frozenset(name for name in (stale & facts.names.keys()) - one.loaded if taken.get(name, -1) < number)
         settled |= stale | one.altered | one.bound
-        problems += _stale_names(one, sorted(stale), training)
+        definitions = frozenset(name for name in stale if facts.names[name].is_callable)
+        problems += _stale_names(one, sorted(stale - definitions), sorted(definitions), training)
+    trained = [one for one in jobs if one.computes_gradients]
+    later = [step for step in trace.steps[:goal] if trained and step.statement.cell > trained[-1].cell]
+    if trained and uses_earlier_gradients(trace.steps[goal:]) and not computes_gradients(later):
+        place, line = f"cell [{training.count}]", training.first_line - 1
+        text = (
+            f"{place} uses gradients before it computes any. Those of {trained[-1].job} (cell [{trained[-1].cell}]) "
+            "are not returned with -o. Call backward() in this cell first."
+        )
+        problems.append(Problem("not_returned", text, place, line))
     return tuple(problems[::-1])
 
 
-def _stale_names(one: EarlierJob, stale: Sequence[str], training: TrainingCell) -> Iterator[Problem]:
+def _stale_names(
+    one: EarlierJob, stale: Sequence[str], definitions: Sequence[str], training: TrainingCell
+) -> Iterator[Problem]:
     """Yield the problems of the names that a job changed without returning them here, or not yet."""
     place, line = f"cell [{training.count}]", training.first_line - 1
     lost = [name for name in stale if name not in one.outputs]
@@ -199,6 +211,13 @@ def _stale_names(one: EarlierJob, stale: Sequence[str], training: TrainingCell) 
             f"again with -o {outputs}."
         )
         yield Problem("not_returned", text, place, line, tuple(lost))
+    if definitions:
+        text = (
+            f"{one.job} (cell [{one.cell}]) changed values that belong to {_list(definitions)}, which -o does not "
+            "return; this job uses the notebook's, from before. To keep such a value, assign it to a variable in that "
+            "cell and return the variable."
+        )
+        yield Problem("not_returned", text, place, line, tuple(definitions))
     if late:
         text = (
             f"{one.job} (cell [{one.cell}]) has not ended; this job uses the notebook's {_list(late)}, from before. "

@@ -37,7 +37,15 @@ class EarlierJobs:
     def note(self, job: Job, made: Capture, cell: int, outputs: tuple[str, ...], space: Mapping[str, object]) -> None:
         """Record a submission."""
         altered, bound = frozenset(made.altered), frozenset(made.bound)
-        changes = EarlierJob(job=job.id, cell=cell, outputs=outputs, altered=altered, bound=bound, is_completed=False)
+        changes = EarlierJob(
+            job=job.id,
+            cell=cell,
+            outputs=outputs,
+            altered=altered,
+            bound=bound,
+            computes_gradients=made.computes_gradients,
+            is_completed=False,
+        )
         objects = {name: id(space[name]) for name in made.altered if name in space}
         self._jobs[job.id] = _Submitted(Job(job.last_view, job.follow().client), changes, objects)
         while len(self._jobs) > _JOBS_MAX:

@@ -1,7 +1,7 @@
 """The format of the files in difficulties/, and what runs them: each case in a fork of one clean process.
 
 == the promise, as a sentence
-@ file data/a.txt text of a file beside the notebook (\\n is a line break)
+@ file data/a.txt text of a file beside the notebook (¶: a line break)
 first cell
 --
 second cell  #-        (a statement that must stay behind; "#?" where both are right; all others go along)
@@ -55,7 +55,7 @@ class _Draft:
             case ["@", "order", *numbers]:
                 self.order = tuple(int(n) for n in " ".join(numbers).split())
             case ["@", "file", path, text]:
-                self.files.append((path, text.replace("\\n", "\n")))
+                self.files.append((path, text.replace("¶", "\n")))
             case _:
                 (self.cells[-1] if self.train is None else self.train).append(line)
 

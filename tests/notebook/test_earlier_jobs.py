@@ -147,3 +147,43 @@ def test_name_that_only_a_job_defined_names_the_way(outputs: tuple[str, ...], is
     (error,) = made.errors
     assert "which only first-2 defined" in error.message
     assert way in error.message
+
+
+COUNTED = (
+    "import torch\nclass Net(torch.nn.Module):\n    calls = 0\n    def __init__(self):\n        super().__init__()\n"
+    "        self.w = torch.nn.Parameter(torch.ones(1))\n    def forward(self, x):\n"
+    "        {count} += 1\n        return x * self.w\nnet = Net()"
+)
+
+
+@pytest.mark.parametrize("count", ["Net.calls", "type(self).calls", "self.__class__.calls"])
+def test_values_of_a_class_are_reported_with_a_way(count: str) -> None:
+    setup = COUNTED.format(count=count)
+    first = job(setup, train="net(torch.ones(1)).backward()")
+    known = facts(Net=NameFact(type_name="type", is_callable=True), net=NameFact(type_name="Net"))
+    earlier = EarlierJob(job="first-2", cell=2, outputs=("net",), altered=frozenset(first.altered))
+
+    made = job(setup, "%%train\npass", train="print(Net.calls)", facts=replace(known, jobs=(earlier,)))
+
+    (text,) = [one.message for one in made.warnings if one.code == "not_returned"]
+    assert "values that belong to `Net`, which -o does not return" in text
+    assert "assign it to a variable" in text
+
+
+@pytest.mark.parametrize(
+    ("cells", "train", "is_reported"),
+    [
+        ((), "print(model.weight.grad.norm())", True),
+        ((), "opt.step()", True),
+        ((), "opt.zero_grad()\nmodel(X).mean().backward()\nopt.step()", False),
+        ((), "model(X).mean().backward()\nprint(model.weight.grad)", False),
+        (("model(X).mean().backward()",), "opt.step()", False),
+    ],
+)
+def test_gradients_of_an_earlier_job_are_reported(cells: tuple[str, ...], train: str, is_reported: bool) -> None:
+    first = replace(ran(outputs=("model", "opt")), computes_gradients=True)
+    made = after(first, train=train, cells=cells, model="first-2", opt="first-2")
+
+    texts = [one.message for one in made.warnings if "uses gradients before it computes any" in one.message]
+    assert len(texts) == is_reported
+    assert job(SETUP, train=LOOP).computes_gradients
