@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.objects.array_digests import Budget
 from jupyter_dlaas.objects.object_aspects import Aspect
-from jupyter_dlaas.wire.secret_masking import without_secrets
 
 __all__ = ["SETTINGS", "Settings"]
 
@@ -27,6 +26,10 @@ _WITHHELD: Final = "it holds a secret: set it above the loop, or pass it with --
 
 class _Process:
     """Stands for the process in the object graph."""
+
+    def __init__(self) -> None:
+        self.without_secrets: Callable[[Mapping[str, str]], Mapping[str, str]] = dict
+        """Returns environment variables without those that hold secrets, which are not stored."""
 
 
 SETTINGS: Final = _Process()
@@ -102,7 +105,7 @@ def _settings() -> Iterator[tuple[str, Any]]:
 def _secret_changes(base: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the changed environment variables that hold secrets: their values must not be in a checkpoint."""
     environment = {name.removeprefix(_VARIABLE): one for name, one in now.items() if name.startswith(_VARIABLE)}
-    kept = without_secrets({**dict(os.environ), **environment})
+    kept = SETTINGS.without_secrets({**dict(os.environ), **environment})
     return [
         _VARIABLE + name for name, one in environment.items() if name not in kept and base.get(_VARIABLE + name) != one
     ]

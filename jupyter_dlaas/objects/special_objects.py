@@ -64,9 +64,10 @@ class _Weak(Aspect):
     """Weak dictionaries and sets. What they refer to weakly is never kept alive."""
 
     def read(self, value: Any, budget: Budget) -> list[Any]:
+        data: Any = value.data
         if isinstance(value, weakref.WeakSet):
-            return [(one,) for one in list(value.data) if one() is not None]
-        items = list(value.data.items())
+            return [(one,) for one in list(data) if one() is not None]
+        items = list(data.items())
         is_by_key = isinstance(value, weakref.WeakKeyDictionary)
         return [pair for pair in items if (pair[0] if is_by_key else pair[1])() is not None]
 

@@ -62,7 +62,7 @@ class StopRequests:
             return getattr(before, "_dlaas_handler", before)
 
         set_handler(signal.SIGTERM, self.on_term)
-        signal.signal = setting
+        vars(signal)["signal"] = setting
 
     def _watched(self, handler: Any) -> Callable[..., Any]:
         """Return a program's own handler of SIGTERM that also notes the request."""
@@ -118,8 +118,9 @@ class StopRequests:
 
 def _is_handled() -> bool:
     """Return whether a thread is about to end because of the request: a `finally` or an `except` may save something."""
-    for found in sys._current_exceptions().values():
-        error: Any = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
+    exceptions: dict[int, Any] = sys._current_exceptions()
+    for found in exceptions.values():
+        error = found[1] if isinstance(found, tuple) else found  # a tuple before Python 3.12
         for _ in range(100):
             if error is None:
                 break

@@ -26,6 +26,7 @@ from jupyter_dlaas.objects.process_settings import SETTINGS
 from jupyter_dlaas.objects.special_objects import is_lost
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
+from jupyter_dlaas.wire.secret_masking import without_secrets
 
 if TYPE_CHECKING:
     from jupyter_dlaas.learner.training_run.state import RunState
@@ -42,6 +43,7 @@ __all__ = [
     "report_pending",
 ]
 
+SETTINGS.without_secrets = without_secrets
 _LISTED: Final = 8
 _NO_ITERATOR: Final = (
     "would restart from its first item after a halt, a preemption or a move: the position of a running iterator "
