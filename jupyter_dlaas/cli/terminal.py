@@ -133,7 +133,7 @@ def jobs_table(views: Sequence[JobView], now_s: float, ink: Ink) -> str:
         return "No jobs yet. Submit one: " + ink.bold("jupyter dlaas submit train.py")
     units = {view.unit for view in views}
     unit = f"{units.pop()}s".upper() if len(units) == 1 else "DEVICES"
-    rows = [("JOB", "STATE", unit, "PROGRESS", "ENDS, STARTS", "WHERE", "NOTE")]
+    rows: list[tuple[str, ...]] = [("JOB", "STATE", unit, "PROGRESS", "ENDS, STARTS", "WHERE", "NOTE")]
     rows += [
         (
             view.id,
