@@ -121,8 +121,8 @@ def _of_descriptor(part: ast.Assign, owner: str, known: Accessors) -> Iterator[t
         for method, suffix in _DESCRIPTOR.items() if isinstance(target, ast.Name) else ():
             one = known.behaviours.get(method)
             if one is not None and isinstance(target, ast.Name):
-                own = frozenset({owner}) if one.touched_params else frozenset[str]()
-                yield f"{target.id}{suffix}", Behaviour(touches=one.touches | own, touched_params=one.touched_params)
+                touches = one.touches | {owner}
+                yield f"{target.id}{suffix}", Behaviour(touches=touches, touched_params=one.touched_params)
 
 
 def _reads_stored(method: Function, stored: Set[str]) -> bool:
