@@ -45,8 +45,8 @@ from jupyter_dlaas.learner.process import main
 
 prepare = main._prepare
 
-def interrupted(context):
-    prepare(context)
+def interrupted(*given):
+    prepare(*given)
     os.kill(os.getpid(), signal.SIGTERM)
 
 main._prepare = interrupted
