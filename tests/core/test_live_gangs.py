@@ -68,6 +68,8 @@ def test_story_has_the_loss_and_the_pause() -> None:
     (story,) = apply_fact(one, gone)[1]
 
     assert story.text == "killed from outside (SIGKILL). 1 learner continues from step 1,200 after a pause of 0.1 s."
+    sentence = replace(gone, failure=replace(KILLED, what="Its pod was deleted."))
+    assert apply_fact(one, sentence)[1][0].text.startswith("Its pod was deleted. 1 learner continues from")
 
 
 def test_failed_joiner_is_retried_later_at_no_cost() -> None:

@@ -133,7 +133,8 @@ def test_other_pools_never_load_the_package_kubernetes(tmp_path: Path) -> None:
     program = f"""
 import pathlib, sys
 import jupyter_dlaas, jupyter_dlaas.cli.main, jupyter_dlaas.kernel.magics
-from dlaas_server.pools.config import ConfigError, load_config
+from dlaas_server.engine import service
+from dlaas_server.pools.config import load_config
 
 folder = pathlib.Path({str(tmp_path)!r})
 service.configured_pool(folder, load_config(folder), lambda s: s)

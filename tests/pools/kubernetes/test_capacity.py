@@ -64,14 +64,15 @@ def test_a_cluster_without_gpus_offers_cpu_slots() -> None:
 
 @pytest.mark.parametrize(("item", "words"), [
     (node("a", unschedulable=True), "kubectl uncordon a"),
-    (node("a", ready="Unknown"), "is not ready: gone"),
-    (node("a", taints=[{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]), "problem: disk-pressure"),
-    (node("a", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]), "has the taint team"),
+    (node("a", ready="Unknown"), "not ready: gone"),
+    (node("a", taints=[{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]), "cluster: disk-pressure"),
+    (node("a", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]), "tainted with team"),
 ])  # fmt: skip
 def test_unusable_nodes_are_cordoned_with_a_reason(item: Json, words: str) -> None:
     (found,) = cluster_nodes([item], [], SETTINGS)
 
     assert words in (found.cordoned or "")
+    assert not (found.cordoned or "").startswith("node"), "the node is named before"
 
 
 def test_tolerated_taints_do_not_cordon() -> None:

@@ -250,7 +250,7 @@ def _regrouped(job: Job, fact: LearnersLost) -> Transition:
         job, members=members, step=max(job.step, at_step), resizes=(*job.resizes, done)[-200:], failure=fact.failure
     )
     pause = f" after a pause of {duration(fact.idle_s)}" if fact.idle_s is not None else ""
-    why = fact.failure.what if fact.failure is not None else "learners were lost"
+    why = fact.failure.what.rstrip(".") if fact.failure is not None else "learners were lost"
     continued = f"{count(len(ranks), 'learner')} {'continues' if len(ranks) == 1 else 'continue'}"
     text = f"{why}. {continued} from step {at_step:,}{pause}."
     job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)

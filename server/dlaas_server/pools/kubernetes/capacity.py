@@ -130,20 +130,21 @@ def _gpu(node: str, index: int, total: int, kind: str, memory_bytes: int, holder
 
 
 def _cordoned(node: Json, settings: KubernetesSection) -> str | None:
-    """Return why no new learners may be placed on a node; None if they may."""
+    """Return why no new learners may be placed on a node, in words that follow "NODE is"; None if they may."""
     name = node["metadata"]["name"]
     if node.get("spec", {}).get("unschedulable"):
-        return f"node {name} is cordoned in the cluster: kubectl uncordon {name}"
+        return f"cordoned in the cluster: kubectl uncordon {name}"
     ready = condition(node, "Ready")
     if ready.get("status") != "True":
-        return f"node {name} is not ready: {ready.get('message') or ready.get('reason') or 'it has not reported yet'}"
+        said = str(ready.get("message") or ready.get("reason") or "it has not reported yet")
+        return f"not ready: {said.rstrip('.')}"
     for taint in node.get("spec", {}).get("taints") or []:
         if taint.get("effect") == "PreferNoSchedule" or any(_tolerates(t, taint) for t in settings.tolerations):
             continue
         key = str(taint.get("key", ""))
         if key.startswith(_OF_KUBERNETES):
-            return f"node {name} has a problem: {key.split('/', 1)[1]}"
-        return f"node {name} has the taint {key}; tolerate it with [[kubernetes.tolerations]]"
+            return f"tainted by the cluster: {key.split('/', 1)[1]}"
+        return f"tainted with {key}; tolerate it with [[kubernetes.tolerations]]"
     return None
 
 
