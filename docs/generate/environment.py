@@ -46,6 +46,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "DLAAS_AGENT_GUARDIAN": "Address at which the guardian accepts links.",
     "DLAAS_AGENT_IMAGE": "Container image of the agent's pod.",
     "DLAAS_AGENT_JOB": "Handle of the job of which the agent runs a learner.",
+    "DLAAS_AGENT_KEEP_S": "Seconds for which an agent without a guardian keeps the result of its learner.",
     "DLAAS_AGENT_MEMBER": "Member number of the agent's learner.",
     "DLAAS_AGENT_NODE": "Node on which the agent's pod runs.",
     "DLAAS_AGENT_POD": "Name of the agent's pod.",

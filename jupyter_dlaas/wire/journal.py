@@ -74,7 +74,7 @@ _TOO_NEW: Final = "checkpoint_too_new"
 _ALIKE: Final = frozenset(
     {
         *(_TOO_NEW, "checkpoints_damaged", "gpu_driver", "illegal_instruction", "native_library", "no_program"),
-        *("vanished", "wrong_python"),
+        *("image_without_python", "vanished", "wrong_python"),
     }
 )
 """Codes of failures that recur for the same program on the same machine, although they are not the program's fault."""

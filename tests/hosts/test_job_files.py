@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.runtime.hosts.agent_settings import read_lost, read_settings
+from jupyter_dlaas.runtime.hosts.agent_settings import read_ending, read_lost, read_settings
 from jupyter_dlaas.runtime.hosts.job_files import MetricsMerger, start_files
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.protocol import Cause, Failure
@@ -97,4 +97,6 @@ def test_lost_members_are_read_with_their_reasons(tmp_path: Path) -> None:
     assert {member: failure.what for member, failure in read_lost(tmp_path).items()} == {3: "evicted"}
     known = Failure(cause=Cause.EVICTED, code="evicted", what="Node n1 evicted pod ml/a-1-m4.", advice="Wait.")
     (tmp_path / "lost.json").write_text(json.dumps({"members": {"4": encode(known)}}))
-    assert read_lost(tmp_path) == {4: known}
+    assert (read_lost(tmp_path), read_ending(tmp_path)) == ({4: known}, {})
+    (tmp_path / "lost.json").write_text(json.dumps({"ending": {"4": encode(known)}}))
+    assert (read_lost(tmp_path), read_ending(tmp_path)) == ({}, {4: known})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -16,13 +17,16 @@ import pytest
 
 import jupyter_dlaas
 from jupyter_dlaas.runtime.hosts import agent as agent_module
-from jupyter_dlaas.runtime.hosts.agent import Agent, agent_name, cgroup_oom_kills
+from jupyter_dlaas.runtime.hosts.agent import KEEP_S, ORPHAN_S, Agent, agent_name, cgroup_oom_kills
+from jupyter_dlaas.runtime.hosts.agent_settings import NOT_COLLECTED
 from jupyter_dlaas.runtime.hosts.learner_host import Ended, HostEvent, NotStarted, Reachable, Started, Unreachable
 from jupyter_dlaas.runtime.hosts.plain_spawn import environment_here
-from jupyter_dlaas.runtime.hosts.remote_host import RemoteHost
+from jupyter_dlaas.runtime.hosts.remote_host import REASON_S, RemoteHost
 from jupyter_dlaas.runtime.link.connection import Endpoint
 from jupyter_dlaas.runtime.link.transport import Address, listen, new_session_id
 from jupyter_dlaas.runtime.system.process import is_alive
+from jupyter_dlaas.wire.codec import encode
+from jupyter_dlaas.wire.protocol import Cause, Failure
 from tests.hosts.contract import (
     LearnerHostContract,
     ended,
@@ -212,6 +216,43 @@ def test_an_agent_without_a_guardian_lets_its_learner_go(rig: RemoteRig) -> None
     until(rig, lambda: not rig.agents[0].processes(), "its end")
 
 
+def test_an_uncollected_result_is_kept_for_a_limited_time(rig: RemoteRig) -> None:
+    started(rig)
+    disconnect(rig)
+    former, rig.address = rig.address, Address(host="127.0.0.1", port=1)
+    agent = rig.agents[0]
+    os.kill(agent.processes()[0].identity.pid, signal.SIGKILL)
+    until(rig, lambda: not agent.processes(), "its end")
+    rig.ahead_s += KEEP_S - 60.0  # also the time without a guardian is over
+    turn(rig)
+    assert not agent.is_over
+    rig.ahead_s += 120.0
+    until(rig, lambda: agent.is_over, "the end of the agent")
+    assert agent.exit_code == NOT_COLLECTED
+    assert any("no guardian has collected" in text for text in rig.log)
+    assert [rig.agents[member].exit_code for member in (1, 7)] == [NOT_COLLECTED] * 2, "agents without a learner end"
+    rig.address = former
+
+
+def test_a_kept_result_is_collected_by_the_next_guardian(rig: RemoteRig) -> None:
+    started(rig)
+    disconnect(rig)
+    former, rig.address = rig.address, Address(host="127.0.0.1", port=1)
+    agent, process = rig.agents[0], rig.agents[0].processes()[0]
+    until(rig, lambda: not agent._session.is_linked, "the cut")
+    rig.ahead_s += ORPHAN_S
+    until(rig, lambda: any("no guardian for" in text for text in rig.log), "the orphan's time")
+    os.kill(process.identity.pid, signal.SIGKILL)
+    until(rig, lambda: not agent.processes(), "its end")
+    assert not agent.is_over
+    rig.address = former
+    rig.restart_guardian()
+    assert ended(rig).signal == signal.SIGKILL
+    rig.host.dismiss(0)
+    until(rig, lambda: agent.is_over, "the end of the agent")
+    assert agent.exit_code == 0
+
+
 def test_lost_agent_is_given_up_only_with_its_host(rig: RemoteRig) -> None:
     started(rig)
     rig.agents.pop(0).close()
@@ -220,6 +261,24 @@ def test_lost_agent_is_given_up_only_with_its_host(rig: RemoteRig) -> None:
     rig.host.give_up(0, "its pod was evicted")
     end = ended(rig)
     assert (end.code, end.signal) == (None, None)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_end_with_its_pod_waits_for_the_reason(rig: RemoteRig, is_known: bool) -> None:
+    started(rig)
+    rig.agents[0].stop()  # as its pod's SIGTERM does; the toy learner has no handler
+    until(rig, lambda: rig.host._agents[0].ended is not None, "the end beside the agent")
+    assert of(rig, Ended) == []
+    assert sorted(rig.host.processes()) == [0]
+    why = Failure(cause=Cause.EVICTED, code="drained", what="pod ml/a-1-m0 was evicted.", advice="Wait.")
+    if is_known:
+        (rig.job_dir / "lost.json").write_text(json.dumps({"ending": {"0": encode(why)}}))
+    else:
+        rig.ahead_s += REASON_S
+    end = ended(rig)
+
+    assert (end.signal, end.failure) == (signal.SIGTERM, why if is_known else None)
+    assert rig.host.processes() == {}
 
 
 def test_an_agent_ends_what_a_killed_one_left_behind(rig: RemoteRig) -> None:

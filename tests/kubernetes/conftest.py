@@ -8,9 +8,9 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,9 @@ from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import Cluster, ForeignCluster, OwnCluster
 from tests.kubernetes.pool import Followed, section_of
+
+if TYPE_CHECKING:
+    from tests.kubernetes.namespace_pools import Pools
 
 NODES = ("node-1", "node-2")
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -186,6 +189,15 @@ def followed(api: Api, namespace: Namespace) -> Iterator[Followed]:
     opened = Followed(api, namespace.name)
     yield opened
     opened.watch.close()
+
+
+@pytest.fixture
+async def pools(tmp_path: Path, namespace: Namespace) -> AsyncIterator[Pools]:
+    from tests.kubernetes.namespace_pools import Pools  # it imports this module
+
+    made = Pools(tmp_path, namespace)
+    yield made
+    await made.close()
 
 
 @pytest.fixture

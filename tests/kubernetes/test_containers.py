@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.nodes.containers import Container, ContainerSpec, Log, StartFailed
-from tests.kubernetes.nodes.images import REPOSITORY, base_mounts, image_environment
+from tests.kubernetes.nodes.images import REPOSITORY, Images, base_mounts, image_environment
 from tests.kubernetes.nodes.volumes import expand
 
 ENDLESS = "while true; do sleep 0.1; done"
@@ -24,7 +24,7 @@ def make_container(folder: Path, *command: str, mounts: list[dict[str, Any]] | N
     spec = ContainerSpec(
         hostname="pod-1",
         command=command,
-        environment=image_environment("pod-1"),
+        environment=image_environment("pod-1", Images().path("image")),
         directory="/",
         uid=os.getuid() or 1000,
         gid=os.getgid() or 1000,

@@ -36,6 +36,7 @@ from jupyter_dlaas.runtime.hosts.agent_messages import (
     guardian_line,
     pack_line,
 )
+from jupyter_dlaas.runtime.hosts.agent_settings import NOT_COLLECTED
 from jupyter_dlaas.runtime.hosts.job_processes import reap_orphans
 from jupyter_dlaas.runtime.hosts.learner_files import LearnerFiles
 from jupyter_dlaas.runtime.hosts.local_host import LocalHost
@@ -68,6 +69,8 @@ QUIET_S: Final = 1.0
 ACTIVITY_S: Final = 0.5
 ORPHAN_S: Final = 15 * 60.0
 """Seconds without a link after which the learner loses its control channel, and therefore saves and exits."""
+KEEP_S: Final = 6 * 3600.0
+"""Seconds for which the result of an ended learner is kept while there is no link."""
 _REPORTED: Final = ("DLAAS_GENERATION", "DLAAS_JOINS", "RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables of a learner that a new guardian must know."""
 _RELIES_ON_FILES: Final = frozenset({CheckpointWritten.KIND})
@@ -104,11 +107,13 @@ class Agent:
         *,
         base: Mapping[str, str],
         orphan_s: float = ORPHAN_S,
+        keep_s: float = KEEP_S,
         own_address: str | None = None,
         place: AgentPlace = NO_PLACE,
     ) -> None:
         self._address = own_address
-        self._root, self._member, self._log, self._orphan_s = root, member, log, orphan_s
+        self._root, self._member, self._log = root, member, log
+        self._orphan_s, self._keep_s = orphan_s, keep_s
         kill_round(str(root), member=member)  # what a killed agent left behind must not connect to this one
         self._host = LocalHost(root, plain_spawn(root, base), name=me.session, oom_kills=cgroup_oom_kills)
         self._storage = DirectoryStorage(root)
@@ -126,7 +131,8 @@ class Agent:
         self._activity_at = self._look_at = self._heard_s = 0.0
         self._linked_s: float | None = None
         """Time at which the link was cut; None while it is up."""
-        self._is_orphan = self._is_dismissed = self._is_stopped = False
+        self._ended_s = 0.0
+        self._is_orphan = self._is_dismissed = self._is_stopped = self._is_expired = False
         self._give_up_at: float | None = time.monotonic() + LEFTOVERS_S
         """Time at which processes that a killed agent left behind are given up; None once there are none."""
         self._end_leftovers(time.monotonic())
@@ -136,10 +142,21 @@ class Agent:
     @property
     def is_over(self) -> bool:
         """True if the agent may end: it was dismissed, or its learner ended and the guardian wants no other."""
-        if self._host.processes() or self._ended is not None:
+        if self._host.processes():
             return False
-        is_reported = self._session.unacknowledged_lines == 0 and self._files.is_settled
-        return self._is_orphan or (self._is_dismissed and is_reported) or (self._is_stopped and is_reported)
+        may_end = self._is_dismissed or self._is_stopped or self._is_orphan
+        return self._is_expired or (may_end and self._is_reported)
+
+    @property
+    def _is_reported(self) -> bool:
+        """True if the guardian has all that this agent knows."""
+        return self._ended is None and self._session.unacknowledged_lines == 0 and self._files.is_settled
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the agent's process."""
+        is_idle = self._is_orphan and not self._state.started
+        return NOT_COLLECTED if self._is_expired or is_idle else 0
 
     def interests(self, now: float) -> dict[int, int]:
         """Return the descriptors to poll, with their events."""
@@ -207,7 +224,7 @@ class Agent:
     def _take(self, event: Event | LinkUp | LinkDown, now: float) -> None:
         match event:
             case LinkUp():
-                self._linked_s, self._activity = None, None
+                self._linked_s, self._activity, self._is_orphan = None, None, False
             case LinkDown():
                 self._linked_s = now
             case PeerRestarted():
@@ -277,6 +294,7 @@ class Agent:
                 self._heard_s = now
                 self._forward_line(line)
             case host.Ended():
+                self._ended_s = now
                 self._files.look(is_final=True)
                 self._ended = replace(
                     self._state,
@@ -284,6 +302,7 @@ class Agent:
                     code=event.code,
                     signal=event.signal,
                     is_out_of_memory=event.is_out_of_memory,
+                    is_stopped=self._is_stopped,
                     is_clean=event.is_clean,
                 )
             case _:
@@ -330,6 +349,14 @@ class Agent:
             self._log(f"no guardian for {self._orphan_s:g} s: the learner is left to save and exit")
             self._is_orphan = True
             self._host.close_channel()
+        if self._host.processes() or self._is_reported or self._is_expired:
+            return
+        has_result = self._state.started > 0
+        kept_s = self._keep_s if has_result else self._orphan_s
+        if now - max(self._linked_s, self._ended_s) >= kept_s:
+            what = "collected the learner's result" if has_result else "ordered a learner to start"
+            self._log(f"no guardian has {what} for {kept_s:g} s: this agent ends")
+            self._is_expired = True
 
 
 def cgroup_oom_kills(path: Path = Path("/sys/fs/cgroup/memory.events")) -> int:
@@ -360,6 +387,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         become_subreaper()
     base = environment_here(environment, root / "home")
     ttl_s = float(environment.get("DLAAS_AGENT_TTL_S", ORPHAN_S))
+    keep_s = float(environment.get("DLAAS_AGENT_KEEP_S", KEEP_S))
     own_address = environment.get("DLAAS_AGENT_ADDRESS")
     place = AgentPlace(
         image=environment.get("DLAAS_AGENT_IMAGE"),
@@ -367,7 +395,16 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         pod=environment.get("DLAAS_AGENT_POD"),
     )
     agent = Agent(
-        root, member, me, lambda: address, _log, base=base, orphan_s=ttl_s, own_address=own_address, place=place
+        root,
+        member,
+        me,
+        lambda: address,
+        _log,
+        base=base,
+        orphan_s=ttl_s,
+        keep_s=keep_s,
+        own_address=own_address,
+        place=place,
     )
     wake_r, wake_w = socket.socketpair()
     for end in (wake_r, wake_w):
@@ -383,7 +420,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         agent.turn(ready, time.monotonic())
         reap_orphans({process.identity.pid for process in agent.processes().values()})
     agent.close()
-    return 0
+    return agent.exit_code
 
 
 def _log(text: str) -> None:

@@ -97,6 +97,8 @@ class LearnerState:
     code: int | None = None
     signal: int | None = None
     is_out_of_memory: bool = False
+    is_stopped: bool = False
+    """True if the agent's pod was being ended when the learner ended."""
     is_clean: bool = True
 
 

@@ -14,10 +14,12 @@ from jupyter_dlaas.runtime.link.transport import Address, listen, listen_on_all_
 from jupyter_dlaas.wire.codec import Invalid, decode
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
-__all__ = ["AGENTS", "AgentSettings", "read_lost", "read_settings"]
+__all__ = ["AGENTS", "LOST", "NOT_COLLECTED", "AgentSettings", "read_ending", "read_lost", "read_settings"]
 
 AGENTS: Final = "agents.json"
 LOST: Final = "lost.json"
+NOT_COLLECTED: Final = 42
+"""Exit code of an agent that ends without having been heard by a guardian."""
 ANY_HOST: Final = "*"
 """Host in `listen` that stands for all addresses of all families."""
 _ADDRESS: Final = "DLAAS_GUARDIAN_ADDRESS"
@@ -70,7 +72,16 @@ def read_settings(job_dir: Path) -> AgentSettings | None:
 
 def read_lost(job_dir: Path) -> Mapping[int, Failure]:
     """Return the members whose hosts are gone for good, each with the failure that this is for its learner."""
-    members = (read_json(job_dir / LOST) or {}).get("members")
+    return _failures(job_dir, "members")
+
+
+def read_ending(job_dir: Path) -> Mapping[int, Failure]:
+    """Return the members whose hosts are being ended by others, each with the reason for its learner's end."""
+    return _failures(job_dir, "ending")
+
+
+def _failures(job_dir: Path, key: str) -> dict[int, Failure]:
+    members = (read_json(job_dir / LOST) or {}).get(key)
     if not isinstance(members, dict):
         return {}
     return {int(member): _lost(about) for member, about in members.items() if str(member).isdigit()}

@@ -7,10 +7,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.jobdir.atomic_files import read_json
 from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.runtime.hosts.agent import agent_name
 from jupyter_dlaas.runtime.hosts.agent_messages import (
@@ -28,6 +29,7 @@ from jupyter_dlaas.runtime.hosts.agent_messages import (
     guardian_line,
     pack_line,
 )
+from jupyter_dlaas.runtime.hosts.agent_settings import read_ending
 from jupyter_dlaas.runtime.hosts.file_sender import FileSender
 from jupyter_dlaas.runtime.hosts.job_files import MetricsMerger
 from jupyter_dlaas.runtime.hosts.learner_files import belongs_to_learner
@@ -64,6 +66,8 @@ __all__ = ["RemoteHost"]
 
 FINISH_S: Final = 5.0
 """Seconds within which agents that can be reached receive their dismissal."""
+REASON_S: Final = 5.0
+"""Seconds for which the end of a learner whose pod is being ended waits for the reason, which the pool knows."""
 _NAME: Final = re.compile(r"m(0|[1-9][0-9]{0,8})")
 
 
@@ -85,6 +89,9 @@ class _Agent:
     is_order_sent: bool = False
     is_linked: bool = False
     activity: Activity | None = None
+    ended: Ended | None = None
+    """End that waits for its reason."""
+    reason_due_s: float = 0.0
     needed: set[str] = field(default_factory=set)
     """Files that must be stored before the start."""
 
@@ -233,13 +240,17 @@ class RemoteHost:
         return {**self._acceptor.interests(), **{agent.files.fd: 1 for agent in self._agents.values()}}
 
     def due(self, now: float) -> float | None:
-        return now if self._events else self._acceptor.due()
+        if self._events:
+            return now
+        waits = [agent.reason_due_s for agent in self._agents.values() if agent.ended is not None]
+        return min([at for at in (self._acceptor.due(), *waits) if at is not None], default=None)
 
     def turn(self, ready: Collection[int], now: float) -> list[HostEvent]:
         for name, event in self._acceptor.turn(ready, now):
             self._take(int(name[1:]), event)
         for member, agent in self._agents.items():
             agent.files.turn()
+            self._give_reason(agent, now)
             self._start_when_ready(member)
         self._merge_metrics()
         for name, event in self._acceptor.turn((), now):  # send what these events have caused
@@ -330,11 +341,30 @@ class RemoteHost:
         agent.process = process
         if state.has_ended:
             self._merge_metrics()
-            agent.process = None
-            self._events.append(Ended(process, state.code, state.signal, state.is_out_of_memory, state.is_clean))
+            agent.ended = Ended(process, state.code, state.signal, state.is_out_of_memory, state.is_clean)
+            is_explained = not state.is_stopped or not self._was_terminated(agent.ended)
+            agent.reason_due_s = time.monotonic() + (0.0 if is_explained else REASON_S)
+            self._give_reason(agent, time.monotonic())
+
+    def _was_terminated(self, ended: Ended) -> bool:
+        """Return whether a learner ended because of SIGTERM."""
+        result = read_json(learner_folder(self._job_dir, ended.member) / "result.json") or {}
+        return result.get("outcome") == "left" or (ended.signal == signal.SIGTERM and not result)
+
+    def _give_reason(self, agent: _Agent, now: float) -> None:
+        """Report an end that waits for its reason, if this is known or does not come."""
+        if agent.ended is None:
+            return
+        failure = None if now >= agent.reason_due_s else read_ending(self._job_dir).get(agent.ended.member)
+        if failure is not None or now >= agent.reason_due_s:
+            self._events.append(replace(agent.ended, failure=failure))
+            agent.ended = agent.process = None
 
     def _lose(self, member: int, agent: _Agent) -> None:
-        """Record the end of a learner whose agent is gone. Its exit status is unknown."""
+        """Record the end of a learner whose agent is gone. Its exit status is unknown unless it was reported."""
+        if agent.ended is not None:
+            agent.reason_due_s = 0.0
+            self._give_reason(agent, time.monotonic())
         process, agent.process, agent.state = agent.process, None, None
         agent.ordered, agent.is_order_sent, agent.activity = 0, False, None
         if process is not None:

@@ -14,6 +14,10 @@ __all__ = ["IMAGE_USER", "Images", "PullFailed", "base_mounts", "image_environme
 
 IMAGE_USER: Final = 1000
 """User and group of a container whose pod names none."""
+OLD_PYTHON: Final = "/srv/old-python"
+_OLD: Final = (
+    'import runpy, sys; sys.version_info = (3, 9, 2); sys.argv.pop(0); runpy.run_path(sys.argv[0], {}, "__main__")'
+)
 REPOSITORY: Final = Path(__file__).parents[3]
 
 
@@ -33,6 +37,10 @@ class Images:
     """Images for which the registry demands credentials."""
     endless: set[str] = field(default_factory=set)
     """Images whose pull does not end."""
+    without_python: set[str] = field(default_factory=set)
+    """Images that have no program at all."""
+    old_python: set[str] = field(default_factory=set)
+    """Images whose `python3` says that it is Python 3.9."""
     _present: set[str] = field(default_factory=set)
 
     def is_present(self, image: str) -> bool:
@@ -56,9 +64,25 @@ class Images:
         await asyncio.sleep(self.pull_s)
         self._present.add(image)
 
+    def path(self, image: str) -> str:
+        """Return the PATH of an image."""
+        if image in self.without_python:
+            return "/srv"
+        own = f"{OLD_PYTHON}:" if image in self.old_python else ""
+        return f"{own}{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 
-def image_environment(hostname: str) -> dict[str, str]:
-    return {"PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin", "HOSTNAME": hostname, "HOME": "/"}
+    def mounts(self, image: str, folder: Path) -> list[dict[str, Any]]:
+        """Return what an image has and this machine has not. `folder` takes its files."""
+        if image not in self.old_python:
+            return []
+        program = folder / "python3"
+        program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{_OLD}' \"$@\"\n", encoding="utf-8")
+        program.chmod(0o755)
+        return [{"kind": "bind", "source": str(program), "target": f"{OLD_PYTHON}/python3", "folder": False}]
+
+
+def image_environment(hostname: str, path: str) -> dict[str, str]:
+    return {"PATH": path, "HOSTNAME": hostname, "HOME": "/"}
 
 
 def base_mounts() -> Sequence[dict[str, Any]]:

@@ -69,8 +69,8 @@ class PodWorker:
         self._publishing = asyncio.Lock()
         self._transitions: dict[str, tuple[str, str]] = {}
         self._publisher = asyncio.create_task(self._publish_changes())
-        deadline_s = pod["spec"].get("activeDeadlineSeconds")
-        self._deadline = asyncio.create_task(self._enforce_deadline(deadline_s)) if deadline_s else None
+        self._deadline: asyncio.Task[None] | None = None
+        self._follow_deadline()
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._log_failure)
 
@@ -87,6 +87,7 @@ class PodWorker:
         if self._sent is not None and not _is_reported(self._sent, pod):
             self._sent = None  # another component wrote into it, such as the node lifecycle controller
             self._dirty.set()
+        self._follow_deadline()
         if "deletionTimestamp" in pod["metadata"] and self._deletion is None:
             grace_s = pod["metadata"].get("deletionGracePeriodSeconds", 0)
             self._deletion = asyncio.create_task(self._delete(grace_s))
@@ -190,6 +191,12 @@ class PodWorker:
             if self._stopping.is_set():
                 self._mark_unknown()
             self._dirty.set()
+
+    def _follow_deadline(self) -> None:
+        """Begin to enforce the pod's deadline, which may be set while it runs."""
+        seconds = self.pod["spec"].get("activeDeadlineSeconds")
+        if seconds and self._deadline is None:
+            self._deadline = asyncio.create_task(self._enforce_deadline(seconds))
 
     async def _enforce_deadline(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -321,7 +328,8 @@ class PodWorker:
                 if security.get("runAsNonRoot") and security.get("runAsUser") == 0:
                     text = "container's runAsUser breaks non-root policy"
                     raise ConfigError(f'{text} (pod: "{self.name}_{self.namespace}", container: {record.name})')
-                own = image_environment(self._hostname) | self._node.service_environment
+                own = image_environment(self._hostname, self._node.images.path(record.image))
+                own |= self._node.service_environment
                 return await container_environment(self._node.api, self.pod, container, own, self._ip or "")
             except ConfigError as error:
                 self._node.event(self.pod, "Warning", "Failed", f"Error: {error}")
@@ -398,7 +406,12 @@ class PodWorker:
             uid=uid,
             gid=security.get("runAsGroup", 0 if "runAsUser" in security else IMAGE_USER),
             groups=groups,
-            mounts=[*base_mounts(), *self._files(container, folder), *self._volume_mounts(container)],
+            mounts=[
+                *base_mounts(),
+                *self._node.images.mounts(container["image"], folder),
+                *self._files(container, folder),
+                *self._volume_mounts(container),
+            ],
         )
 
     def _files(self, container: Json, folder: Any) -> list[Json]:

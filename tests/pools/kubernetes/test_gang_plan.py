@@ -115,6 +115,25 @@ def test_a_lost_pod_is_not_created_again(item: Json | None, words: str) -> None:
     assert found.create == ()
 
 
+def test_a_missing_pod_is_lost_as_last_seen() -> None:
+    gone = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "node not found"}
+    last = {1: pod(1, node="a", phase="Running", conditions=[gone])}
+    found = plan(wanted(0, 1), running(0), released=RELEASED, last=last)
+
+    assert found.lost is not None
+    assert (found.lost[1].code, "pod ml/a-1-m1 is gone with its node a" in found.lost[1].what) == ("node_gone", True)
+
+
+def test_only_wanted_members_have_a_reason_to_end() -> None:
+    leaving = [running(0), running(1)]
+    for item in leaving:
+        item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = plan(wanted(0), *leaving, released=RELEASED)
+
+    assert found.ending is not None
+    assert {member: failure.code for member, failure in found.ending.items()} == {0: "deleted"}
+
+
 def test_a_silent_node_loses_no_member() -> None:
     silent = {"type": "Ready", "status": "Unknown"}
     found = plan(wanted(0), pod(0, node="a", phase="Running", conditions=[silent]), released=frozenset({0}))
@@ -124,7 +143,7 @@ def test_a_silent_node_loses_no_member() -> None:
 
 def test_a_completed_pod_stays_while_its_member_is_wanted() -> None:
     done = pod(1, node="a", phase="Succeeded", containerStatuses=[{"state": {"terminated": {"exitCode": 0}}}])
-    assert plan(wanted(0, 1), running(0), done, released=RELEASED) == GangPlan(lost={})
+    assert plan(wanted(0, 1), running(0), done, released=RELEASED) == GangPlan(lost={}, ending={})
 
     assert plan(wanted(0), running(0), done, released=RELEASED).delete == (1,)
     assert plan(wanted(0), running(0), running(1), released=RELEASED).delete == ()  # the guardian lets it leave first

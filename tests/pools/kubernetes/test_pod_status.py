@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from dlaas_server.pools.kubernetes.manifests.names import Json
-from dlaas_server.pools.kubernetes.pod_endings import PodEnd, end_of_pod
+from dlaas_server.pools.kubernetes.pod_endings import PodEnd, end_of_pod, ending_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod, wait_of_refusal
+from jupyter_dlaas.runtime.hosts.agent_settings import NOT_COLLECTED
 from jupyter_dlaas.wire.protocol import Cause
 
 IMAGE = "registry.example.com/torch:2"
@@ -116,15 +117,16 @@ def ended(code: int, reason: str = "Error", message: str = "", phase: str = "Fai
     return pod(phase=phase, containerStatuses=[{"state": {"terminated": finished}}], **fields)
 
 
-def disrupted(reason: str) -> Json:
+def disrupted(reason: str, code: int = 143, **fields: Any) -> Json:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the cluster"}
-    return ended(143, conditions=[condition])
+    return ended(code, conditions=[condition], **fields)
 
 
 def by_node(reason: str, message: str) -> Json:
     return pod(phase="Failed", reason=reason, message=message)
 
 
+DRAINED: Json = disrupted("EvictionByEvictionAPI")["status"]["conditions"][0]
 ENDS = [
     ("completed", None, ended(0, "Completed", phase="Succeeded"), "completed"),
     ("agent_failed", Cause.UNKNOWN, ended(3, message="Traceback"), "exit code 3: Traceback."),
@@ -132,6 +134,7 @@ ENDS = [
     ("killed", Cause.UNKNOWN, ended(137), "signal 9 (SIGKILL)"),
     ("image_without_python", Cause.PLATFORM, ended(128, "StartError", "python3: not found"), "python3: not found"),
     ("wrong_python", Cause.PLATFORM, ended(41, message="The image has Python 3.9, but …"), "The image has Python 3.9"),
+    ("result_not_collected", Cause.PLATFORM, ended(NOT_COLLECTED), "result not collected"),
     ("evicted", Cause.EVICTED, by_node("Evicted", "The node was low on resource: memory."), "low on resource: memory."),
     ("evicted_disk", Cause.EVICTED, by_node("Evicted", "Pod ephemeral local storage usage exceeds"), "ephemeral"),
     ("node_shutdown", Cause.EVICTED, by_node("Terminated", "Pod was terminated in response to imminent node shutdown."),
@@ -142,6 +145,7 @@ ENDS = [
     ("preempted", Cause.EVICTED, disrupted("PreemptionByScheduler"), "pod of higher priority"),
     ("node_taint", Cause.EVICTED, disrupted("DeletionByTaintManager"), "no longer usable"),
     ("drained", Cause.EVICTED, disrupted("EvictionByEvictionAPI"), "as in a drain"),
+    ("drained", Cause.EVICTED, disrupted("EvictionByEvictionAPI", 0, phase="Succeeded", deleted=True), "as in a drain"),
     ("node_gone", Cause.EVICTED, disrupted("DeletionByPodGC"), "gone with its node"),
     ("node_gone", Cause.HARDWARE, by_node("NodeLost", "Node which was running pod is unresponsive"), "was lost"),
     ("node_gone", Cause.HARDWARE, ended(137, "ContainerStatusUnknown"), "was lost"),
@@ -163,6 +167,20 @@ def test_ended_pods_name_cause_object_and_fix(code: str, cause: Cause | None, fo
 @pytest.mark.parametrize("found", [pod(), pod(phase="Running"), pod(phase="Running", deleted=True), CREATING])
 def test_pods_that_may_run_have_no_end(found: Json) -> None:
     assert end_of_pod(found) is None
+
+
+@pytest.mark.parametrize(("found", "code"), [
+    (pod(phase="Running"), None),
+    (pod(phase="Running", deleted=True), "deleted"),
+    (pod(phase="Running", deleted=True, conditions=[DRAINED]), "drained"),
+    (pod(phase="Running", conditions=[DRAINED]), "drained"),
+    (ended(143, deleted=True), None),
+])  # fmt: skip
+def test_a_pod_that_is_being_ended_says_why(found: Json, code: str | None) -> None:
+    end = ending_of_pod(found)
+
+    assert (None if end is None else end.code) == code
+    assert end is None or ("pod ml/digits-1-m0" in end.what and end.failure is not None)
 
 
 def test_a_pod_deleted_without_a_node_refuses_its_seat() -> None:

@@ -40,6 +40,8 @@ class GangOutcome:
 
     lost: Mapping[int, Failure] = field(default_factory=dict)
     """All members that are known to be lost."""
+    ending: Mapping[int, Failure] = field(default_factory=dict)
+    """Members whose pods are being ended by others."""
     refused: Mapping[int, PodWait] = field(default_factory=dict)
     """Seats of this generation that were given up."""
     due_s: float | None = None
@@ -57,6 +59,7 @@ class Gang:
         self._released_s: float | None = None
         self._left_s: float | None = None
         """Last time at which a learner that is no longer wanted still held its seat."""
+        self._last: dict[int, Json] = {}
         self._refused: dict[int, PodWait] = {}
         self._given_up: set[str] = set()
         self._deleted_s: dict[str, float] = {}
@@ -89,7 +92,8 @@ class Gang:
             # The quota, or a policy, does not take one of the pods: the generation's gated pods go, too.
             self._give_up(dict.fromkeys((m.member for m in self._wanted.members), error.wait), pods)
             return GangOutcome(lost={}, refused=dict(self._refused))
-        return GangOutcome(lost=dict(plan.lost or {}), refused=dict(self._refused), due_s=plan.due_s)
+        lost, ending = dict(plan.lost or {}), dict(plan.ending or {})
+        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), due_s=plan.due_s)
 
     # ---- shell -----------------------------------------------------------------------------------------------------
 
@@ -101,8 +105,10 @@ class Gang:
         self._released |= {m for m, pod in found.items() if GATE not in gates(pod) and not self._is_given_up(pod)}
         if self._released_s is None and self._released:
             self._released_s = self._now()
+        self._last |= found
         state = GangState(
             pods=found,
+            last=self._last,
             released=self._released,
             released_s=self._expected_s(found),
             refused=frozenset(self._refused),

@@ -8,11 +8,11 @@ the picture is known and the pod was released before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
-from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod, ending_of_pod
 from dlaas_server.pools.kubernetes.pod_fields import gates
 from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod
 from jupyter_dlaas.wire.journal import Goal, Wanted
@@ -34,6 +34,8 @@ class GangState:
 
     pods: Mapping[int, Json]
     """Pods of learners by member."""
+    last: Mapping[int, Json] = field(default_factory=dict)
+    """Pods as last seen by this engine, also those that are gone."""
     released: frozenset[int] = frozenset()
     """Members whose pods were released; kept at the job's anchor, so that it outlives the engine."""
     released_s: float | None = None
@@ -53,6 +55,8 @@ class GangPlan:
     delete: tuple[int, ...] = ()
     lost: Mapping[int, Failure] | None = None
     """Members whose pods have ended without their agent's word."""
+    ending: Mapping[int, Failure] | None = None
+    """Wanted members whose pods are being ended by others, each with the reason."""
     refused: Mapping[int, PodWait] | None = None
     """Members whose seats are given up, each with the reason of the one that blocked the gang."""
     due_s: float | None = None
@@ -80,7 +84,14 @@ def plan_gang(wanted: Wanted, state: GangState, now_s: float, bind_timeout_s: fl
     is_whole = not create and not any(_is_leaving(state.pods[m]) for m in gated)
     unbound = [m for m in members if m in state.released and m in state.pods and not _is_bound(state.pods[m])]
     due_s = state.released_s + bind_timeout_s if unbound and state.released_s is not None else None
-    return GangPlan(create=create, release=tuple(gated) if is_whole else (), delete=delete, lost=lost, due_s=due_s)
+    return GangPlan(
+        create=create,
+        release=tuple(gated) if is_whole else (),
+        delete=delete,
+        lost=lost,
+        ending=_ending(members, state),
+        due_s=due_s,
+    )
 
 
 def grows(before: Wanted | None, wanted: Wanted) -> bool:
@@ -112,12 +123,22 @@ def _lost(state: GangState) -> dict[int, Failure]:
     for member in sorted(state.released - state.refused):
         pod = state.pods.get(member)
         if pod is None:
-            found[member] = DELETED
+            last = end_of_pod(state.last[member], is_deleted=True) if member in state.last else None
+            found[member] = (None if last is None else last.failure) or DELETED
             continue
         end = end_of_pod(pod)
         failure = None if end is None or end.is_seat_refused else end.failure
         if failure is not None:
             found[member] = failure
+    return found
+
+
+def _ending(members: Sequence[int], state: GangState) -> dict[int, Failure]:
+    found = {}
+    for member in members:
+        end = ending_of_pod(state.pods[member]) if member in state.pods and member in state.released else None
+        if end is not None and end.failure is not None:
+            found[member] = end.failure
     return found
 
 

@@ -28,7 +28,7 @@ from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod, wait_of_refusal
 from dlaas_server.pools.local.job_folder import JobFolder
 from jupyter_dlaas.jobdir.atomic_files import send_datagram, write_whole
-from jupyter_dlaas.runtime.hosts.agent_settings import AGENTS, LOST, read_lost, read_settings
+from jupyter_dlaas.runtime.hosts.agent_settings import AGENTS, LOST, read_ending, read_lost, read_settings
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.journal import Goal, SeatRefused, Wanted
 from jupyter_dlaas.wire.protocol import Failure, NotFound
@@ -60,6 +60,7 @@ class _Job:
     refused: tuple[SeatRefused, ...] = ()
     waiting: tuple[WaitingReason, ...] = ()
     lost: Mapping[int, Failure] = field(default_factory=dict)
+    ending: Mapping[int, Failure] = field(default_factory=dict)
     is_held: bool = False
     """True while the guardian does not have the document: it adds learners whose seats are not certain yet."""
     is_closed: bool = False
@@ -197,9 +198,8 @@ class Gangs:
         return outcome
 
     async def _report(self, job: str, known: _Job, outcome: GangOutcome) -> None:
-        new = {member: why for member, why in outcome.lost.items() if member not in known.lost}
-        if new:
-            known.lost = await asyncio.to_thread(_write_lost, known.folder.root, outcome.lost)
+        if outcome.lost.keys() - known.lost.keys() or outcome.ending.keys() - known.ending.keys():
+            known.lost, known.ending = await asyncio.to_thread(_write_lost, known.folder.root, outcome)
             send_datagram(known.folder.root / "guardian.wake", b"lost")
         refused = tuple(
             SeatRefused(
@@ -337,12 +337,15 @@ def _described(folder: JobFolder, wanted: Wanted, picture: Picture) -> JobObject
     return JobObjects(pods=pods, learners=(), spec_sha256=digest, wanted="{}", token=token)
 
 
-def _write_lost(root: Path, lost: Mapping[int, Failure]) -> dict[int, Failure]:
-    """Add members to the lost ones of the job, and return all of them. What is known of one stays."""
-    whole = {**lost, **read_lost(root)}
-    members = {str(member): encode(failure) for member, failure in sorted(whole.items())}
-    write_whole(root / LOST, json.dumps({"members": members}).encode())
-    return whole
+def _write_lost(root: Path, outcome: GangOutcome) -> tuple[dict[int, Failure], dict[int, Failure]]:
+    """Add members to those that are lost or being ended, and return all of them. What is known of one stays."""
+    lost, ending = {**outcome.lost, **read_lost(root)}, {**outcome.ending, **read_ending(root)}
+    body = {
+        key: {str(member): encode(failure) for member, failure in sorted(found.items())}
+        for key, found in (("members", lost), ("ending", ending))
+    }
+    write_whole(root / LOST, json.dumps(body).encode())
+    return lost, ending
 
 
 def _created_s(pod: Json) -> float | None:

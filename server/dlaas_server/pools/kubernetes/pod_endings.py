@@ -13,9 +13,10 @@ from typing import Final
 from dlaas_server.pools.kubernetes.manifests.bootstrap import WRONG_PYTHON
 from dlaas_server.pools.kubernetes.manifests.names import Json, described
 from dlaas_server.pools.kubernetes.pod_fields import condition, sentence
+from jupyter_dlaas.runtime.hosts.agent_settings import NOT_COLLECTED
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
-__all__ = ["PodEnd", "end_of_pod"]
+__all__ = ["PodEnd", "end_of_pod", "ending_of_pod"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +65,27 @@ def end_of_pod(pod: Json, *, is_deleted: bool = False) -> PodEnd | None:
     finished = _terminated(pod)
     if by_node := _by_the_node(status, name, node):
         return by_node
+    is_deleted = is_deleted or "deletionTimestamp" in pod["metadata"]
     disruption = condition(pod, "DisruptionTarget")
-    if disruption.get("status") == "True" and status.get("phase") != "Succeeded":
+    # A learner that saves and leaves in time ends its pod with exit code 0.
+    if disruption.get("status") == "True" and (is_deleted or status.get("phase") != "Succeeded"):
         return _disrupted(disruption, name, node)
     if finished is None:
         return _without_containers(pod, status, name, node, is_deleted=is_deleted)
-    return _of_container(finished, name, node, is_deleted=is_deleted or "deletionTimestamp" in pod["metadata"])
+    return _of_container(finished, name, node, is_deleted=is_deleted)
+
+
+def ending_of_pod(pod: Json) -> PodEnd | None:
+    """Return why a pod that still runs is being ended by the cluster or an administrator; None if it is not."""
+    if end_of_pod(pod) is not None:
+        return None
+    name, node = described(pod), str(pod.get("spec", {}).get("nodeName", ""))
+    disruption = condition(pod, "DisruptionTarget")
+    if disruption.get("status") == "True":
+        return _disrupted(disruption, name, node)
+    if pod["metadata"].get("deletionTimestamp"):
+        return _without_containers(pod, {}, name, node, is_deleted=True)
+    return None
 
 
 def _by_the_node(status: Json, name: str, node: str) -> PodEnd | None:
@@ -147,6 +163,12 @@ def _of_container(finished: Json, name: str, node: str, *, is_deleted: bool) -> 
         advice = "Choose an `image` with the notebook's minor version of Python in the pool's config.toml."
         what = f"{name} cannot run the job: {message}"
         return PodEnd(code="wrong_python", cause=Cause.PLATFORM, object=name, what=what, advice=advice, exit_code=code)
+    if code == NOT_COLLECTED:
+        what = f"{name} on node {node} ended with its learner's result not collected: it reached no guardian."
+        advice = "Start Jupyter again: the job continues from its last checkpoint. `keep_results_s` sets the time."
+        return PodEnd(
+            code="result_not_collected", cause=Cause.PLATFORM, object=name, what=what, advice=advice, exit_code=code
+        )
     if reason == "ContainerStatusUnknown":
         return _gone(name, node)
     if is_deleted:

@@ -126,6 +126,7 @@ def learner_pod(pods: JobPods, owner: Json, learner: LearnerPod) -> Json:
         {"name": "DLAAS_AGENT_JOB", "value": pods.job},
         {"name": "DLAAS_AGENT_GUARDIAN", "value": pods.guardian_address or f"{service}:{GUARDIAN_PORT}"},
         {"name": "DLAAS_AGENT_TOKEN_FILE", "value": f"{SECRET_DIR}/token"},
+        {"name": "DLAAS_AGENT_KEEP_S", "value": f"{settings.keep_results_s:g}"},
         {"name": "DLAAS_AGENT_IMAGE", "value": settings.image},
         {"name": "DLAAS_AGENT_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "DLAAS_AGENT_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
