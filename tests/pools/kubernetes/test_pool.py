@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -47,6 +48,9 @@ async def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
     pool = KubernetesPool(tmp_path / "pool", KubernetesSection(kubeconfig=str(kubeconfig)), config=PoolConfig())
     await pool.open(lambda job, stream: None, lambda: None)
     try:
+        async with asyncio.timeout(120):
+            while "not been contacted yet" in (pool.unavailable() or ""):  # importing `kubernetes` may take seconds
+                await asyncio.sleep(0.05)
         assert str(kubeconfig) in (pool.unavailable() or "")
         assert pool.nodes() == ()
         with pytest.raises(PoolUnavailable, match="missing-kubeconfig"):
