@@ -53,6 +53,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "DLAAS_AGENT_TOKEN_FILE": "File with the job's token.",
     "DLAAS_AGENT_TTL_S": "Seconds that an agent without a learner waits for its guardian.",
     "DLAAS_GUARDIAN_ADDRESS": "Address at which learners reach a guardian that listens for agents.",
+    "DLAAS_LEFT_OUT": "Names of the notebook's variables that a pod did not get.",
     "DLAAS_JOINS": "The learner joins a running gang.",
     "DLAAS_MAY_CHANGE": "The gang may change its membership while it trains.",
     "DLAAS_NURSERY": "Marks a job's own fork server.",
