@@ -28,6 +28,7 @@ __all__ = [
     "changes",
     "exact_batch",
     "fill_function",
+    "fitted_model",
     "function",
     "keras_object",
     "like_pickle",
@@ -44,6 +45,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "changes": ("jupyter_dlaas.objects.object_kinds", "Changes"),
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
     "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
+    "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
     "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
     "memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_memory"),
@@ -103,6 +105,11 @@ def fill_function(*arguments: Any) -> Any:
 def keras_object(*arguments: Any) -> Any:
     """Create an optimiser or a metric of Keras."""
     return _load("keras_object", arguments)
+
+
+def fitted_model(*arguments: Any) -> Any:
+    """Create a fitted model of Keras."""
+    return _load("fitted_model", arguments)
 
 
 def changes(*arguments: Any) -> Any:

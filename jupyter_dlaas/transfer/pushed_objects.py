@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
 from jupyter_dlaas.objects import torch_optimizers
-from jupyter_dlaas.transfer import code_by_value
+from jupyter_dlaas.transfer import code_by_value, fitted_models
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, process_bound_kind, title, walk
 from jupyter_dlaas.wire.codec import DlaasError
 
@@ -192,7 +192,8 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
                 return importlib.import_module, (obj.__name__,)
             elif is_from(obj, "torch.utils.data.dataloader", "DataLoader"):
                 return _idle_loader(obj, self.proto)
-            return torch_optimizers.reduce_state(obj)
+            reduced = torch_optimizers.reduce_state(obj)
+            return fitted_models.reduce_state(obj) if reduced is NotImplemented else reduced
 
         proto = PROTOCOL
 

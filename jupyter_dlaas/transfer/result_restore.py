@@ -20,6 +20,7 @@ from jupyter_dlaas.objects import keras_objects, torch_optimizers
 from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
 from jupyter_dlaas.objects.object_values import is_infrastructure
 from jupyter_dlaas.objects.random_generators import generator_of
+from jupyter_dlaas.transfer import fitted_models
 from jupyter_dlaas.transfer.plain_values import is_plain
 
 __all__ = ["Restored", "can_be_filled", "restore"]
@@ -477,3 +478,5 @@ def _load_keras(old: Any, new: Any) -> None:
     old_part, new_part = (getattr(one, "optimizer", None) for one in (old, new))
     if type(old_part) is type(new_part) and old_part is not None and keras_objects.fits(old_part, new_part, [old]):
         keras_objects.load_state(old_part, new_part, [old])
+    if fitted_models.was_fitted(new):
+        fitted_models.treat_as_fitted(old)

@@ -24,7 +24,7 @@ from typing import Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
-from jupyter_dlaas.transfer import class_definitions, shared_objects
+from jupyter_dlaas.transfer import class_definitions, fitted_models, shared_objects
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.wire.codec import DlaasError
@@ -136,9 +136,12 @@ def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
 
 
 def _reduce(value: Any) -> Any:
-    """Reduce optimisers and metrics with the state that their own pickling omits."""
-    reduced = torch_optimizers.reduce_state(value)
-    return keras_objects.reduce_state(value) if reduced is NotImplemented else reduced
+    """Reduce optimisers, metrics and fitted models with the state that their own pickling omits."""
+    for reduce_state in (torch_optimizers.reduce_state, keras_objects.reduce_state, fitted_models.reduce_state):
+        reduced = reduce_state(value)
+        if reduced is not NotImplemented:
+            return reduced
+    return NotImplemented
 
 
 def _pickle_with_state() -> ModuleType:

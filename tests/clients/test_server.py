@@ -159,7 +159,7 @@ def test_a_hub_server_names_its_user_in_every_request(pool: FakePool) -> None:
         for method in ("GET", "POST", "DELETE"):
             body = b"{}" if method == "POST" else None
             await link.call(method, "/dlaas/jobs/fake-1", {}, body, timeout_s=20.0)
-        (await link.websocket()).close()
+        await shut(await link.websocket())
 
     asyncio.run(scene())
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jupyter_dlaas.objects import keras_objects
-from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer import results, rng_state
 from jupyter_dlaas.transfer.result_restore import restore
 from tests.learner.in_process import run_with_halts
 
@@ -147,10 +147,32 @@ def test_trained_variables() -> None:
     assert [*map(id, keras_objects.trained_by(model.optimizer))] == expected
 
 
+def test_fitted_again() -> None:
+    """A model that comes from another process reads the samples of its next fit in the order of the original."""
+    if keras.backend.backend() == "tensorflow":  # numbers its draws by the operations of the process
+        return
+    inputs = np.random.rand(40, 3).astype("float32")
+    labels = inputs.sum(1, keepdims=True)
+    job, there = (keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]) for _ in range(2))
+    for model in (job, there):
+        model.compile("sgd", "mse", metrics=["mae"])
+    job.fit(inputs, labels, epochs=1, batch_size=8, verbose=0)
+    streams, raw = rng_state.snapshot(), results.dump({"model": job})
+    expected = job.fit(inputs, labels, epochs=2, batch_size=8, verbose=0).history
+
+    bound, kept = results.load(raw)["model"], restore(results.load(raw), {"model": there}).values["model"]
+    assert kept is there
+    for model in (bound, kept):
+        rng_state.put_back(streams)
+        assert model.fit(inputs, labels, epochs=2, batch_size=8, verbose=0).history == expected
+        assert "_symbolic_build" not in vars(model)
+
+
 if __name__ == "__main__":
     sys.modules["tests.learner.keras_programs"] = sys.modules["__main__"]
     warnings.simplefilter("ignore")
     tests = (test_layers, test_trained_variables, test_halts, test_results, test_new_optimizer, test_compiled)
+    tests += (test_fitted_again,)
     for test in tests:
         test()
         print(test.__name__, flush=True)
