@@ -171,8 +171,10 @@ def test_fitted_again() -> None:
 if __name__ == "__main__":
     sys.modules["tests.learner.keras_programs"] = sys.modules["__main__"]
     warnings.simplefilter("ignore")
-    tests = (test_layers, test_trained_variables, test_halts, test_results, test_new_optimizer, test_compiled)
-    tests += (test_fitted_again,)
+    tests = (
+        *(test_layers, test_trained_variables, test_halts, test_results, test_new_optimizer, test_compiled),
+        test_fitted_again,
+    )
     for test in tests:
         test()
         print(test.__name__, flush=True)
