@@ -150,6 +150,8 @@ class Tracer:
         self.immutable = self.immutable_names.advance(reads)
         if isinstance(node, DEFINITIONS):  # its reads happen later, except in decorators and the like
             ran = frozenset().union(*(_named(call) for call in effects.calls)) - {node.name}
+            if any(root_name(one) in self.behaviours for one in node.decorator_list):  # it may call what it decorates
+                ran |= flow.late - {node.name}
         else:
             # a lambda that is only named runs later; others may run now: `sorted(xs, key=lambda x: x + b)`
             ran = reads if only_defines(node) else reads | flow.late

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, TrainingCell
@@ -130,6 +130,14 @@ def _run(source: str) -> dict[str, object]:
 
 
 @given(histories, st.sets(st.sampled_from([*NUMBERS, *LISTS]), min_size=1, max_size=3))
+@example(  # a decorator that calls what it decorates: what that reads is needed as it is now
+    [
+        "b = a + 0",
+        "def put_in(func):\n    p.append(func(1))\n    return func\n@put_in\ndef q1(v):\n    return v + b",
+        "b = a + 9",
+    ],
+    {"b", "p"},
+)
 def test_slice_computes_the_same_values_as_all_cells(cells: list[str], asked: set[str]) -> None:
     names = sorted(asked)
     everything = _run("\n".join([START, *cells]))
