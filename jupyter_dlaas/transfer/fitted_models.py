@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from jupyter_dlaas import stored
@@ -22,8 +22,17 @@ _BUILD: Final = "_symbolic_build"
 
 def was_fitted(model: Any) -> bool:
     """Return whether a Keras model was fitted, here or where it came from: then `fit` draws nothing more."""
-    parts = (getattr(model, name, None) for name in ("_compile_loss", "_compile_metrics"))
-    return _BUILD in vars(model) or any(getattr(one, "built", False) for one in parts)
+    is_built = any(getattr(one, "built", False) for one in _compiled(model))
+    return is_built or _are_same(getattr(vars(model).get(_BUILD), "_compiled", ()), _compiled(model))
+
+
+def _compiled(model: Any) -> tuple[Any, ...]:
+    """Return loss and metrics. `compile` makes new ones, for which the next `fit` draws again."""
+    return getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def treat_as_fitted(model: Any) -> None:
@@ -31,16 +40,20 @@ def treat_as_fitted(model: Any) -> None:
     build = getattr(model, _BUILD, None)
     if build is None:
         return
+    compiled = _compiled(model)
 
     @functools.wraps(build)
     def build_as_fitted(*args: Any, **kwargs: Any) -> Any:
         vars(model).pop(_BUILD, None)
+        if not _are_same(compiled, _compiled(model)):
+            return build(*args, **kwargs)
         streams = rng_state.snapshot()
         try:
             return build(*args, **kwargs)
         finally:
             rng_state.put_back(streams)
 
+    vars(build_as_fitted)["_compiled"] = compiled
     object.__setattr__(model, _BUILD, build_as_fitted)
 
 

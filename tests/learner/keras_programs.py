@@ -167,6 +167,14 @@ def test_fitted_again() -> None:
         assert model.fit(inputs, labels, epochs=2, batch_size=8, verbose=0).history == expected
         assert "_symbolic_build" not in vars(model)
 
+    histories, weights = [], job.get_weights()
+    for model in (job, results.load(raw)["model"]):  # compiled again, both draw again
+        model.set_weights(weights)
+        model.compile("sgd", "mse", metrics=["mae"])
+        rng_state.put_back(streams)
+        histories.append(model.fit(inputs, labels, epochs=2, batch_size=8, verbose=0).history)
+    assert histories[0] == histories[1] != expected
+
 
 if __name__ == "__main__":
     sys.modules["tests.learner.keras_programs"] = sys.modules["__main__"]
