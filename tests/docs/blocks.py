@@ -73,7 +73,10 @@ def blocks(path: Path) -> list[Block]:
 
 
 def is_output(shown: str, printed: str) -> bool:
-    """Return whether a program printed what a page shows. White space counts as one blank, each number as any other, 80 ms as 0.7 s."""
+    """Return whether a program printed what a page shows.
+
+    White space counts as one blank, each number as any other, and milliseconds as seconds.
+    """
     pattern = r".*".join(re.escape(part.strip()) for part in _plain(shown).split("…"))
     return re.fullmatch(pattern, _plain(printed), re.DOTALL) is not None
 
