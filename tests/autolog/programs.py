@@ -101,7 +101,7 @@ LIGHTNING = WAITING + dedent(
                 self.log("train_loss", loss, on_step=False, on_epoch=True)
                 self.log("train_accuracy", self.accuracy, on_step=False, on_epoch=True)
                 if index < 2:  # a halt may follow later in the epoch
-                    self.log("early", loss, on_step=True, on_epoch=True, reduce_fx="max")
+                    self.log("early", loss, on_step=True, on_epoch=True, reduce_fx=sum)
                 self.order.append(round(float(x.sum()), 5))
                 return loss
             def on_train_batch_end(self, *_):

@@ -41,7 +41,7 @@ _LOG_ARGUMENTS: Final = (
     *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
     *("dataloader_idx", "metric_attribute"),
 )
-"""What the program passed to `log` and Lightning keeps with the metric."""
+"""Arguments of `log` that Lightning keeps with the metric."""
 _UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Lightning calls every hook that is callable, each in a profiler context, at each step."""
 
@@ -130,7 +130,7 @@ class _Watch:
         self.streams: Any = None
         self.generators: list[Any] = []
         self.pending_sums: dict[str, Any] = {}
-        """Restored sums of metrics that the program has not logged again since the job was resumed."""
+        """Restored sums of metrics that the program has not logged again in the epoch in which it was resumed."""
 
     @contextmanager
     def among(self) -> Iterator[None]:
@@ -197,6 +197,7 @@ class _Watch:
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self.pending_sums.clear()  # a metric that is logged in the next epoch begins at zero
         self._log_epoch(trainer)
 
     @guarded
@@ -486,12 +487,23 @@ def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> dict[str,
         if name in kept["metrics"]:
             _put_back_sum(one, kept["metrics"][name])
     results, pending = trainer.fit_loop.epoch_loop._results, dict(kept["logged"])
+    stand_ins: set[str] = set()
+    """Entries of metrics that the program has not logged again, and may not log again in this epoch."""
     if trainer.world_size == 1:  # all learners must have the same metrics, since they sum them up together
-        for key, one in kept["logged"].items():
-            if len(one) > 2 and one[2]["dataloader_idx"] is None:  # otherwise of a former version
-                _log_again(trainer, module, key, *pending.pop(key))
-                trainer._logger_connector._first_loop_iter = False  # otherwise the next batch resets the sums
-    update = results.update_metrics
+        stand_ins |= {key for key, one in pending.items() if len(one) > 2 and one[2]["dataloader_idx"] is None}
+    for key in sorted(stand_ins):
+        _log_again(trainer, module, key, *pending[key])
+        trainer._logger_connector._first_loop_iter = False  # otherwise the next batch resets the sums
+    log, update = results.log, results.update_metrics
+
+    def log_by_the_program(fx: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Remove the stand-in: Lightning compares the options of `log`, not all of which are kept."""
+        if f"{fx}.{name}" in stand_ins:
+            stand_ins.remove(f"{fx}.{name}")
+            del results[f"{fx}.{name}"]
+        if not stand_ins:
+            del results.log
+        return log(fx, name, *args, **kwargs)
 
     def update_metrics(key: str, *args: Any) -> Any:
         """Restore a logged sum when the program logs it for the first time, which creates its entry."""
@@ -501,6 +513,8 @@ def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> dict[str,
             del results.update_metrics
         return update(key, *args)
 
+    if stand_ins:
+        results.log = log_by_the_program
     if pending:
         results.update_metrics = update_metrics
     return pending
