@@ -129,7 +129,7 @@ class Lengths:
 
 
 def _executed_s(job: Job, measured: Timing | None, now_s: float) -> float:
-    """Return how long the job has run: by its pace if that is known: the queue is no work."""
+    """Return how long the job has run, by its pace if known. Time in the queue does not count."""
     if measured is not None and measured.executed_s is not None:
         return measured.executed_s
     return job.ran_s if job.waits or job.state is State.HALTED else ran_for_s(job, now_s)
