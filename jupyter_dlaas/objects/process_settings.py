@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,12 +41,34 @@ def _flag(owner: Callable[[Any], Any], name: str) -> tuple[Callable[[Any], Any],
     return lambda torch: getattr(owner(torch), name), lambda torch, value: setattr(owner(torch), name, value)
 
 
+_BACKENDS: Final = ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv")
+"""Parts of `torch.backends` with an `fp32_precision`, which newer releases of torch have, the most general first."""
+
+
+def _precisions(torch: Any) -> dict[str, str]:
+    """Return the precision of float32 products, for all backends ("all") and for each."""
+    found = {part: _backend(torch, part) for part in _BACKENDS}
+    precisions = {part: str(one.fp32_precision) for part, one in found.items() if hasattr(one, "fp32_precision")}
+    with suppress(RuntimeError):  # torch raises it if the program has set the precision of a backend
+        precisions["all"] = str(torch.get_float32_matmul_precision())
+    return precisions
+
+
+def _set_precisions(torch: Any, precisions: dict[str, str]) -> None:
+    if "all" in precisions:
+        torch.set_float32_matmul_precision(precisions["all"])
+    for part in _BACKENDS:
+        if part in precisions and (backend := _backend(torch, part)).fp32_precision != precisions[part]:
+            backend.fp32_precision = precisions[part]
+
+
+def _backend(torch: Any, part: str) -> Any:
+    return reduce(lambda module, name: getattr(module, name, None), filter(None, part.split(".")), torch.backends)
+
+
 _TORCH: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]]] = {
     "torch default type": (lambda torch: torch.get_default_dtype(), lambda torch, one: torch.set_default_dtype(one)),
-    "torch matmul precision": (
-        lambda torch: torch.get_float32_matmul_precision(),
-        lambda torch, one: torch.set_float32_matmul_precision(one),
-    ),
+    "torch precision of float32": (_precisions, _set_precisions),
     "torch deterministic algorithms": (
         lambda torch: (
             torch.are_deterministic_algorithms_enabled(),
@@ -58,6 +82,7 @@ _TORCH: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], object]
     ),
     "cudnn benchmark": _flag(lambda torch: torch.backends.cudnn, "benchmark"),
     "cudnn deterministic": _flag(lambda torch: torch.backends.cudnn, "deterministic"),
+    "cudnn": _flag(lambda torch: torch.backends.cudnn, "enabled"),
 }
 
 

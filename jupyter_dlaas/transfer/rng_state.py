@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.transfer import cuda_streams
 
 __all__ = ["RESTORERS", "completed", "note_beginnings", "put_back", "put_written", "read_state", "snapshot", "written"]
 
@@ -26,8 +27,8 @@ def snapshot() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = torch.get_rng_state()
-        if torch.cuda.is_initialized():
-            found["cuda"] = torch.cuda.get_rng_state_all()
+        if gpus := cuda_streams.states(torch):
+            found["cuda"] = gpus
     tensorflow = _tensorflow_state()
     if tensorflow is not None:
         found["tensorflow"] = tensorflow
@@ -45,8 +46,7 @@ def put_back(found: dict[str, Any]) -> None:
         numpy_random.set_state(found["numpy"])
     if torch is not None and "torch" in found:
         torch.set_rng_state(found["torch"])
-        if "cuda" in found and torch.cuda.is_available() and torch.cuda.device_count() == len(found["cuda"]):
-            torch.cuda.set_rng_state_all(found["cuda"])
+        cuda_streams.put(torch, found.get("cuda", ()))
     if "tensorflow" in found and "tensorflow" in sys.modules:
         _put_tensorflow(found["tensorflow"], sys.modules["tensorflow"])
     keras = _keras_generator()
@@ -125,8 +125,7 @@ def _written_of(name: str) -> Any:
     if name == "numpy.random":
         kind, keys, *rest = module.get_state()
         return [kind, _text(array("I", keys.tolist())), *rest]
-    cuda = module.cuda.get_rng_state_all() if module.cuda.is_initialized() else []
-    return [_text(state.numpy().tobytes()) for state in (module.get_rng_state(), *cuda)]
+    return [_text(state.numpy().tobytes()) for state in (module.get_rng_state(), *cuda_streams.states(module))]
 
 
 def _written_state(state: tuple[Any, ...]) -> list[Any]:
@@ -167,8 +166,7 @@ def _put_numpy(found: list[Any], module: Any) -> None:
 def _put_torch(found: list[str], module: Any) -> None:
     states = [module.frombuffer(bytearray(_bytes(text)), dtype=module.uint8) for text in found]
     module.set_rng_state(states[0])
-    if len(states) > 1 and module.cuda.is_available() and module.cuda.device_count() == len(states) - 1:
-        module.cuda.set_rng_state_all(states[1:])
+    cuda_streams.put(module, states[1:])
 
 
 RESTORERS: Final = {

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dlaas.wire.protocol import Cause, JobView, State
+from tests.gpu.one_gpu import divide_gpu
 from tests.notebook_e2e.rooms import Kernel, Pool, displays_of, kernel_in, processes_of, until
 
 torch = pytest.importorskip("torch")
@@ -170,6 +171,43 @@ def test_halt_frees_the_gpu_and_resume_reaches_equal_weights(kernel: Kernel, poo
                         ) == [True] * 4  # fmt: skip
 
 
+def test_halted_loop_without_changes_resumes_to_equal_weights(kernel: Kernel, pool: Pool) -> None:
+    prepare = (
+        "torch.manual_seed(3)\nx, y = data()\n"
+        "model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 2)).to(device)\n"
+        "opt = torch.optim.AdamW(model.parameters(), lr=0.01)\n"
+        "scaler = torch.amp.GradScaler('cuda', init_scale=2.0**18)\n"
+        "loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 64, shuffle=True)\n"
+    )
+    loop = (
+        "for epoch in range(40):\n"
+        "    for a, b in loader:\n"
+        "        opt.zero_grad()\n"
+        "        with torch.autocast('cuda', dtype=torch.float16):\n"
+        "            loss = nn.functional.cross_entropy(model(a.to(device)), b.to(device))\n"
+        "        scaler.scale(loss).backward()\n"
+        "        scaler.step(opt)\n"
+        "        scaler.update()\n"
+        "        {each}\n"
+        "    print(f'epoch {{epoch}} loss {{loss.item():.4f}}')\n"
+    )
+    kernel.run(prepare)
+    kernel.run(loop.format(each="pass"))
+    kernel.run("as_it_is = [p.detach().cpu().clone() for p in model.parameters()]")
+
+    kernel.run(prepare)
+    kernel.run("%%train interrupted -o model --checkpoint-every 1s\n" + loop.format(each=SLOWLY))
+    until(lambda: trained(pool, "interrupted"))
+    pool.client.act("interrupted", "halt")
+    pool.until("interrupted", State.HALTED)
+    pool.client.act("interrupted", "resume")
+    view = completed(pool, "interrupted")
+    kernel.listen(lambda: displays_of(kernel, f"model: assigned from {view.id}."))
+
+    equal = "[bool(torch.equal(a, b.detach().cpu())) for a, b in zip(as_it_is, model.parameters())]"
+    assert kernel.value(equal) == [True] * 4
+
+
 def test_a_killed_learner_is_started_again(kernel: Kernel, pool: Pool) -> None:
     kernel.run("%%train killed\n" + prepared(epochs=30, each=SLOWLY))
     until(lambda: trained(pool, "killed"))
@@ -304,14 +342,7 @@ def test_a_framework_finds_the_gpu(
 
 def test_learners_grow_and_shrink_on_one_gpu(tmp_path: Path) -> None:
     pool = Pool(tmp_path)
-    uuid = subprocess.run(
-        ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, check=True
-    ).stdout.split()[0]
-    pool.directory.mkdir()
-    devices = "".join(  # CUDA takes the beginning of a UUID: three devices that are one
-        f'[[nodes.devices]]\nid = "{uuid[: len(uuid) - i]}"\nkind = "a part of a GPU"\n' for i in range(3)
-    )
-    (pool.directory / "config.toml").write_text(f'[[nodes]]\nname = "one"\n{devices}')
+    divide_gpu(pool, 3)
     try:
         with kernel_in(tmp_path, JUPYTER_DLAAS_WARM="1") as kernel:
             kernel.run(SETUP)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import torch
 
 from tests.learner.in_process import run_with_halts, start
 from tests.learner.test_namespace import PARTS, Part, program
@@ -106,7 +107,12 @@ KINDS: Final = {
     "settings of the process": Part(
         "(str(torch.get_default_dtype()), np.geterr()['under'], os.environ.get('STAGE'), 'OLD_STAGE' in os.environ)",
         "if run.step == 2: np.seterr(under='raise'); os.environ['STAGE'] = 'two'; os.environ.pop('OLD_STAGE', None)",
-        above="import os\nos.environ['OLD_STAGE'] = 'one'",
+        above="import os\nos.environ['OLD_STAGE'] = 'one'; os.environ.pop('STAGE', None); np.seterr(under='ignore')",
+    ),
+    "precision of float32 by backend": Part(
+        "(torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision)",
+        "if run.step == 2: torch.backends.cudnn.conv.fp32_precision = 'ieee'",
+        above="torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = 'tf32'",
     ),
     "attributes of parameters": Part(
         "[(p.ema.tolist(), p.old.tolist()) for p in model.parameters()]",
@@ -368,8 +374,11 @@ def with_and_without_halts(folder: Path, kinds: dict[str, Part]) -> Outcomes:
         for name, part in kinds.items():
             patch.setitem(PARTS, name, part)
         source = program(*kinds)
-    alone = run_with_halts(folder / "alone", source)
-    return alone["result"], run_with_halts(folder / "halted", source, (4, 3))["result"]
+    try:
+        alone = run_with_halts(folder / "alone", source)
+        return alone["result"], run_with_halts(folder / "halted", source, (4, 3))["result"]
+    finally:  # the programs run in this process
+        torch.backends.cuda.matmul.fp32_precision = "none"
 
 
 @pytest.fixture(scope="module")

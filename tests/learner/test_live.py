@@ -168,6 +168,21 @@ def test_a_killed_learner_costs_the_others_one_step(live: Job, weights: dict[str
     assert found[0].idle_s is not None
 
 
+@pytest.mark.parametrize("device", [where("CPU", ON_CPU), where("like GPUs", ON_CPU + INSTALL), *GPUS])
+def test_learner_killed_in_a_forward_pass_costs_one_step(job: Build, weights: dict[str, Any], device: str) -> None:
+    slow_forward = LIVE.replace(
+        "loss.backward()", "time.sleep(0.0 if (out / 'hurry').exists() else 0.2); loss.backward()"
+    )
+    one = job(device + slow_forward, **OPTIONS)
+    one.run(3)
+    trains(one, 2, steps=2)
+    one.kill_learner(0)
+    trains(one, 1, size=2)
+
+    assert ended(one) == "completed"
+    assert_whole(one, weights)
+
+
 def test_two_learners_killed_at_once_leave_the_third_one_training(live: Job, weights: dict[str, Any]) -> None:
     live.run(3)
     trains(live, 2)

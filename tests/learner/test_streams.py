@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+import torch
 
+from jupyter_dlaas.transfer import cuda_streams
 from tests.selection import exhaustive
 
 ROOT = Path(__file__).parents[2]
@@ -94,3 +97,22 @@ def test_job_draws_the_numbers_of_the_notebook(
     found = run(JOB, tmp_path, LOADED=first, BEFORE=then, DRAW=draw)
 
     assert json.loads(found) == wanted
+
+
+def test_pending_seed_reaches_the_gpus_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.manual_seed is applied to GPUs only when CUDA is initialized, which here it never is."""
+    cuda: Any = torch.cuda
+    monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", cuda._LazySeedTracker())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert cuda_streams.states(torch) == [], "never seeded"
+    torch.manual_seed(-2)
+    in_notebook = cuda_streams.states(torch)
+    torch.manual_seed(7)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    cuda_streams.put(torch, in_notebook)
+
+    assert [bytes(state.tolist()) for state in in_notebook] == [b"\xfe" + b"\xff" * 7 + bytes(8)] * 3
+    assert [state.tolist() for state in cuda_streams.states(torch)] == [state.tolist() for state in in_notebook[:2]]
+    torch.manual_seed(9)
+    assert cuda_streams.states(torch)[0].tolist() == [9, *[0] * 15], "a later seed counts"

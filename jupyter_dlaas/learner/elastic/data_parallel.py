@@ -402,7 +402,7 @@ class Gang:
         return [int(one) for one in lines.tolist()]
 
     def begin(self, kind: Kind) -> None:
-        """Send the tag of the next all-reduce to all learners, if the all-reduce itself does not carry it."""
+        """Send the tag of the next all-reduce, unless that carries it. Raises RuntimeError if learners are lost."""
         if self._segment is not None and not self._sums_in_segment:
             self._segment.begin(tag_of(self.step, kind))
 
@@ -484,11 +484,11 @@ class Averaging:
         gang.weigh(buffer)
         is_last = bucket.is_last()
         self.passes += is_last
-        if number == 0:
-            gang.begin(Kind.GRADIENTS)
         if gang.may_change:
             self._talk(buffer, is_first=number == 0, is_last=is_last)
             return self._now(number, buffer)
+        if number == 0:
+            gang.begin(Kind.GRADIENTS)
         begun = gang.reduced(buffer)
         self._begun = [] if is_last else [*self._begun, begun]
         averaged: torch.futures.Future[torch.Tensor]
@@ -518,6 +518,8 @@ class Averaging:
             if is_first and self._begun:  # all learners aborted the previous pass
                 self._begun.clear()
                 gang.discard()
+            if is_first:
+                gang.begin(Kind.GRADIENTS)
             self._begun.append(gang.all_reduce(buffer))
             if is_last:
                 gang.compute()
