@@ -50,6 +50,7 @@ SOCKET: Final = "engine.sock"
 START_TIMEOUT_S: Final = 10.0
 _SOCKET_PATH_MAX: Final = 107  # sun_path of Linux, without its closing zero byte
 _LOG_BYTES_MAX: Final = 5_000_000
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _EVERYWHERE: Final = ("", "0.0.0.0", "::", "*")  # noqa: S104  # compared with, not bound to
 
 
@@ -341,4 +342,18 @@ def _engine_environment() -> dict[str, str]:
     kept = {key: value for key, value in without_secrets(os.environ).items() if not secret.fullmatch(key)}
     if "PYTHONPATH" in kept:  # relative entries would name other directories
         kept["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in kept["PYTHONPATH"].split(os.pathsep))
-    return kept
+    kept.pop(_VISIBLE, None)
+    return kept | _visible_devices()
+
+
+def _visible_devices() -> dict[str, str]:
+    """Return CUDA_VISIBLE_DEVICES as this process was started with it.
+
+    A notebook's cell that sets it limits the notebook to a GPU, not the pool, which all notebooks share.
+    """
+    try:
+        started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {name: value for name, value in os.environ.items() if name == _VISIBLE}
+    found = (one.decode(errors="surrogateescape").partition("=") for one in started_with)
+    return {name: value for name, _, value in found if name == _VISIBLE}

@@ -152,6 +152,20 @@ def test_notebook_using_the_gpu_does_not_block_its_job(kernel: Kernel, pool: Poo
     kernel.run("del ballast; torch.cuda.empty_cache()")
 
 
+def test_notebook_that_sees_no_gpu_uses_those_of_the_pool(tmp_path: Path) -> None:
+    pool = Pool(tmp_path)
+    try:
+        with kernel_in(tmp_path, JUPYTER_DLAAS_WARM="1") as kernel:
+            kernel.run("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n" + SETUP)
+            cell = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\n" + prepared(epochs=2)
+            kernel.run("%%train away -o model,where --wait\n" + cell)
+            completed(pool, "away")
+            assert kernel.value("(where, next(model.parameters()).device.type)") == ("cuda:0", "cpu")
+            assert "names GPUs that this job does not have" in pool.client.log(pool.job("away").id)["text"]
+    finally:
+        pool.close()
+
+
 def test_halt_frees_the_gpu_and_resume_reaches_equal_weights(kernel: Kernel, pool: Pool) -> None:
     cell = prepared(epochs=40, each=SLOWLY, exact=True)
     kernel.run("%%train whole -o model,where --wait\n" + prepared(epochs=40, exact=True))
@@ -193,7 +207,7 @@ def test_halted_loop_without_changes_resumes_to_equal_weights(kernel: Kernel, po
     )
     kernel.run(prepare)
     kernel.run(loop.format(each="pass"))
-    kernel.run("as_it_is = [p.detach().cpu().clone() for p in model.parameters()]")
+    kernel.run("del loss; as_it_is = [p.detach().cpu().clone() for p in model.parameters()]")
 
     kernel.run(prepare)
     kernel.run("%%train interrupted -o model --checkpoint-every 1s\n" + loop.format(each=SLOWLY))

@@ -28,7 +28,7 @@ from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.learner import autolog
 from jupyter_dlaas.learner.control.context import Context, Leave, enter
 from jupyter_dlaas.learner.control.guardian_channel import Control
-from jupyter_dlaas.learner.environment import left_out_variables, malloc, seeds
+from jupyter_dlaas.learner.environment import left_out_variables, malloc, seeds, visible_devices
 from jupyter_dlaas.learner.log_capture import stdout_reader
 from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude
 from jupyter_dlaas.learner.process.source_links import link_originals
@@ -194,6 +194,7 @@ def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shut
         os.chdir(job_dir)
         directory = str(job_dir)
     _tell_left_out(context)
+    visible_devices.keep_assigned(lambda note: print(f"[{note}]", flush=True))
     link_originals(job_dir)
     own = [str(job_dir / "files"), directory]
     sys.path[:] = own + [entry for entry in sys.path if entry not in ("", *own)]
