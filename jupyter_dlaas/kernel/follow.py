@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -376,11 +377,16 @@ class JobFollower:
         """Load the names of one object graph, into the existing objects if they fit, else as new ones."""
         space, job = self._shell.user_ns, ended.view
         before = {name: space[name] for name in names if name in space}
+        placement = _results().ResultPlacement()
         with _preserved_random_state():
-            loaded = _results().load_graph(names[0], ended.raw[names[0]], ended.source, _refuse_edited, ended.versions)
+            loaded = _results().load_graph(
+                names[0], ended.raw[names[0]], ended.source, _refuse_edited, ended.versions, placement
+            )
             changed, rebound = _bindings(ended, before)
             into = {name: value for name, value in before.items() if name not in rebound}
             restored = _restore().restore({name: loaded[name] for name in names}, into, changed=changed)
+        del loaded
+        placement.release()
         for name in names:
             value = space[name] = restored.values[name]
             ref = ResultRef(job.id, name, *self._place(), is_restored=name in restored.kept)
@@ -389,7 +395,9 @@ class JobFollower:
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
         reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")
-        return _stale_references(users, stale, reasons)
+        notes = _stale_references(users, stale, reasons)
+        moved = [f"{', '.join(names)}: on the CPU, since {placement.reason}."] if placement.reason else []
+        return chain(moved, notes)
 
     def _place(self) -> tuple[int, int | None]:
         """Return the count of the running or last cell, and its running line; None for the line between cells."""

@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
 from jupyter_dlaas.objects import torch_optimizers
-from jupyter_dlaas.transfer import code_by_value, fitted_models
+from jupyter_dlaas.transfer import code_by_value, fitted_models, tensor_devices
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, process_bound_kind, title, walk
 from jupyter_dlaas.wire.codec import DlaasError
 
@@ -123,7 +123,7 @@ def load_pushed(path: Path, names: Sequence[str]) -> Any:
     Runs the constructors that the objects require, so use it only for the user's own files. Raises NotPushed for an
     unknown name, and FormatTooNew.
     """
-    objects = _load(Path(path), _placed)
+    objects = _load(Path(path), tensor_devices.place)
     missing = [name for name in names if name not in objects]
     if missing:
         raise NotPushed(f"{missing[0]} was not sent with this job. Resubmit the job with --push {','.join(names)}.")
@@ -319,29 +319,10 @@ class _Unpickler(stored.Unpickler):
 def _device(*arguments: Any) -> Any:
     torch = importlib.import_module("torch")
     wanted = torch.device(*arguments)
-    return torch.device(_local_device(wanted.type, wanted.index)) if wanted.type in ("cuda", "mps") else wanted
-
-
-def _local_device(kind: str, index: int | None) -> str:
-    """Return the device of this process that corresponds to one of the kernel's."""
-    torch = importlib.import_module("torch")
-    if kind == "cuda" and torch.cuda.is_available():
-        if index is None:
-            return "cuda"
-        return f"cuda:{index if index < torch.cuda.device_count() else torch.cuda.current_device()}"
-    if kind == "mps" and torch.backends.mps.is_available():
-        return "mps"
-    return "cpu"
-
-
-def _placed(storage: Any, location: str) -> Any:
-    """Implement `map_location` of torch.load in a job."""
-    kind, _, index = location.partition(":")
-    where = _local_device(kind, int(index) if index else None)
     return (
-        storage
-        if where == "cpu"
-        else importlib.import_module("torch").serialization.default_restore_location(storage, where)
+        torch.device(tensor_devices.local_device(wanted.type, wanted.index))
+        if wanted.type in ("cuda", "mps")
+        else wanted
     )
 
 

@@ -27,9 +27,10 @@ from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
 from jupyter_dlaas.transfer import class_definitions, fitted_models, shared_objects
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
+from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
 from jupyter_dlaas.wire.codec import DlaasError
 
-__all__ = ["dump", "load", "load_graph", "names_in", "store", "versions_of"]
+__all__ = ["ResultPlacement", "dump", "load", "load_graph", "names_in", "store", "versions_of"]
 
 STREAMS = "random_streams.json"
 """File beside the results with the random state at the program's end (`rng_state.written`)."""
@@ -196,18 +197,20 @@ def load(
     source: Callable[[], str] | None = None,
     on_edited: Callable[[frozenset[str]], object] | None = None,
     versions: Callable[[], Mapping[str, Any]] | None = None,
+    placement: ResultPlacement | None = None,
 ) -> Any:
     """Return the value in a result file of one name. Unpickles, so use it only for the user's own jobs.
 
     `source` returns the job's program, for classes that are defined only there or were edited since: their objects use
     the job's class, and `on_edited` receives the names. A file of several names gives a dict. `versions` returns the
     job's versions of the user's modules; `on_edited` receives the classes and functions, as `module.name`, that differ
-    in this process. Raises ValueError for other data, and FormatTooNew.
+    in this process. `placement` records where tensors are. Raises ValueError for other data, and FormatTooNew.
     """
     content, body, _ = _parts(data)
+    placement = placement or ResultPlacement()
     looked_up = _LookedUp()
     try:
-        value = _load(content, body, _recording_pickle(looked_up))
+        value = _load(content, body, placement, _recording_pickle(looked_up))
     except (AttributeError, TypeError, ValueError, KeyError):  # a missing class, which Keras reports differently
         if source is None:
             raise
@@ -228,7 +231,7 @@ def load(
     own = class_definitions.edited(source(), looked_up.main)
     if own & looked_up.main and on_edited is not None:
         on_edited(own & looked_up.main)
-    return _load(content, body, *_with_definitions(source(), own))
+    return _load(content, body, placement, *_with_definitions(source(), own))
 
 
 def load_graph(
@@ -237,11 +240,12 @@ def load_graph(
     source: Callable[[], str] | None = None,
     on_edited: Callable[[frozenset[str]], object] | None = None,
     versions: Callable[[], Mapping[str, Any]] | None = None,
+    placement: ResultPlacement | None = None,
 ) -> dict[str, Any]:
     """Return the values in the result file of `name` and of all names that share objects with it; unpickles."""
     if not names_in(data):
-        return {name: load(data, source, on_edited, versions)}
-    values: dict[str, Any] = load(data, source, on_edited, versions)
+        return {name: load(data, source, on_edited, versions, placement)}
+    values: dict[str, Any] = load(data, source, on_edited, versions, placement)
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.transfer.pushed_objects").mend_schedulers(values.values())
     return values
@@ -277,13 +281,23 @@ def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:
     return content, memoryview(data)[begin + 1 :], names
 
 
-def _load(content: str, body: memoryview, pickling: Any, defined: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def _load(
+    content: str,
+    body: memoryview,
+    placement: ResultPlacement,
+    pickling: Any,
+    defined: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     file = io.BytesIO(body)
     with _own_classes(defined):
         if content == _TORCH:
             import torch
 
-            return torch.load(file, map_location="cpu", weights_only=False, pickle_module=pickling)
+            def read(map_location: Any) -> Any:
+                file.seek(0)
+                return torch.load(file, map_location=map_location, weights_only=False, pickle_module=pickling)
+
+            return placement.load(read)
         return pickling.Unpickler(file).load()
 
 

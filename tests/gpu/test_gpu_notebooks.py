@@ -24,6 +24,7 @@ HERE = Path(__file__).with_name("notebooks")
 CORPUS = Path(__file__).parents[1] / "corpus" / "notebooks"
 NOTEBOOKS = [*sorted(HERE.glob("*.cells")), *(p for p in sorted(CORPUS.glob("*.cells")) if "cuda" in p.read_text())]
 AT_A_TIME = 4
+OTHER_NUMBERS = {"lstm_with_dropout": "the state from which cuDNN draws the dropout of recurrent layers cannot be read"}
 OPTIONAL = re.compile(r"^(?:import|from) (accelerate|cupy|jax|lightning|timm|transformers|triton)\b", re.MULTILINE)
 
 
@@ -50,7 +51,17 @@ def missing(path: Path) -> list[str]:
     return [name for name in OPTIONAL.findall(path.read_text()) if importlib.util.find_spec(name) is None]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[pytest.mark.xfail(reason=OTHER_NUMBERS[path.stem], strict=True)] * (path.stem in OTHER_NUMBERS),
+        )
+        for path in NOTEBOOKS
+    ],
+)
 def test_job_on_the_gpu_reproduces_the_notebook(path: Path, times: int, result_of: Callable[[Path], Result]) -> None:
     if names := missing(path):
         pytest.skip(f"no {names[0]} here")

@@ -44,6 +44,20 @@ def test_a_loop_that_speaks_is_taken_at_its_word(job: Build) -> None:
     assert progress(one)["step"] == 30
 
 
+def test_loss_is_not_read_while_a_cuda_graph_is_recorded(job: Build) -> None:
+    recorded = """
+    class Recorded(torch.Tensor):
+        is_cuda = True
+        def item(self): raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+    torch.cuda.is_current_stream_capturing = lambda: True
+    """
+    source = LOOP.format(says="").replace("torch.manual_seed(0)", recorded.strip())
+    one = ran(job, source.replace(".sum()", ".sum().as_subclass(Recorded)"), deadline_s=LONG_S)
+
+    assert names(one) == set()
+    assert progress(one)["step"] == 30
+
+
 def test_a_loop_without_an_optimiser_is_counted_by_its_gradients(job: Build) -> None:
     one = ran(
         job,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.learner.environment.cuda_graphs import is_captured
 from jupyter_dlaas.learner.log_capture.recorder import Source, record_metrics, record_progress, recorder
 from jupyter_dlaas.learner.training_run import independence_check
 
@@ -73,7 +74,7 @@ class Loop:
             self._leave()
         if self._reads >= _READS and now - self._read_s < _EVERY_S:
             return
-        if loss.numel() != 1 or recorder() is None:
+        if loss.numel() != 1 or recorder() is None or is_captured(loss):
             return
         self._reads += 1
         self._read_s = now

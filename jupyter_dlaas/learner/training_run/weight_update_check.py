@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.learner.environment.cuda_graphs import is_captured
 from jupyter_dlaas.learner.reporting.notes import OPTIMIZER, report
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class FirstSteps:
             return
         self._steps[id(optimiser)], self._optimisers[id(optimiser)] = number, optimiser
         params = [one for group in optimiser.param_groups for one in group["params"]]
+        if any(is_captured(one) for one in params[:1]):
+            return
         self._moved.update((id(one), one) for one in params if one.grad is not None)
         weights = self._weights()
         if not weights.keys().isdisjoint(self._moved):
