@@ -30,14 +30,17 @@ ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.RESOURCES,
         raised=("OutOfMemoryError", "AcceleratorError", "RuntimeError"),
         message=r"(CUDA|HIP)( driver)?( error:)? out of memory|MPS backend out of memory|cudaErrorMemoryAllocation",
-        advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
+        advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch."
+        " What the notebook itself holds on the GPU counts: delete it, or restart the kernel.",
     ),
     Row(
         code="gpu_memory",
         cause=Cause.RESOURCES,
         raised=("ResourceExhaustedError", "XlaRuntimeError", "JaxRuntimeError", "InternalError"),
         message=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory|[Ff]ailed to allocate memory",
-        advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch.",
+        advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch."
+        " A notebook that has used JAX holds three quarters of it: there, set XLA_PYTHON_CLIENT_PREALLOCATE=false before"
+        " the import, and restart the kernel.",
         has_gpus=True,
     ),
     Row(
