@@ -221,6 +221,8 @@ def test_an_uncollected_result_is_kept_for_a_limited_time(rig: RemoteRig) -> Non
     disconnect(rig)
     former, rig.address = rig.address, Address(host="127.0.0.1", port=1)
     agent = rig.agents[0]
+    until(rig, lambda: not any(one._session.is_linked for one in rig.agents.values()), "the cut")
+    turn(rig)
     os.kill(agent.processes()[0].identity.pid, signal.SIGKILL)
     until(rig, lambda: not agent.processes(), "its end")
     rig.ahead_s += KEEP_S - 60.0  # also the time without a guardian is over
