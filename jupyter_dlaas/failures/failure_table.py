@@ -39,8 +39,8 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=("ResourceExhaustedError", "XlaRuntimeError", "JaxRuntimeError", "InternalError"),
         message=r"OOM when allocating|RESOURCE_EXHAUSTED|Out of memory|[Ff]ailed to allocate memory",
         advice="The GPU's memory is full: use a smaller batch, or more learners at the same global batch."
-        " A notebook that has used JAX holds three quarters of it: there, set XLA_PYTHON_CLIENT_PREALLOCATE=false before"
-        " the import, and restart the kernel.",
+        " A notebook that has used JAX holds three quarters of it: there, set XLA_PYTHON_CLIENT_PREALLOCATE=false"
+        " before the import, and restart the kernel.",
         has_gpus=True,
     ),
     Row(

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from dlaas_server.pools.config import NodeEntry, PoolConfig, PoolSection
-from dlaas_server.pools.devices import CpuSlots, NvmlProbe, StaticNodes, choose_probe, cores, seat_environment
+from dlaas_server.pools.devices import CpuSlots, Holder, NvmlProbe, StaticNodes, choose_probe, cores, seat_environment
 
 HERE = Path(__file__).parent
 UUID = "GPU-fake0000-0000-0000-0000-00000000000"
@@ -130,6 +131,7 @@ def test_a_gpu_that_the_pool_lends_is_not_called_occupied(fake_nvml: Path) -> No
 
 def test_gpu_with_unexplained_memory_use_is_not_lent(fake_nvml: Path) -> None:
     assert "held by no visible process" in devices(fake_nvml, FAKE_NVML_LEFT_OVER="0")[0]
+    assert devices(fake_nvml, FAKE_NVML_LEFT_OVER="0", FAKE_NVML_COUNT="1")[0].endswith("|None"), "there is no other"
 
 
 def test_uncorrected_memory_errors_put_a_gpu_out_of_service(fake_nvml: Path) -> None:
@@ -241,15 +243,69 @@ def test_slots_never_outnumber_the_quota(tmp_path: Path) -> None:
     assert _cpu_quota(tmp_path) is None
 
 
-def test_a_process_of_the_pool_is_no_stranger() -> None:
-    probe = NvmlProbe(is_ours=lambda pid: pid == 7)
-    nvml = SimpleNamespace(
-        NVMLError=RuntimeError,
-        nvmlDeviceGetComputeRunningProcesses=lambda h: [SimpleNamespace(pid=7, usedGpuMemory=8 << 30)],
-    )
-    probe._nvml = nvml
+def gpus_held(*holders: Sequence[tuple[Holder, int]], lent: Mapping[str, str] | None = None) -> list[str | None]:
+    """Return why GPUs of 16 GiB are out of service; for each, its processes and what they hold, in GiB."""
+    pids = {number: holder for number, (holder, _) in enumerate(one for gpu in holders for one in gpu)}
+    numbers = iter(pids)
+    processes = [[SimpleNamespace(pid=next(numbers), usedGpuMemory=held << 30) for _, held in gpu] for gpu in holders]
 
-    assert probe._occupied(None, SimpleNamespace(used=8 << 30, total=16 << 30)) is None
+    def memory(gpu: int) -> Any:
+        used = sum(held for _, held in holders[gpu]) << 30
+        return SimpleNamespace(total=16 << 30, used=used, free=(16 << 30) - used)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError
+
+    class Nvml(SimpleNamespace):
+        def __getattr__(self, name: str) -> Any:
+            return refuse
+
+    nvml = Nvml(
+        NVMLError=RuntimeError,
+        nvmlDeviceGetCount=lambda: len(holders),
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetUUID=lambda gpu: f"GPU-{gpu}",
+        nvmlDeviceGetName=lambda gpu: "GPU",
+        nvmlDeviceGetMemoryInfo=memory,
+        nvmlDeviceGetComputeRunningProcesses=processes.__getitem__,
+    )
+    probe: Any = NvmlProbe(holder_of=pids.__getitem__)
+    probe._nvml = nvml
+    return [device.out_of_service for device in probe.devices(lent or {})]
+
+
+JOB, NOTEBOOK, UNSEEN, OTHER = Holder.JOB, Holder.NOTEBOOK, Holder.UNSEEN, Holder.OTHER
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ([[(JOB, 8)]], [None]),
+        ([[(NOTEBOOK, 8)]], [None]),
+        ([[(UNSEEN, 8)]], [None]),
+        ([[(OTHER, 8)]], ["outside this pool"]),
+        ([[(NOTEBOOK, 4), (OTHER, 4)]], ["outside this pool"]),
+        ([[(NOTEBOOK, 13)]], ["restart that kernel"]),
+        ([[(NOTEBOOK, 8)], []], ["8.0 GiB of its memory is used by the notebook kernel", None]),
+        ([[(NOTEBOOK, 8)], [(NOTEBOOK, 2)]], [None, None]),
+        ([[(NOTEBOOK, 8)], [(OTHER, 2)]], [None, "outside this pool"]),
+        ([[(NOTEBOOK, 13)], [(NOTEBOOK, 2)]], ["restart that kernel", None]),
+        ([[(UNSEEN, 8)], []], ["no visible process", None]),
+    ],
+)
+def test_notebooks_gpu_is_offered_where_no_other_is(
+    gpus: list[list[tuple[Holder, int]]], expected: list[str | None]
+) -> None:
+    found = gpus_held(*gpus)
+
+    assert [one is None for one in found] == [one is None for one in expected], found
+    assert all((text or "") in (said or "") for text, said in zip(expected, found, strict=True)), found
+
+
+def test_notebooks_gpu_is_kept_while_a_job_has_the_other() -> None:
+    first, second = gpus_held([(NOTEBOOK, 8)], [(JOB, 9)], lent={"GPU-1": "digits-1"})
+
+    assert (first is None, second) == (False, None)
 
 
 def test_cpu_slots_are_the_same_at_each_look() -> None:

@@ -9,17 +9,27 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.pools.config import DeviceChoice, PoolConfig
 
-__all__ = ["CpuSlots", "NvmlProbe", "Probe", "StaticNodes", "choose_probe", "cores", "seat_environment"]
+__all__ = ["CpuSlots", "Holder", "NvmlProbe", "Probe", "StaticNodes", "choose_probe", "cores", "seat_environment"]
 
 log = logging.getLogger(__name__)
 GPU: Final = "GPU"
 CPU_SLOT: Final = "CPU slot"
+
+
+class Holder(Enum):
+    """Process that holds memory of a GPU."""
+
+    JOB = "a job of this pool"
+    NOTEBOOK = "a notebook of this account"
+    UNSEEN = "a process outside this container"
+    OTHER = "any other process"
 
 
 class Probe(Protocol):
@@ -184,13 +194,13 @@ class NvmlProbe:
         *,
         memory_tolerance_bytes: int = 2**30,
         visible: str | None = None,
-        is_ours: Callable[[int], bool] = lambda pid: False,
+        holder_of: Callable[[int], Holder] = lambda pid: Holder.OTHER,
         load: Callable[[], Any] = _load_pynvml,
     ) -> None:
         self.problem: str | None = None
         self._tolerance = memory_tolerance_bytes
         self._visible = visible
-        self._is_ours = is_ours
+        self._holder_of = holder_of
         self._load = load
         self._nvml: Any = None
         self._events: Any = None
@@ -198,6 +208,8 @@ class NvmlProbe:
         self._by_index: dict[int, Device] = {}
         self._whole: dict[str, Any] = {}
         """UUID -> handle of the GPUs that are used as a whole."""
+        self._shareable: set[str] = set()
+        """Ids of the devices whose memory only notebooks or unseen processes hold, and of which a quarter is free."""
 
     def nodes(self, lent: Mapping[str, str]) -> tuple[Node, ...]:
         """Return this machine with the present state of its GPUs."""
@@ -210,9 +222,12 @@ class NvmlProbe:
         n = self._nvml
         self._take_events()
         self._whole = {}
+        self._shareable.clear()
         found: list[Device] = []
         for i in range(self._ask(n.nvmlDeviceGetCount) or 0):
             found += self._gpu(i, len(found), lent)
+        if all(device.out_of_service for device in found):  # a notebook's GPU is offered where there is no other
+            found = [replace(one, out_of_service=None) if one.id in self._shareable else one for one in found]
         groups = self._link_groups()
         return tuple(replace(device, link=groups.get(device.id, "")) for device in found)
 
@@ -343,7 +358,7 @@ class NvmlProbe:
             if error.value in (n.NVML_ERROR_GPU_IS_LOST, n.NVML_ERROR_RESET_REQUIRED):
                 fault = fault or f"does not answer: {error}"
         if fault is None and uuid not in lent:  # a lent device is in use by a known job
-            fault = self._occupied(handle, memory)
+            fault = self._occupied(handle, uuid, memory)
         total = int(memory.total) if memory is not None else 0
         return Device(id=uuid, index=index, kind=name, memory_bytes=total, out_of_service=fault)
 
@@ -360,19 +375,26 @@ class NvmlProbe:
             return f"{errors} uncorrected memory errors since its last reset; reset the GPU"
         return None
 
-    def _occupied(self, handle: Any, memory: Any) -> str | None:
-        """Return which foreign processes hold memory of an unused device; None if none do."""
+    def _occupied(self, handle: Any, uuid: str, memory: Any) -> str | None:
+        """Return which processes other than jobs hold memory of an unused device; None if none do."""
         running = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         if running is None or memory is None:
             return None
-        foreign = [p for p in running if not self._is_ours(p.pid)]
-        held = sum(int(p.usedGpuMemory or 0) for p in foreign)
-        if any(p.usedGpuMemory is None for p in foreign):
-            held = int(memory.used)  # the driver reports only the sum here
-        if foreign and held > self._tolerance:
-            processes = ", ".join(_process_name(p.pid) for p in foreign[:3])
-            return f"{_gib(held)} of its memory is used by {processes}, outside this pool"
-        if not running and int(memory.used) > self._tolerance:
+        by: dict[Holder, list[Any]] = {}
+        for process in running:
+            by.setdefault(self._holder_of(process.pid), []).append(process)
+        others, notebooks = by.get(Holder.OTHER, []), by.get(Holder.NOTEBOOK, [])
+        if others and (held := _held(others, memory)) > self._tolerance:
+            return f"{_gib(held)} of its memory is used by {_names(others)}, outside this pool"
+        if int(memory.free) >= int(memory.total) / 4:
+            self._shareable.add(uuid)
+        if notebooks and (held := _held(notebooks, memory)) > self._tolerance:
+            return (
+                f"{_gib(held)} of its memory is used by the notebook kernel {_names(notebooks)}; "
+                "restart that kernel to free it"
+            )
+        is_unseen = not running or by.keys() == {Holder.UNSEEN}
+        if is_unseen and int(memory.used) > self._tolerance:
             return f"{_gib(memory.used)} of its memory is held by no visible process; not used until it is free"
         return None
 
@@ -383,6 +405,17 @@ def _is_visible(visible: str | None, number: int, uuid: str) -> bool:
         return True
     names = [name.strip() for name in visible.split(",")]
     return any(name == str(number) or (len(name) > 4 and uuid.startswith(name)) for name in names)
+
+
+def _held(processes: Sequence[Any], memory: Any) -> int:
+    """Return the bytes that processes hold; all that is used if the driver reports only the sum."""
+    if any(process.usedGpuMemory is None for process in processes):
+        return int(memory.used)
+    return sum(int(process.usedGpuMemory) for process in processes)
+
+
+def _names(processes: Sequence[Any]) -> str:
+    return ", ".join(_process_name(process.pid) for process in processes[:3])
 
 
 def _process_name(pid: int) -> str:
@@ -409,7 +442,7 @@ def _text(value: object) -> str:
 def choose_probe(
     config: PoolConfig,
     *,
-    is_ours: Callable[[int], bool] = lambda pid: False,
+    holder_of: Callable[[int], Holder] = lambda pid: Holder.OTHER,
     environment: Mapping[str, str] = os.environ,
 ) -> Probe:
     """Return the probe for the configured nodes, else for GPUs if there are any, else for CPU slots."""
@@ -419,7 +452,7 @@ def choose_probe(
         nvml = NvmlProbe(
             memory_tolerance_bytes=config.pool.memory_tolerance_mib * 2**20,
             visible=environment.get("CUDA_VISIBLE_DEVICES"),
-            is_ours=is_ours,
+            holder_of=holder_of,
         )
         if config.pool.devices == DeviceChoice.GPUS or nvml.devices({}):
             return nvml

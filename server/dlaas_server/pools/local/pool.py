@@ -30,7 +30,7 @@ from dlaas_server.pools.base import (
     PoolUnavailable,
 )
 from dlaas_server.pools.config import PoolConfig, load_config
-from dlaas_server.pools.devices import Probe, choose_probe, seat_environment
+from dlaas_server.pools.devices import Holder, Probe, choose_probe, seat_environment
 from dlaas_server.pools.local.fact_times import on_clock
 from dlaas_server.pools.local.job_folder import JobFolder, in_words
 from dlaas_server.pools.local.job_watch import JobWatch
@@ -153,7 +153,7 @@ class LocalPool:
                 self._zygote_dir.mkdir(mode=0o700, exist_ok=True)
             self._package_dir = await asyncio.to_thread(_package_dir, self.path / "runtime")
         if self._probe is None and self._has_learners:
-            self._probe = await asyncio.to_thread(choose_probe, self.config, is_ours=self._is_ours)
+            self._probe = await asyncio.to_thread(choose_probe, self.config, holder_of=self._holder_of)
         self._watch = JobWatch(changed, self._guardian_gone)
         for folder in await asyncio.to_thread(self._find_jobs):
             self._rediscover(folder)
@@ -229,9 +229,17 @@ class LocalPool:
                 self._nodes = nodes
                 self._nodes_changed()
 
-    def _is_ours(self, pid: int) -> bool:
-        home = environment_of(pid).get(JOB_MARK)
-        return home is not None and Path(home).parent == self._jobs_dir
+    def _holder_of(self, pid: int) -> Holder:
+        """Return what a process that uses a GPU is. In a container the driver reports pids of the host."""
+        try:
+            is_mine = Path(f"/proc/{pid}").stat().st_uid == os.getuid()
+        except OSError:
+            return Holder.UNSEEN
+        environment = environment_of(pid)
+        home = environment.get(JOB_MARK)
+        if home is not None:
+            return Holder.JOB if Path(home).parent == self._jobs_dir else Holder.OTHER
+        return Holder.NOTEBOOK if is_mine and "JPY_PARENT_PID" in environment else Holder.OTHER
 
     def _lend(self, job: str, wanted: Wanted) -> None:
         now = frozenset(device for member in wanted.members for device in member.devices)
