@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Budget", "as_bytes", "digest", "is_lazy", "own_memory"]
+__all__ = ["Budget", "digest", "is_lazy", "own_memory", "tensor_digest"]
 
 _FULL_BYTES: Final = 1 << 26
 """Size above which an array is compared by a part of each memory page."""
@@ -33,19 +33,29 @@ def is_lazy(value: Any) -> bool:
     return hasattr(type(value), "materialize")
 
 
-def as_bytes(tensor: Any) -> Any:
-    """Return a tensor's numbers as an array of bytes."""
-    torch: Any = sys.modules["torch"]
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
 def digest(array: Any, budget: Budget) -> bytes:
     """Return a checksum of an array: of all of it, or of a part of each memory page if it is large."""
     numpy: Any = sys.modules["numpy"]
     data = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
     if len(data) > min(_FULL_BYTES, budget.full_bytes):
         whole = len(data) // _PAGE * _PAGE
-        pages = numpy.ascontiguousarray(data[:whole].reshape(-1, _PAGE)[:, :_SAMPLE])
-        return hashlib.blake2b(data[whole:].tobytes(), digest_size=16, key=hashlib.blake2b(pages).digest()).digest()
+        return _of_pages(numpy.ascontiguousarray(data[:whole].reshape(-1, _PAGE)[:, :_SAMPLE]), data[whole:].tobytes())
     budget.full_bytes -= len(data)
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def tensor_digest(tensor: Any, budget: Budget) -> bytes:
+    """Return the checksum of a tensor. A large one on a GPU stays there: only what is compared is copied."""
+    torch: Any = sys.modules["torch"]
+    tensor = tensor.detach()
+    if tensor.numel() * tensor.element_size() <= min(_FULL_BYTES, budget.full_bytes) or not tensor.is_contiguous():
+        return digest(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), budget)
+    data = tensor.reshape(-1).view(torch.uint8)
+    whole = len(data) // _PAGE * _PAGE
+    pages = data[:whole].view(-1, _PAGE)[:, :_SAMPLE].contiguous()
+    return _of_pages(pages.cpu().numpy(), data[whole:].cpu().numpy().tobytes())
+
+
+def _of_pages(parts: Any, rest: bytes) -> bytes:
+    """Return a checksum of the parts of whole pages, and of the bytes after the last one."""
+    return hashlib.blake2b(rest, digest_size=16, key=hashlib.blake2b(parts).digest()).digest()

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.objects import keras_objects, process_objects, special_objects
-from jupyter_dlaas.objects.array_digests import Budget, as_bytes, digest, is_lazy, own_memory
+from jupyter_dlaas.objects.array_digests import Budget, digest, is_lazy, own_memory, tensor_digest
 from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
 from jupyter_dlaas.objects.random_generators import generator_of
@@ -395,7 +395,7 @@ class _Tensor(Aspect):
     def read(self, value: Any, budget: Budget) -> Any:
         if is_lazy(value):
             return None
-        content = digest(as_bytes(value), budget) if self.has_data else None
+        content = tensor_digest(value, budget) if self.has_data else None
         return tuple(value.shape) if self.has_data else None, str(value.dtype), content, bool(value.requires_grad)
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
