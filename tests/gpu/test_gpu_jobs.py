@@ -236,7 +236,8 @@ def test_a_killed_learner_is_started_again(kernel: Kernel, pool: Pool) -> None:
 
 def test_full_gpu_memory_is_named_and_spoils_no_device(kernel: Kernel, pool: Pool) -> None:
     kernel.run(
-        "%%train greedy\nheld = []\nwhile True:\n    held.append(torch.ones(2**33, dtype=torch.uint8, device='cuda'))"
+        "%%train greedy\ntorch.cuda.set_per_process_memory_fraction(0.05)  # other tests use the GPU, too\nheld = []\n"
+        "while True:\n    held.append(torch.ones(2**30, dtype=torch.uint8, device='cuda'))"
     )
 
     view = until(lambda: v if (v := pool.job("greedy")).state.is_final else None)

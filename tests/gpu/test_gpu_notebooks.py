@@ -55,11 +55,9 @@ def missing(path: Path) -> list[str]:
     "path",
     [
         pytest.param(
-            path,
-            id=path.stem,
-            marks=[pytest.mark.xfail(reason=OTHER_NUMBERS[path.stem], strict=True)] * (path.stem in OTHER_NUMBERS),
+            path, id=path.stem, marks=[pytest.mark.xfail(reason=reason, strict=True)] if reason is not None else []
         )
-        for path in NOTEBOOKS
+        for path, reason in ((path, OTHER_NUMBERS.get(path.stem)) for path in NOTEBOOKS)
     ],
 )
 def test_job_on_the_gpu_reproduces_the_notebook(path: Path, times: int, result_of: Callable[[Path], Result]) -> None:
