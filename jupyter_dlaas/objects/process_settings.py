@@ -92,6 +92,8 @@ def _added(base: tuple[str, ...], now: tuple[str, ...]) -> tuple[tuple[str, ...]
 def _secret_changes(base: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the changed environment variables that hold secrets: their values must not be in a checkpoint."""
     environment = {name.removeprefix(_VARIABLE): one for name, one in now.items() if name.startswith(_VARIABLE)}
+    if all(base.get(_VARIABLE + name) == one for name, one in environment.items()):
+        return []
     kept = SETTINGS.without_secrets({**dict(os.environ), **environment})
     return [
         _VARIABLE + name for name, one in environment.items() if name not in kept and base.get(_VARIABLE + name) != one
