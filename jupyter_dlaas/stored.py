@@ -26,6 +26,7 @@ __all__ = [
     "Header",
     "Unpickler",
     "changes",
+    "code",
     "exact_batch",
     "fill_function",
     "fitted_model",
@@ -33,6 +34,7 @@ __all__ = [
     "keras_object",
     "like_pickle",
     "memory",
+    "method",
     "new_object",
     "read_header",
     "skipped",
@@ -42,15 +44,17 @@ __all__ = [
 ]
 
 LOADERS: Final[Mapping[str, tuple[str, str]]] = {
-    "changes": ("jupyter_dlaas.objects.object_kinds", "Changes"),
+    "changes": ("jupyter_dlaas.objects.object_items", "Changes"),
+    "code": ("jupyter_dlaas.transfer.code_by_value", "load_code"),
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
     "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
     "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
     "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
     "memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_memory"),
+    "method": ("types", "MethodType"),
     "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
-    "skipped": ("jupyter_dlaas.objects.object_kinds", "Skipped"),
+    "skipped": ("jupyter_dlaas.objects.object_items", "Skipped"),
     "typed_memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_typed_memory"),
 }
 """Implementation of each public function of this module: (module, attribute)."""
@@ -97,6 +101,11 @@ def function(*arguments: Any) -> Any:
     return _load("function", arguments)
 
 
+def code(*arguments: Any) -> Any:
+    """Load the code of a function."""
+    return _load("code", arguments)
+
+
 def fill_function(*arguments: Any) -> Any:
     """Set the closure and defaults of a function that is stored by value."""
     return _load("fill_function", arguments)
@@ -125,6 +134,11 @@ def skipped(*arguments: Any) -> Any:
 def memory(*arguments: Any) -> Any:
     """Create the memory that tensors share."""
     return _load("memory", arguments)
+
+
+def method(*arguments: Any) -> Any:
+    """Bind a function to an object."""
+    return _load("method", arguments)
 
 
 def new_object(*arguments: Any) -> Any:

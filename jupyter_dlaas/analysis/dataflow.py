@@ -138,6 +138,7 @@ class Tracer:
             return nothing(statement)
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             self.lazy_annotations = self.lazy_annotations or any(a.name == "annotations" for a in node.names)
+        node = self.own_modules.explicit(node)
         rewritten = self.access.rewritten(node, statement.source, self.seen)
         original, node = statement, rewritten.node
         assert original.node is not None

@@ -120,6 +120,11 @@ class ModuleState:
 
     changing: frozenset[str] = frozenset()  # functions, classes and (".method") methods that change it when called
     imports: frozenset[str] = frozenset()  # full names that the module imports
+    calls: Mapping[str, frozenset[str]] = field(default_factory=dict)  # the same kinds of names -> what each calls
+    exports: tuple[str, ...] = ()  # names that a star import binds
+    # name -> module and name of the definition, of functions and classes that another module defines
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shared: Mapping[str, frozenset[str]] = field(default_factory=dict)  # name -> other modules that name the object so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

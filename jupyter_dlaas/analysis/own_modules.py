@@ -8,7 +8,8 @@ it, read when they are used.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -54,7 +55,8 @@ def state_of(text: str, name: str, *, is_package: bool) -> ModuleState:
     for one, found in behaviours.items():
         for called in found.calls & behaviours.keys():
             callers[called] = callers.get(called, frozenset()) | {one}
-    return ModuleState(reach(changing, callers), _imports(tree, name, is_package=is_package))
+    calls = {one: found.calls for one, found in behaviours.items() if found.calls}
+    return ModuleState(reach(changing, callers), _imports(tree, name, is_package=is_package), calls)
 
 
 def _bound_by(node: ast.stmt) -> Iterable[str]:
@@ -99,6 +101,18 @@ class OwnModules:
         self._reached = {name: reach([name], imports) for name in states}
         self._bound: dict[str, frozenset[str]] = {}  # name -> modules that it is, or that it comes from
         self._functions: dict[str, tuple[str, str]] = {}  # imported function -> its module, its name there
+        self._changes = _changes(states)
+
+    def explicit(self, node: ast.stmt) -> ast.stmt:
+        """Return a statement with the names that its star imports of the user's modules bind."""
+        found = {id(part) for part in ast.walk(node) if self._exports_of(part)} if self._states else set()
+        return _ExplicitImports(self._exports_of).visit(copy.deepcopy(node)) if found else node
+
+    def _exports_of(self, node: ast.AST) -> tuple[str, ...]:
+        if isinstance(node, ast.ImportFrom) and not node.level and node.names[0].name == "*":
+            state = self._states.get(node.module or "")
+            return state.exports if state is not None else ()
+        return ()
 
     def note(self, node: ast.stmt, bound: Iterable[str]) -> frozenset[str]:
         """Record the imports of a statement, which binds `bound`; return the states that the imported names read."""
@@ -121,7 +135,8 @@ class OwnModules:
             if modules:
                 self._bound[name] = self._bound.get(name, frozenset()) | modules
                 if source and full not in self._states:
-                    self._functions[name] = (source, alias.name)
+                    self._bound[name] |= self._states[source].shared.get(alias.name, frozenset())
+                    self._functions[name] = _origin(self._states, source, alias.name)
             found = found.union(*(self._reached[module] for module in modules))
         return found
 
@@ -140,10 +155,45 @@ class OwnModules:
     def _changed_by(self, called: str, call: Call | None) -> frozenset[str]:
         """Return the modules whose state a call changes: `up()`, `counter.up()`, `tracker.add(3)`."""
         if not called.startswith("."):
-            module, function = self._functions.get(called, ("", ""))
-            return frozenset({module}) if module and function in self._states[module].changing else frozenset()
+            return self._changes.get(self._functions.get(called, ("", "")), frozenset())
         receiver = call.receiver if call is not None else None
         of_receiver = self._bound.get(receiver or "", frozenset())
-        found = {module for module in of_receiver if called[1:] in self._states[module].changing}
         known = frozenset[str]().union(*self._bound.values())
-        return frozenset(found | {module for module in known if called in self._states[module].changing})
+        functions = [_origin(self._states, module, called[1:]) for module in of_receiver]
+        return frozenset[str]().union(
+            *(self._changes.get(one, frozenset()) for one in [*functions, *((module, called) for module in known)])
+        )
+
+
+class _ExplicitImports(ast.NodeTransformer):
+    """Replaces star imports by imports of the names that they bind."""
+
+    def __init__(self, exports: Callable[[ast.AST], tuple[str, ...]]) -> None:
+        self._exports = exports
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        names = self._exports(node)
+        node.names = [ast.copy_location(ast.alias(name), node) for name in names] or node.names
+        return node
+
+
+def _origin(states: Mapping[str, ModuleState], module: str, name: str) -> tuple[str, str]:
+    return states[module].origins.get(name, (module, name))
+
+
+def _changes(states: Mapping[str, ModuleState]) -> dict[tuple[str, str], frozenset[str]]:
+    """Return, by module and function, the modules whose state a call of it changes, also through other modules."""
+    found = {(name, one): frozenset({name}) for name, state in states.items() for one in state.changing}
+    while True:
+        before = dict(found)
+        for module, state in states.items():
+            others = state.imports & states.keys()
+            for function, calls in state.calls.items():
+                called = [_origin(states, module, one) for one in calls if not one.startswith(".")]
+                methods = [one for one in calls if one.startswith(".")]
+                called += [(other, part) for one in methods for other in others for part in (one, one[1:])]
+                changed = frozenset[str]().union(*(found.get(one, frozenset()) for one in called))
+                if changed:
+                    found[module, function] = found.get((module, function), frozenset()) | changed
+        if found == before:
+            return found

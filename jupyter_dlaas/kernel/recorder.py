@@ -224,8 +224,28 @@ def _module_states(own: Mapping[str, Any]) -> dict[str, ModuleState]:
             if left < 0:
                 break
             text = path.read_text(encoding="utf-8")
-            found[name] = state_of(text, name, is_package=path.name == "__init__.py")
+            state = state_of(text, name, is_package=path.name == "__init__.py")
+            found[name] = replace(state, **_handed_on(name, own))
     return found
+
+
+def _handed_on(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an imported module hands on: names for a star import, and where its objects come from."""
+    space = dict(_FIELDS(own[name]))
+    listed = space.get("__all__")
+    is_listed = type(listed) in (list, tuple)
+    exports = [one for one in (listed if is_listed else space) if type(one) is str and one in space]
+    origins, shared = {}, {}
+    for key, value in space.items():
+        if is_a(value, type, types.FunctionType):
+            if value.__module__ in own and (value.__module__, value.__qualname__) != (name, key):
+                origins[key] = (value.__module__, value.__qualname__)
+        elif not key.startswith("__") and not is_a(value, types.ModuleType):
+            others = frozenset(other for other in own if _FIELDS(own[other]).get(key, own) is value) - {name}
+            if others:
+                shared[key] = others
+    names = tuple(one for one in exports if is_listed or not one.startswith("_"))
+    return {"exports": names, "origins": origins, "shared": shared}
 
 
 def _random_state(before: str | None) -> str:

@@ -13,16 +13,39 @@ import os
 import pickle
 import sys
 import types
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.objects import keras_objects, process_objects, special_objects
 from jupyter_dlaas.objects.array_digests import Budget, digest, is_lazy, own_memory, tensor_digest
 from jupyter_dlaas.objects.object_aspects import Aspect
-from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastructure, is_same, is_tensor
+from jupyter_dlaas.objects.object_items import (
+    DESCRIPTORS,
+    FIELDS,
+    INSTANCE_FIELDS,
+    KEY,
+    LARGE,
+    Cell,
+    Changes,
+    ClassItems,
+    ContextVariable,
+    Dict,
+    EnumMember,
+    Factory,
+    Function,
+    Items,
+    MemberFields,
+    Module,
+    Skipped,
+    TensorFields,
+    ThreadLocal,
+    changed_items,
+    put_items,
+    slots,
+)
+from jupyter_dlaas.objects.object_values import are_values, is_infrastructure, is_same, is_tensor
 from jupyter_dlaas.objects.random_generators import generator_of
 
 __all__ = [
@@ -43,32 +66,7 @@ __all__ = [
     "put_items",
 ]
 
-_LARGE: Final = 10_000
-"""Length above which a container of values is not searched for objects."""
-KEY: Final = " (key "
-"""Begin of the step to an object that is a dictionary's key."""
 _HEAP_TYPE: Final = 1 << 9
-_LEFT_ALONE: Final = frozenset({"_iterator", "_opt_called"})
-"""Fields of library objects that are recreated on demand."""
-_OWN_FIELDS: Final = "_dlaas_"
-
-
-@dataclass(slots=True)
-class Changes:
-    """Changes of an object's items: new values, and removed items."""
-
-    values: dict[Any, Any] = field(default_factory=dict)
-    gone: list[Any] = field(default_factory=list)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return stored.changes, (self.values, self.gone)
-
-
-class Skipped:
-    """Placeholder for an object that could not be stored; the existing object stays in place."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return stored.skipped, ()
 
 
 def new_object(kind: type, *arguments: Any) -> Any:
@@ -89,226 +87,6 @@ class _Content:
         return stored.new_object if make is usual.__newobj__ else make, *rest
 
 
-# -- objects with named items
-
-
-class Items(Aspect):
-    """Objects that hold others by name or key: only changed items are stored."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        raise NotImplementedError
-
-    def set(self, value: Any, key: Any, item: Any) -> None:
-        raise NotImplementedError
-
-    def delete(self, value: Any, key: Any) -> None:
-        raise NotImplementedError
-
-    def read(self, value: Any, budget: Budget) -> dict[Any, Any]:
-        return self.items(value)
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        for number, (key, part) in enumerate(self.items(value).items()):
-            yield self.step(key, number), part
-
-    def step(self, key: Any, number: int) -> str:
-        return f".{key}"
-
-    def differs(self, base: dict[Any, Any], now: dict[Any, Any]) -> bool:
-        has_same_keys = len(base) == len(now) and all(map(operator.is_, base, now))
-        if has_same_keys and all(map(operator.is_, base.values(), now.values())):
-            return False
-        changes = changed_items(base, now)
-        return bool(changes.values or changes.gone)
-
-    def carry(self, value: Any, base: dict[Any, Any], now: dict[Any, Any]) -> Changes:
-        return changed_items(base, now)
-
-    def put(self, value: Any, carried: Changes) -> None:
-        for key in carried.gone:
-            self.delete(value, key)
-        for key, item in carried.values.items():
-            if not isinstance(item, Skipped):
-                self.set(value, key, item)
-
-
-def changed_items(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> Changes:
-    """Return the new or replaced items; changes of infrastructure objects do not count."""
-    return Changes(
-        {
-            key: item
-            for key, item in now.items()
-            if not (key in base and is_same(base[key], item)) and not is_infrastructure(item)
-        },
-        [key for key, item in base.items() if key not in now and not is_infrastructure(item)],
-    )
-
-
-def _is_in_order(base: Mapping[Any, Any], now: Mapping[Any, Any]) -> bool:
-    """Return whether removing and adding items to `base` gives the order of `now`."""
-    if len(base) == len(now) and all(map(operator.is_, base, now)):
-        return True
-    return all(map(operator.is_, (key for key in base if key in now), now))
-
-
-def put_items(space: dict[str, Any], changes: Changes) -> None:
-    """Apply changes to a namespace."""
-    for key in changes.gone:
-        space.pop(key, None)
-    space.update({key: item for key, item in changes.values.items() if not isinstance(item, Skipped)})
-
-
-class _Dict(Items):
-    """Dictionaries: their items and the order of these."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        return dict((OrderedDict if isinstance(value, OrderedDict) else dict).items(value))
-
-    def differs(self, base: dict[Any, Any], now: dict[Any, Any]) -> bool:
-        return super().differs(base, now) or not _is_in_order(base, now)
-
-    def carry(self, value: Any, base: dict[Any, Any], now: dict[Any, Any]) -> Changes:
-        if _is_in_order(base, now):
-            return changed_items(base, now)
-        return Changes({key: item for key, item in now.items() if not is_infrastructure(item)}, [*base])
-
-    def put(self, value: Any, carried: Changes) -> None:
-        before = self.items(value)
-        again = {key: before[key] for key in carried.gone if key in before and self._stays(before[key], key, carried)}
-        super().put(value, carried)
-        for key, item in again.items():
-            self.set(value, key, item)
-
-    def _stays(self, item: Any, key: Any, carried: Changes) -> bool:
-        """Return whether an item stays what it is although its key is removed for the order of all."""
-        return isinstance(carried.values.get(key), Skipped) or (is_infrastructure(item) and key not in carried.values)
-
-    def set(self, value: Any, key: Any, item: Any) -> None:
-        value[key] = item
-
-    def delete(self, value: Any, key: Any) -> None:
-        if dict.__contains__(value, key):
-            del value[key]
-
-    def step(self, key: Any, number: int) -> str:
-        return f"[{key!r}]" if type(key) in (str, int) else f"[#{number}]"
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        if len(value) > _LARGE and are_values(value.values()):
-            return iter(())
-        keys = ((f"{KEY}{number})", key) for number, key in enumerate(value) if not is_atom(key))
-        return iter((*super().parts(value), *keys))
-
-
-class _Fields(Items):
-    """Instance dict and slots of an object."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        found = dict(vars(value)) if hasattr(type(value), "__dict__") and hasattr(value, "__dict__") else {}
-        for name, member in _slots_of(value).items():
-            try:
-                found[name] = member.__get__(value)
-            except AttributeError:  # a slot that was never set
-                continue
-        return {
-            name: part
-            for name, part in found.items()
-            if name not in _LEFT_ALONE and not (isinstance(name, str) and name.startswith(_OWN_FIELDS))
-        }
-
-    def set(self, value: Any, key: Any, item: Any) -> None:
-        member = _slots_of(value).get(key)
-        if member is not None:
-            member.__set__(value, item)
-        else:
-            value.__dict__[key] = item
-
-    def delete(self, value: Any, key: Any) -> None:
-        member = _slots_of(value).get(key)
-        if member is not None:
-            member.__delete__(value)
-        else:
-            value.__dict__.pop(key, None)
-
-
-class _Function(_Fields):
-    """Attributes of a function; its closure and defaults are only searched."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        return {name: part for name, part in vars(value).items() if name != "__wrapped__"}
-
-    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        yield from super().parts(value)
-        names = value.__code__.co_freevars
-        yield from ((f" (its {name})", cell) for name, cell in zip(names, value.__closure__ or (), strict=True))
-        yield from ((f" (default {number})", part) for number, part in enumerate(value.__defaults__ or ()))
-        yield from ((f" (default {name})", part) for name, part in (value.__kwdefaults__ or {}).items())
-
-
-class _Class(Items):
-    """Values of a class of the notebook."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        kept: tuple[type, ...] = (
-            types.FunctionType, staticmethod, classmethod, property, functools.cached_property,
-            types.GetSetDescriptorType, types.MemberDescriptorType,
-        )  # fmt: skip
-        return {
-            name: part for name, part in vars(value).items() if not name.startswith("__") and not isinstance(part, kept)
-        }
-
-    def set(self, value: Any, key: Any, item: Any) -> None:
-        setattr(value, key, item)
-
-    def delete(self, value: Any, key: Any) -> None:
-        if key in vars(value):
-            delattr(value, key)
-
-
-class _Module(_Fields):
-    """Values of a module of the user."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        found = vars(value).items()
-        return {k: v for k, v in found if not k.startswith("__") and not isinstance(v, types.ModuleType)}
-
-
-class _ContextVariable(Items):
-    """Value of a context variable in the training's context."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        return process_objects.context_value(value) or {}
-
-    def set(self, value: Any, key: Any, item: Any) -> None:
-        value.set(item)
-
-    def delete(self, value: Any, key: Any) -> None:
-        """Leave the value: only the token of the call that set it could unset it."""
-
-
-class _ThreadLocal(_Fields):
-    """Attributes that an object has in the training's thread."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        return dict(value.__dict__)
-
-
-class Cell(Items):
-    """Variable shared by functions."""
-
-    def items(self, value: Any) -> dict[Any, Any]:
-        try:
-            return {"cell_contents": value.cell_contents}
-        except ValueError:  # not bound yet
-            return {}
-
-    def set(self, value: Any, key: Any, item: Any) -> None:
-        value.cell_contents = item
-
-    def delete(self, value: Any, key: Any) -> None:
-        del value.cell_contents
-
-
 # -- containers that are stored in full
 
 
@@ -320,7 +98,7 @@ class _Sequence(Aspect):
         return list(self.kind.__iter__(value))
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        if len(value) > _LARGE and are_values(value):
+        if len(value) > LARGE and are_values(value):
             return iter(())
         return ((f"[{number}]", part) for number, part in enumerate(self.kind.__iter__(value)))
 
@@ -396,7 +174,8 @@ class _Tensor(Aspect):
         if is_lazy(value):
             return None
         content = tensor_digest(value, budget) if self.has_data else None
-        return tuple(value.shape) if self.has_data else None, str(value.dtype), content, bool(value.requires_grad)
+        shape = (tuple(value.shape), value.stride()) if self.has_data else None
+        return shape, str(value.dtype), content, bool(value.requires_grad)
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         is_moved = self.has_data and (base is None or base[:3] != now[:3])
@@ -408,7 +187,9 @@ class _Tensor(Aspect):
         with torch.no_grad():
             if data is not None and is_lazy(value):
                 value.materialize(data.shape, dtype=data.dtype)
-            if data is not None and (value.shape != data.shape or value.dtype != data.dtype or 0 in value.stride()):
+            is_alike = data is not None and (value.shape, value.dtype) == (data.shape, data.dtype)
+            is_dense = data is not None and data.is_contiguous() == value.is_contiguous()
+            if data is not None and not (is_alike and is_dense and 0 not in value.stride()):
                 value.data = data.to(value.device)
             elif data is not None:
                 value.copy_(data)
@@ -445,6 +226,16 @@ class _Shared(Aspect):
 
     def put(self, value: Any, carried: bytes) -> None:
         memoryview(value.get_obj()).cast("B")[:] = carried
+
+
+class _CTypes(Aspect):
+    """Value, array or structure of ctypes without pointers: its type may have no name that pickle finds."""
+
+    def read(self, value: Any, budget: Budget) -> bytes:
+        return bytes(value)
+
+    def put(self, value: Any, carried: bytes) -> None:
+        memoryview(value).cast("B")[:] = carried
 
 
 class Whole(Aspect):
@@ -485,6 +276,14 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return (_POSITION,)
     if kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "get_obj"):
         return (_SHARED,)
+    if isinstance(value, DESCRIPTORS):
+        return ()
+    if isinstance(value, tuple):
+        return (FIELDS,)
+    if isinstance(value, EnumMember):
+        return (_MEMBER,)
+    if _is_ctypes(value):
+        return (_CTYPES,)
     if process_objects.is_thread_local(value):
         return (_THREAD_LOCAL,)
     if process_objects.context_value(value) is not None:
@@ -495,7 +294,7 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return ()
     for exact, aspect in _EXACT.items():
         if isinstance(value, exact):
-            found = (aspect,)
+            found = (aspect, _FACTORY) if kind is defaultdict else (aspect,)
             return found if kind is exact or not hasattr(value, "__dict__") else (*found, FIELDS)
     if isinstance(value, type):
         return (_CLASS,)
@@ -507,7 +306,7 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     if is_tensor(value):
         torch: Any = sys.modules["torch"]
         is_usual = value.layout == torch.strided and not value.is_quantized and not value.is_meta
-        return (_Tensor(has_data=has_data), FIELDS) if is_usual else (_WHOLE,)
+        return (_Tensor(has_data=has_data), _TENSOR_FIELDS) if is_usual else (_WHOLE,)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray and not value.dtype.hasobject:
         return (_ARRAY,) if value.flags.writeable else ()
@@ -515,8 +314,20 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
     if keras is not None:
         return (keras,)
     if has_plain_fields(kind):
-        return (FIELDS,)
+        return (INSTANCE_FIELDS,)
     return (_REFILLED,) if _has_plain_layout(kind) and _is_rebuilt_as_its_class(value) else (_WHOLE,)
+
+
+def _is_ctypes(value: Any) -> bool:
+    """Return whether an object of ctypes can be stored as its bytes."""
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is None or not isinstance(value, ctypes.Array | ctypes.Structure | ctypes.Union | ctypes._SimpleCData):
+        return False
+    try:
+        value.__reduce__()
+    except ValueError:  # it holds pointers
+        return False
+    return True
 
 
 def _is_rebuilt_as_its_class(value: Any) -> bool:
@@ -546,22 +357,6 @@ def _is_readable_file(value: Any) -> bool:
         return False
 
 
-def _slots_of(value: object) -> dict[str, Any]:
-    kind: Any = type(value)
-    return _slots(kind)
-
-
-@functools.lru_cache(maxsize=4096)
-def _slots(kind: Any) -> dict[str, Any]:
-    return {
-        name: member
-        for base in kind.__mro__
-        if base.__flags__ & _HEAP_TYPE
-        for name, member in vars(base).items()
-        if type(member) is types.MemberDescriptorType
-    }
-
-
 @functools.lru_cache(maxsize=4096)
 def has_plain_fields(kind: Any) -> bool:
     """Return whether a class is written in Python, has no state beside dict and slots, and inherits its pickling."""
@@ -582,11 +377,12 @@ def _has_plain_layout(kind: Any) -> bool:
     """Return whether a class is written in Python, and has no state beside dict and slots."""
     if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
         return False
-    return bool(kind.__basicsize__ <= object.__basicsize__ + 8 * (len(_slots(kind)) + 2))
+    return bool(kind.__basicsize__ <= object.__basicsize__ + 8 * (len(slots(kind)) + 2))
 
 
-_DICT, FIELDS, _FUNCTION, _CLASS, _MODULE, _CELL = _Dict(), _Fields(), _Function(), _Class(), _Module(), Cell()
-_CONTEXT_VARIABLE, _THREAD_LOCAL, _DATABASE = _ContextVariable(), _ThreadLocal(), process_objects.Database()
+_DICT, _FACTORY, _FUNCTION, _CLASS, _MODULE, _CELL = Dict(), Factory(), Function(), ClassItems(), Module(), Cell()
+_CONTEXT_VARIABLE, _THREAD_LOCAL, _DATABASE = ContextVariable(), ThreadLocal(), process_objects.Database()
+_TENSOR_FIELDS, _MEMBER, _CTYPES = TensorFields(), MemberFields(), _CTypes()
 _ARRAY, _POSITION, _SHARED, _WHOLE, _REFILLED = _Array(), _Position(), _Shared(), Whole(), _Refilled()
 _EXACT: Final[Mapping[type, Aspect]] = {
     dict: _DICT,

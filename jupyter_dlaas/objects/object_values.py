@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import enum
 import fractions
+import functools
 import io
 import re
 import sys
@@ -14,7 +15,17 @@ import uuid
 from pathlib import PurePath
 from typing import Any, Final
 
-__all__ = ["are_values", "is_atom", "is_infrastructure", "is_same", "is_sharded", "is_tensor"]
+__all__ = [
+    "are_values",
+    "is_atom",
+    "is_infrastructure",
+    "is_of_the_program",
+    "is_own_module",
+    "is_same",
+    "is_sharded",
+    "is_tensor",
+    "own_modules",
+]
 
 _VALUES: Final = frozenset(
     {
@@ -33,6 +44,8 @@ _INFRASTRUCTURE: Final = frozenset(
     }
 )
 """Packages whose objects the program recreates and that hold no training state."""
+_FILES: Final = "/files/"
+"""The folder of a job's directory for the files that were sent with it."""
 _INFRASTRUCTURE_PARTS: Final = (
     *("torch.distributed.", "torch.nn.parallel.", "torch.utils.tensorboard.", "torch._dynamo."),
     *("torch.cuda.", "torch.utils.data._utils.", "torch.profiler."),
@@ -45,9 +58,9 @@ def is_atom(value: object) -> bool:
     if kind in _VALUES or isinstance(value, _NAMED):
         return True
     if isinstance(value, type):
-        return value.__module__ != "__main__"
+        return not is_of_the_program(value)
     if isinstance(value, types.ModuleType):
-        return not _is_own_module(value)
+        return not is_own_module(value)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic | numpy.dtype):
         return True
@@ -79,12 +92,37 @@ def is_infrastructure(value: object) -> bool:
     return module.partition(".")[0] in _INFRASTRUCTURE or f"{module}.".startswith(_INFRASTRUCTURE_PARTS)
 
 
-def _is_own_module(value: types.ModuleType) -> bool:
+def is_own_module(value: types.ModuleType) -> bool:
     """Return whether a module was sent with the job."""
-    file = getattr(value, "__file__", None)
+    file = vars(value).get("__file__")
+    return isinstance(file, str) and _FILES in file and bool(folder := _job_dir()) and file.startswith(folder + _FILES)
+
+
+def own_modules() -> tuple[str, ...]:
+    """Return the names of the imported modules that were sent with the job."""
+    return _own_modules(len(sys.modules), _job_dir())
+
+
+@functools.lru_cache(maxsize=8)
+def _own_modules(count: int, folder: str) -> tuple[str, ...]:
+    modules = [(name, one) for name, one in list(sys.modules.items()) if isinstance(one, types.ModuleType)]
+    return tuple(name for name, one in modules if name != "__main__" and is_own_module(one))
+
+
+def _job_dir() -> str:
+    """Return the job's directory; "" outside a job."""
     running: Any = sys.modules.get("jupyter_dlaas.learner.control.context")
     context = running.current() if running is not None else None
-    return context is not None and isinstance(file, str) and file.startswith(f"{context.job_dir}/files/")
+    return "" if context is None else str(context.job_dir)
+
+
+def is_of_the_program(value: Any) -> bool:
+    """Return whether a class or function is defined in the program or in a module that was sent with the job."""
+    name = getattr(value, "__module__", None)
+    if name == "__main__":
+        return True
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module is not None and is_own_module(module)
 
 
 def are_values(values: Any) -> bool:

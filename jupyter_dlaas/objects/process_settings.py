@@ -8,20 +8,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.objects.array_digests import Budget
+from jupyter_dlaas.objects.library_settings import LIBRARY_SETTINGS, read_settings, restore_setting
 from jupyter_dlaas.objects.object_aspects import Aspect
+from jupyter_dlaas.objects.process_activity import read_activity, remedy_of
 
 __all__ = ["SETTINGS", "Settings"]
 
 _OF_THE_JOB: Final = ("DLAAS_", "JUPYTER_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "CUDA_VISIBLE", "NCCL_", "GLOO_")
 """Prefixes of environment variables that differ between learners and runs."""
 _VARIABLE: Final = "environment variable "
-
+_PATH: Final = "import path"
+_ACTIVITY: Final = "activity"
 
 _WITHHELD: Final = "it holds a secret: set it above the loop, or pass it with --secret {name}"
 
@@ -37,55 +38,6 @@ class _Process:
 SETTINGS: Final = _Process()
 
 
-def _flag(owner: Callable[[Any], Any], name: str) -> tuple[Callable[[Any], Any], Callable[[Any, Any], object]]:
-    return lambda torch: getattr(owner(torch), name), lambda torch, value: setattr(owner(torch), name, value)
-
-
-_BACKENDS: Final = ("", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv")
-"""Parts of `torch.backends` with an `fp32_precision`, which newer releases of torch have, the most general first."""
-
-
-def _precisions(torch: Any) -> dict[str, str]:
-    """Return the precision of float32 products, for all backends ("all") and for each."""
-    found = {part: _backend(torch, part) for part in _BACKENDS}
-    precisions = {part: str(one.fp32_precision) for part, one in found.items() if hasattr(one, "fp32_precision")}
-    with suppress(RuntimeError):  # torch raises it if the program has set the precision of a backend
-        precisions["all"] = str(torch.get_float32_matmul_precision())
-    return precisions
-
-
-def _set_precisions(torch: Any, precisions: dict[str, str]) -> None:
-    if "all" in precisions:
-        torch.set_float32_matmul_precision(precisions["all"])
-    for part in _BACKENDS:
-        if part in precisions and (backend := _backend(torch, part)).fp32_precision != precisions[part]:
-            backend.fp32_precision = precisions[part]
-
-
-def _backend(torch: Any, part: str) -> Any:
-    return reduce(lambda module, name: getattr(module, name, None), filter(None, part.split(".")), torch.backends)
-
-
-_TORCH: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]]] = {
-    "torch default type": (lambda torch: torch.get_default_dtype(), lambda torch, one: torch.set_default_dtype(one)),
-    "torch precision of float32": (_precisions, _set_precisions),
-    "torch deterministic algorithms": (
-        lambda torch: (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        ),
-        lambda torch, one: torch.use_deterministic_algorithms(one[0], warn_only=one[1]),
-    ),
-    "torch anomaly detection": (
-        lambda torch: torch.is_anomaly_enabled(),
-        lambda torch, one: torch.autograd.set_detect_anomaly(one),
-    ),
-    "cudnn benchmark": _flag(lambda torch: torch.backends.cudnn, "benchmark"),
-    "cudnn deterministic": _flag(lambda torch: torch.backends.cudnn, "deterministic"),
-    "cudnn": _flag(lambda torch: torch.backends.cudnn, "enabled"),
-}
-
-
 class Settings(Aspect):
     """Values of all known settings, by name."""
 
@@ -94,42 +46,54 @@ class Settings(Aspect):
 
     def carry(self, value: Any, base: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         secret = _secret_changes(base, now)
-        changed = {name: one for name, one in now.items() if name not in base or base[name] != one}
+        known = {name: one for name, one in now.items() if name != _ACTIVITY}
+        changed = {name: one for name, one in known.items() if name not in base or base[name] != one}
         gone = {name: None for name in base if name not in now and name.startswith(_VARIABLE)}
+        if _PATH in changed:
+            changed[_PATH] = _added(base.get(_PATH, ()), now[_PATH])
         return {name: one for name, one in changed.items() if name not in secret} | gone
 
     def withheld(self, base: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
         names = [name.removeprefix(_VARIABLE) for name in _secret_changes(base, now)]
-        return {f"os.environ[{name!r}]": _WITHHELD.format(name=name) for name in names}
+        started = [label for label, one in now[_ACTIVITY].items() if base[_ACTIVITY].get(label) != one]
+        return {
+            **{f"os.environ[{name!r}]": _WITHHELD.format(name=name) for name in names},
+            **{label: remedy_of(label) for label in started},
+        }
 
     def put(self, value: Any, carried: dict[str, Any]) -> None:
-        torch: Any = sys.modules.get("torch")
-        numpy: Any = sys.modules.get("numpy")
+        variables = {name: one for name, one in carried.items() if name.startswith(_VARIABLE)}
+        for name, one in variables.items():
+            _set_variable(name.removeprefix(_VARIABLE), one)
         for name, one in carried.items():
-            if name in _TORCH and torch is not None:
-                _TORCH[name][1](torch, one)
-            elif name == "numpy errors" and numpy is not None:
-                numpy.seterr(**one)
+            if name in LIBRARY_SETTINGS:
+                restore_setting(name, one)
             elif name == "directory" and Path(one).is_dir():
                 os.chdir(one)
-            elif name.startswith(_VARIABLE):
-                _set_variable(name.removeprefix(_VARIABLE), one)
+            elif name == _PATH:
+                sys.path[:] = [*one[0], *(folder for folder in sys.path if folder not in {*one[0], *one[1]}), *one[1]]
 
 
 def _settings() -> Iterator[tuple[str, Any]]:
-    torch: Any = sys.modules.get("torch")
-    numpy: Any = sys.modules.get("numpy")
-    if torch is not None:
-        yield from ((name, get(torch)) for name, (get, _) in _TORCH.items())
-    if numpy is not None:
-        yield "numpy errors", numpy.geterr()
+    yield from read_settings()
     yield "directory", str(Path.cwd())
+    yield _PATH, tuple(sys.path)
+    yield _ACTIVITY, dict(read_activity())
     yield from ((_VARIABLE + name, one) for name, one in os.environ.items() if not name.startswith(_OF_THE_JOB))
+
+
+def _added(base: tuple[str, ...], now: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the folders that were put before and behind the former import path, which differs between learners."""
+    places = [place for place, folder in enumerate(now) if folder in base]
+    first, last = (places[0], places[-1]) if places else (0, -1)
+    return now[:first], now[last + 1 :]
 
 
 def _secret_changes(base: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the changed environment variables that hold secrets: their values must not be in a checkpoint."""
     environment = {name.removeprefix(_VARIABLE): one for name, one in now.items() if name.startswith(_VARIABLE)}
+    if all(base.get(_VARIABLE + name) == one for name, one in environment.items()):
+        return []
     kept = SETTINGS.without_secrets({**dict(os.environ), **environment})
     return [
         _VARIABLE + name for name, one in environment.items() if name not in kept and base.get(_VARIABLE + name) != one

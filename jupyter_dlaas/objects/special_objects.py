@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
+import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from typing import Any, Final
 from jupyter_dlaas.objects import process_settings
 from jupyter_dlaas.objects.array_digests import Budget
 from jupyter_dlaas.objects.object_aspects import Aspect
-from jupyter_dlaas.objects.object_values import is_infrastructure, is_same
+from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_same
 
 __all__ = ["Attached", "aspects_of", "is_lost", "reduce_weak"]
 
@@ -28,6 +30,16 @@ _LOST: Final = frozenset(
         *("multiprocessing.queues.JoinableQueue", "_hashlib.HASH", "_blake2.blake2b", "_blake2.blake2s"),
         *("zlib.Compress", "zlib.Decompress", "tempfile.TemporaryDirectory", "tempfile._TemporaryFileWrapper"),
     }
+)
+_CACHED: Final = type(functools.lru_cache(bool))
+_VARYING: Final = re.compile(
+    r"rand|choice|shuffle|normal|uniform|sampl|time|now|uuid|load|read|open|counter|dropout|noise"
+)
+"""Names of functions whose results differ between calls, by chance, time or files."""
+_CALLED_MAX: Final = 20
+_RECOMPUTED: Final = (
+    "results in a cache cannot be stored, and the function may return others when it computes them again: keep the "
+    "results in a dictionary, which is stored"
 )
 _SIGNALS: Final = (threading.Event, threading.Semaphore)
 
@@ -100,6 +112,47 @@ class _Weak(Aspect):
                 value.add(pair[0])
             else:
                 value[pair[0]] = pair[1]
+
+
+class _Cache(Aspect):
+    """Cache of a function, which cannot be read: it is reported if its results may differ when computed again."""
+
+    def read(self, value: Any, budget: Budget) -> tuple[int, str]:
+        return value.cache_info().misses, str(getattr(value, "__qualname__", "a function"))
+
+    def differs(self, base: tuple[int, str], now: tuple[int, str]) -> bool:
+        return False
+
+    def withheld(self, base: tuple[int, str], now: tuple[int, str]) -> Mapping[str, str]:
+        return {f"cache of {now[1]}": _RECOMPUTED} if now[0] != base[0] else {}
+
+    def put(self, value: Any, carried: Any) -> None:
+        """Leave the cache: it is filled again."""
+
+
+def _may_vary(function: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Return whether a function may return something else for the same arguments: by chance, time or other values."""
+    while (inner := vars(function).get("__wrapped__")) is not None:
+        function = inner
+    if not isinstance(function, types.FunctionType) or function in seen or len(seen) > _CALLED_MAX:
+        return False
+    code, space = function.__code__, function.__globals__
+    if code.co_freevars or "self" in code.co_varnames[:1]:
+        return True
+    for name in _names_in(code):
+        one = space.get(name)
+        if _VARYING.search(name) or not (one is None or is_atom(one) or callable(one)):
+            return True
+        if isinstance(one, types.FunctionType) and _may_vary(one, seen | {function}):
+            return True
+    return False
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from _names_in(part)
 
 
 def _nothing(one: object) -> object:
@@ -185,6 +238,8 @@ def aspects_of(value: Any) -> tuple[Aspect, ...] | None:
         return (_ATTACHED,)
     if type(value) is functools.partial:
         return (_PARTIAL,)
+    if type(value) is _CACHED:
+        return (_CACHE,) if _may_vary(value) else ()
     if type(value) is OrderedDict and _are_hooks(value):
         return (_HOOKS,)
     if type(value) in _WEAK:
@@ -209,5 +264,6 @@ def reduce_weak(value: Any) -> Any:
     return (weakref.WeakMethod if type(value) is weakref.WeakMethod else weakref.ref), (found,)
 
 
+_CACHE: Final = _Cache()
 _ATTACHED, _PARTIAL, _HOOKS, _WEAK_CONTAINER, _SIGNAL = _Attached(), _Partial(), _Hooks(), _Weak(), _Signal()
 _SETTINGS: Final = process_settings.Settings()

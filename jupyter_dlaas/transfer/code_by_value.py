@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import importlib
 import marshal
+import pickle
 import sys
 import types
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 
-__all__ = ["fill", "is_found", "make", "reads", "reduce"]
+__all__ = ["fill", "is_found", "load_code", "make", "reads", "reduce", "reduce_code"]
 
 _EMPTY: Final = "a cell that is not bound yet"
 _READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -63,13 +64,41 @@ def reduce(function: types.FunctionType) -> tuple[Any, ...]:
     return stored.function, start, state, None, None, stored.fill_function
 
 
-def make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
-    """Create a function that `fill` completes."""
+def reduce_code(value: Any) -> Any:
+    """Return the reduction of a function of the program, of code, of what a class wraps functions in, or of a method.
+
+    All of them did not exist before the loop. NotImplemented for other objects.
+    """
+    if isinstance(value, types.FunctionType) and value.__module__ == "__main__":
+        return reduce(value)  # its name is not bound before the loop
+    if isinstance(value, type) and value.__module__ == "__main__":
+        raise pickle.PicklingError(f"the class {value.__qualname__} is defined in the loop: define it above the loop")
+    if isinstance(value, types.CodeType):
+        return stored.code, (sys.implementation.cache_tag, marshal.dumps(value), value.co_qualname)
+    if type(value) in (staticmethod, classmethod):
+        return type(value), (value.__func__,)
+    if type(value) is property:
+        return property, (value.fget, value.fset, value.fdel, value.__doc__)
+    if isinstance(value, types.MethodType):
+        named = getattr(type(value.__self__), value.__func__.__name__, None)
+        if named is not value.__func__ and getattr(value.__self__, value.__func__.__name__, None) != value:
+            return stored.method, (value.__func__, value.__self__)
+    return NotImplemented
+
+
+def load_code(python: str, code: bytes, qualname: str) -> types.CodeType:
+    """Return a stored code object."""
     if python != sys.implementation.cache_tag:
         raise TypeError(f"the function {qualname} was pickled by {python}, but this is {sys.implementation.cache_tag}")
+    found: types.CodeType = marshal.loads(code)  # noqa: S302 - the user's own code, in the user's own process
+    return found
+
+
+def make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
+    """Create a function that `fill` completes."""
     space = vars(importlib.import_module(module or "builtins"))
     made = types.FunctionType(
-        marshal.loads(code),  # noqa: S302 - the user's own code, in the user's own process
+        load_code(python, code, qualname),
         space,
         name,
         None,

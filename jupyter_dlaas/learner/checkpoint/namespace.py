@@ -12,6 +12,7 @@ import functools
 import linecache
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from jupyter_dlaas.learner.checkpoint.library_attributes import attached
 from jupyter_dlaas.learner.checkpoint.liveness import dead_names
 from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored
 from jupyter_dlaas.objects import object_kinds as kinds
+from jupyter_dlaas.objects.object_values import own_modules
 
 __all__ = ["Namespace"]
 
@@ -47,6 +49,7 @@ class Namespace:
         `given`: objects whose state is stored elsewhere. `also`: further objects by path.
         """
         self._script = script
+        self._also = tuple(also)
         self.files = tuple(files)
         self._files = tuple(map(str, files))
         self.rank = rank
@@ -55,14 +58,25 @@ class Namespace:
         self._base = self._names()
         roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
         roots.update(also)
+        roots.update(_library_hooks())
+        roots.update({f"module {name}": sys.modules[name] for name in own_modules()})
         texts = [one for file in files for one in (sorted(file.rglob("*.py")) if file.is_dir() else [file])]
         roots.update(attached(texts, {name: one for names in self._base.values() for name, one in names.items()}))
         self._graph = ObjectGraph(roots, given=given)
+        self._at_epoch: dict[str, Any] = {}
+
+    def begin_epoch(self) -> None:
+        """Record the objects of `also` that a checkpoint within the epoch restores at its beginning: settings.
+
+        A `with` statement around an inner loop may have changed them, and its end restores what it found.
+        """
+        self._at_epoch = self._graph.changes_of(self._also)
 
     def store(self, extra: Any) -> Stored:
         """Store all changes since this namespace was recorded, and `extra` with shared references kept."""
         now, dead = self._names(), self._dead()
-        return self._graph.store(functools.partial(self._changed, now, dead), (extra, self._graph.generators()))
+        also = (extra, self._graph.generators(), self._at_epoch)
+        return self._graph.store(functools.partial(self._changed, now, dead), also)
 
     def _changed(
         self, now: Mapping[str, dict[str, Any]], dead: Mapping[str, frozenset[str]], wholes: frozenset[int]
@@ -84,10 +98,13 @@ class Namespace:
     def put_back(self, loaded: Any, *, reverts: bool, seed: int) -> Any:
         """Restore what `load` returned; return `extra`. `reverts`: first undo changes made in this process.
 
+        It is called twice: at the beginning of the loop, then with `reverts` at the position of the checkpoint.
         `seed`: for random generators that each learner seeds differently.
         """
-        changes, names, (extra, generators) = loaded
+        changes, names, (extra, generators, *at_epoch) = loaded
         here = self._spaces()
+        if at_epoch and not reverts:
+            changes = {path: one for path, one in changes.items() if path not in self._also} | at_epoch[0]
         if reverts:
             self.revert()
         self._graph.put(changes)
@@ -211,6 +228,18 @@ def _refers_to(value: Any, wholes: frozenset[int]) -> bool:
     if isinstance(value, types.MethodType | types.BuiltinMethodType):
         return id(value.__self__) in wholes
     return id(value) in wholes
+
+
+def _library_hooks() -> dict[str, Any]:
+    """Return the dictionaries in which torch keeps the hooks of all modules and of all optimisers."""
+    modules = [(name, sys.modules.get(name)) for name in ("torch.nn.modules.module", "torch.optim.optimizer")]
+    return {
+        f"{name}.{key}": one
+        for name, module in modules
+        if module is not None
+        for key, one in vars(module).items()
+        if key.startswith("_global_") and isinstance(one, OrderedDict)
+    }
 
 
 def _usual(names: Mapping[str, Any]) -> dict[str, Any]:

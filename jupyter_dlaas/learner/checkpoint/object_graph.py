@@ -22,10 +22,12 @@ from typing import Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.objects import object_kinds as kinds
+from jupyter_dlaas.objects.array_digests import is_lazy
 from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_sharded
 from jupyter_dlaas.objects.process_objects import is_finished_cursor
 from jupyter_dlaas.objects.random_generators import Generator
 from jupyter_dlaas.objects.special_objects import is_lost, reduce_weak
+from jupyter_dlaas.transfer.code_by_value import reduce_code
 
 __all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
 
@@ -39,6 +41,9 @@ _UNCHANGED_BYTES: Final = 1 << 24
 _VIEWED: Final = 4
 _VIEWED_BYTES: Final = 1 << 16
 """The size of an array that is stored with a view of it: at most some times the view, or this many bytes."""
+_SHARED: Final = "it uses the memory of `{owner}` since the loop began: assign it above the loop"
+_ID_OF: Final = "id of "
+"""Begin of what a pickle holds in place of an object's address, which differs in each process."""
 Changes = dict[str, dict[int, Any]]
 """The new content of objects that existed before the loop, by path and index of the aspect."""
 
@@ -84,6 +89,8 @@ class ObjectGraph:
         budget = kinds.Budget()
         for entry in self.entries.values():
             self._read_base(entry, budget)
+        self._tensors = [(path, one.value) for path, one in self.entries.items() if _has_memory(one.value)]
+        self._owners = self._memory_owners()
 
     def _walk(self, roots: Mapping[str, Any]) -> None:
         queue: deque[tuple[str, Any, str, int]] = deque((path, one, "", 0) for path, one in roots.items())
@@ -97,7 +104,8 @@ class ObjectGraph:
                 continue
             if isinstance(value, tuple | types.MethodType):
                 queue.extend((path + step, part, holder, depth + 1) for step, part in _inside(value))
-                continue
+                if not _has_attributes(value):
+                    continue
             entry = self._of.get(id(value))
             if entry is not None and path.endswith(")"):
                 self._aliases[path] = entry
@@ -174,6 +182,7 @@ class ObjectGraph:
                 else:
                     carried = aspect.carry(entry.value, entry.base[number], now)
                     found.setdefault(entry.path, {})[number] = carried
+        left_out.update(self._newly_shared())
         for path in again & self.entries.keys():
             entry = self.entries[path]
             for number, aspect in enumerate(entry.aspects):
@@ -182,6 +191,29 @@ class ObjectGraph:
                     kinds.Changes(now) if isinstance(aspect, kinds.Items) else aspect.carry(entry.value, None, now)
                 )
         return found, frozenset(wholes)
+
+    def _memory_owners(self) -> dict[str, str]:
+        """Return, by path, the first tensor that uses the memory of each tensor."""
+        first: dict[int, str] = {}
+        return {path: first.setdefault(one.data_ptr(), path) for path, one in self._tensors if one.data_ptr()}
+
+    def _newly_shared(self) -> dict[str, str]:
+        """Return the tensors that existed before the loop and that use another one's memory since."""
+        now = self._memory_owners()
+        return {
+            path: _SHARED.format(owner=owner)
+            for path, owner in now.items()
+            if path != owner and path in self._owners and self._owners[path] != self._owners.get(owner)
+        }
+
+    def changes_of(self, paths: Iterable[str]) -> Changes:
+        """Return the present changes of the objects with these paths."""
+        found: Changes = {}
+        for entry in [self.entries[path] for path in paths if path in self.entries]:
+            for number, aspect in enumerate(entry.aspects):
+                now = self._read(entry, aspect, kinds.Budget())
+                found.setdefault(entry.path, {})[number] = aspect.carry(entry.value, entry.base[number], now)
+        return found
 
     def _may_have_changed(self, aspect: kinds.Aspect, value: Any) -> bool:
         """Return whether an object holds others that only it knows, so that it is stored though it looks the same."""
@@ -239,10 +271,11 @@ class ObjectGraph:
 
         class Unpickler(stored.Unpickler):
             def persistent_load(self, pid: Any) -> Any:
-                entry = entries.get(pid, aliases.get(pid, missing))
+                path = pid.removeprefix(_ID_OF)
+                entry = entries.get(path, aliases.get(path, missing))
                 if entry is missing:
-                    raise KeyError(f"the program did not create `{pid}` again")
-                return entry.value
+                    raise KeyError(f"the program did not create `{path}` again")
+                return entry.value if path == pid else id(entry.value)
 
         entries: Mapping[str, Any] = self.entries
         aliases: Mapping[str, Any] = self._aliases
@@ -403,6 +436,22 @@ def _sharded_states(value: Any) -> frozenset[int]:
     return frozenset({id(value.state)} if is_in_parts else ())
 
 
+def _has_memory(value: Any) -> bool:
+    """Return whether an object is a tensor that has memory of its own, or a view of some."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or value.layout != torch.strided or is_lazy(value):
+        return False
+    try:
+        return bool(value.data_ptr())
+    except (RuntimeError, NotImplementedError):  # wrappers of tensors have none
+        return False
+
+
+def _has_attributes(value: Any) -> bool:
+    """Return whether a tuple of a program's class has attributes beside its items."""
+    return isinstance(value, tuple) and bool(getattr(value, "__dict__", None))
+
+
 class _Nowhere:
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
@@ -432,6 +481,8 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
 
     class Pickler(base):  # type: ignore[valid-type, misc]  # chosen at run time
         def persistent_id(self, obj: Any) -> str | None:
+            if type(obj) is int and obj in of and obj not in wholes:
+                return _ID_OF + of[obj].path  # the key of a dictionary by `id(…)`
             entry = of.get(id(obj))
             return entry.path if entry is not None and id(obj) not in wholes else None
 
@@ -450,7 +501,10 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
             if view is not None:
                 return view
             made_again = _MADE_AGAIN.get(type(obj))
-            return super().reducer_override(obj) if made_again is None else (made_again, ())
+            if made_again is not None:
+                return made_again, ()
+            reduced = reduce_code(obj)
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
     return Pickler(file, protocol=5)
 

@@ -106,7 +106,8 @@ def _report_left_out(run: RunState, left_out: dict[str, str]) -> None:
         report(
             NOT_KEPT,
             f"Checkpoints of this job cannot keep {said}. "
-            "After a halt or a move, the job continues with the values from before the loop.",
+            "After a halt or a move, the job continues with the values from before the loop. Change them above the "
+            "loop, or keep what they need in run.state.",
         )
 
 
