@@ -52,7 +52,8 @@ from jupyter_dlaas.analysis.syntax.constants import (
     only_defines,
     values_by_name,
 )
-from jupyter_dlaas.analysis.syntax.names import Flow, flow_of, root_name, walk
+from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.names import flow_of, root_name, walk
 from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
 from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
@@ -155,7 +156,7 @@ class Tracer:
         else:
             # a lambda that is only named runs later; others may run now: `sorted(xs, key=lambda x: x + b)`
             ran = reads if only_defines(node) else reads | flow.late
-        reads_late = self._closure(ran) - flow.reads
+        reads_late = self._late_reads(ran, flow)
         uses = frozenset(n for n in ran | reads_late if n in self.behaviours) if effects.calls else frozenset()
         behaviour = Behaviour()
         for name in sorted(uses):
@@ -240,6 +241,12 @@ class Tracer:
 
     def _closure(self, names: Iterable[str]) -> frozenset[str]:
         return reach(names, self.late)
+
+    def _late_reads(self, ran: frozenset[str], flow: Flow) -> frozenset[str]:
+        """Return the names that what ran may read by calls, without those that only the statement itself reads."""
+        found = self._closure(ran)
+        own = {name for name in flow.soft if not any(name in self.late.get(other, ()) for other in found)}
+        return found - flow.reads - own
 
     def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
         """Return the read names whose code may persist in the bound value: a number has none, an object may."""

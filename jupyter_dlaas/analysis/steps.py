@@ -10,7 +10,7 @@ from jupyter_dlaas.analysis.call_effects import Behaviour
 from jupyter_dlaas.analysis.cells import Statement
 from jupyter_dlaas.analysis.effects import BLOCKS, Call, reach, words
 from jupyter_dlaas.analysis.gradients import Gradients
-from jupyter_dlaas.analysis.syntax.names import Flow
+from jupyter_dlaas.analysis.syntax.flow import Flow
 
 _MODES: Final = words("train eval zero_grad backward to cuda cpu")
 """Methods that set a mode, a device or gradients, which each training sets itself."""

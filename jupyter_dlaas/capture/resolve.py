@@ -228,11 +228,15 @@ class _Solver:
             return None
         if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_later(blocked):
             return None  # its possible readers did not read it: it did not exist yet
+        if blocked.need is Need.BOUND:
+            return None
         last = self._last_binding(name)
         # the kernel's value is the newest; an earlier statement may have read another one
         is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
         if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
             return self._with_literal(blocked, fact.literal)
+        if blocked.need is Need.OWN:
+            return None
         readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
         can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
         is_output = OUTPUTS.fullmatch(name) is not None
@@ -285,7 +289,7 @@ class _Solver:
             solved.warnings.append(self._perhaps_bound(blocked, binder))
             return
         if fact is None and blocked.index is None:
-            if blocked.need is Need.PERHAPS:
+            if blocked.need <= Need.PERHAPS:
                 return
             if blocked.need is Need.LATE or blocked.is_rare:
                 text = (
@@ -296,7 +300,6 @@ class _Solver:
             solved.unbound.append(name)
             solved.errors.append(self._undefined(blocked, where, cell, line))
             return
-        solved.unbound.append(name)
         kind = _kind(fact)
         reason = blocked.reason or "it exists in the kernel, but no recorded cell defines it"
         ways = f"use --push {name} to send its current value"
@@ -307,6 +310,14 @@ class _Solver:
         if blocked.index is not None and self._is_trained(blocked.index):
             ways += f", or --with-cell {self.steps[blocked.index].statement.cell} to run that cell in the job"
         ways = ways[0].upper() + ways[1:]
+        if blocked.need is Need.PERHAPS:
+            text = (
+                f"{where} may read `{name}`{kind} before it is defined there. The job cannot recreate the notebook's "
+                f"value: {reason}. {ways}."
+            )
+            solved.warnings.append(Problem("late_undefined", text, cell, line, (name,)))
+            return
+        solved.unbound.append(name)
         text = f"{where} needs `{name}`{kind}, which the job cannot recreate: {reason}. {ways}."
         solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
 

@@ -71,9 +71,11 @@ class Plan:
 class Need(IntEnum):
     """Certainty with which a name is read."""
 
-    PERHAPS = 0  # lazy annotations, names that the reader may bind itself
-    LATE = 1  # by a function that may be called
-    SURE = 2
+    BOUND = 0  # names that a loop of the reader binds before, if it has an iteration
+    OWN = 1  # names that the reader may bind itself before; lazy annotations
+    PERHAPS = 2  # names that the reader may read before it binds them itself
+    LATE = 3  # by a function that may be called
+    SURE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,8 @@ class _Pass:
         for name, want in sorted(self.wanted.items()):
             if is_module_state(name):
                 continue  # its first state comes with the import
+            if want.need is Need.BOUND:
+                continue  # no error if only an omitted training bound it before
             if want.left_by is not None and not want.may_be_bound:
                 place = self.steps[want.left_by].statement.label
                 self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are omitted")
@@ -297,7 +301,7 @@ class _Pass:
             self.keep(index, "may register or enable something")
         elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
-        elif self._trains(step) and not self._gives_result(step, binds):
+        elif self._trains(step) and not self._gives_result(step, self._required(binds)):
             self._leave_training(index, binds, changes, wanted)
         elif reason := self._why_blocked(index, step):
             self._cannot(index, step, binds | changes, reason)
@@ -341,18 +345,21 @@ class _Pass:
         for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
             if name in self.wanted:
                 self.wanted[name].may_be_bound = True
+                if name in step.flow.likely and name not in settled:
+                    self.wanted[name].need = Need.BOUND
         rare = step.flow.conditional if index < self.plan.goal else step.flow.rare  # an earlier cell has ended
         for name in step.flow.reads:
             self.want(name, index, Need.SURE, is_rare=name in rare)
         perhaps = step.flow.binds | step.flow.soft
         for name in step.reads_late:  # thousands in a large notebook: the usual case first
             known = self.wanted.get(name)
-            if known is not None and known.need is not Need.PERHAPS:
+            if known is not None and known.need >= Need.LATE:
                 known.readers.add(index)
             else:
                 self.want(name, index, Need.PERHAPS if name in perhaps else Need.LATE)
         for name in step.flow.soft - step.flow.reads:
-            self.want(name, index, Need.PERHAPS)
+            is_bound = name in step.flow.bound
+            self.want(name, index, Need.BOUND if is_bound else Need.PERHAPS if name in step.flow.early else Need.OWN)
 
     def leave(self, index: int, kind: str, reason: str) -> None:
         self.slice.left[index] = (kind, reason)
@@ -368,6 +375,10 @@ class _Pass:
         if step.statement.node is None or step.is_definition:
             return False
         return step.trains or not step.fits.isdisjoint(self.plan.goal_trains)
+
+    def _required(self, names: frozenset[str]) -> frozenset[str]:
+        """Return the names of these that their readers do not bind before by a loop of their own."""
+        return frozenset(name for name in names if self.wanted[name].need is not Need.BOUND)
 
     def _gives_result(self, step: Step, binds: frozenset[str]) -> bool:
         """Return whether a training has a needed result, as `history = model.fit(x)`, not `model = train(model)`."""
