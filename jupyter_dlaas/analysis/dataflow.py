@@ -39,6 +39,7 @@ from jupyter_dlaas.analysis.effects import (
     walk_now,
     words,
 )
+from jupyter_dlaas.analysis.global_bindings import bound_by_calls
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
 from jupyter_dlaas.analysis.library_state import LibraryState, may_register
@@ -109,6 +110,7 @@ class Tracer:
         self.classes = OwnClasses(self.seen, self.objects, self.makers, self.late)
         self.methods = self.classes.methods
         self.globals_of: dict[str, frozenset[str]] = {}
+        self.binding: set[str] = set()  # own functions that bind globals
         self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
@@ -146,6 +148,8 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         if rewritten.node is not original.node:
             flow = rewritten.completed(flow, flow_of(original.node, lazy_annotations=self.lazy_annotations))
+        if self.binding:
+            flow = bound_by_calls(node, flow, self._globals_bound_by)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
         self.immutable = self.immutable_names.advance(reads)
@@ -242,6 +246,11 @@ class Tracer:
     def _closure(self, names: Iterable[str]) -> frozenset[str]:
         return reach(names, self.late)
 
+    def _globals_bound_by(self, function: str) -> frozenset[str]:
+        """Return the globals that a call of an own function binds, also in functions that it calls."""
+        called = {function} | self._closure([function]) if function in self.behaviours else set()
+        return frozenset().union(*(self.globals_of[name] for name in called & self.binding))
+
     def _late_reads(self, ran: frozenset[str], flow: Flow) -> frozenset[str]:
         """Return the names that what ran may read by calls, without those that only the statement itself reads."""
         found = self._closure(ran)
@@ -280,6 +289,7 @@ class Tracer:
             self.classes.forget(name)
             for group in (
                 self.configuring,
+                self.binding,
                 self.caching,
                 self.plain,
                 self.modules,
@@ -302,6 +312,7 @@ class Tracer:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 self.behaviours[name] = self.classes.with_properties(self._decorated(node), node)
                 self.globals_of[name] = flow.globals_bound
+                self.binding |= {name} if flow.globals_bound else set()
                 self.caching |= (
                     {name}
                     if _CACHES
@@ -462,6 +473,8 @@ class Tracer:
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
+        if self.trainings.takes_step(call):
+            found |= receiver - self.modules
         if call.verb in DRAWS or (receiver <= self.iterators and call.verb not in QUIET_OF_GENERATORS):
             found |= receiver
         if call.verb in {"reload", "setattr", "delattr"}:
