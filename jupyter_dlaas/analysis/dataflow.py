@@ -39,6 +39,7 @@ from jupyter_dlaas.analysis.effects import (
     walk_now,
     words,
 )
+from jupyter_dlaas.analysis.global_bindings import bound_by_calls
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
 from jupyter_dlaas.analysis.library_state import LibraryState, may_register
@@ -52,7 +53,8 @@ from jupyter_dlaas.analysis.syntax.constants import (
     only_defines,
     values_by_name,
 )
-from jupyter_dlaas.analysis.syntax.names import Flow, flow_of, root_name, walk
+from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.names import flow_of, root_name, walk
 from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
 from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
@@ -108,6 +110,7 @@ class Tracer:
         self.classes = OwnClasses(self.seen, self.objects, self.makers, self.late)
         self.methods = self.classes.methods
         self.globals_of: dict[str, frozenset[str]] = {}
+        self.binding: set[str] = set()  # own functions that bind globals
         self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
@@ -146,6 +149,8 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         if rewritten.node is not original.node:
             flow = rewritten.completed(flow, flow_of(original.node, lazy_annotations=self.lazy_annotations))
+        if self.binding:
+            flow = bound_by_calls(node, flow, self._globals_bound_by)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
         self.immutable = self.immutable_names.advance(reads)
@@ -156,7 +161,7 @@ class Tracer:
         else:
             # a lambda that is only named runs later; others may run now: `sorted(xs, key=lambda x: x + b)`
             ran = reads if only_defines(node) else reads | flow.late
-        reads_late = self._closure(ran) - flow.reads
+        reads_late = self._late_reads(ran, flow)
         uses = frozenset(n for n in ran | reads_late if n in self.behaviours) if effects.calls else frozenset()
         behaviour = Behaviour()
         for name in sorted(uses):
@@ -242,6 +247,17 @@ class Tracer:
     def _closure(self, names: Iterable[str]) -> frozenset[str]:
         return reach(names, self.late)
 
+    def _globals_bound_by(self, function: str) -> frozenset[str]:
+        """Return the globals that a call of an own function binds, also in functions that it calls."""
+        called = {function} | self._closure([function]) if function in self.behaviours else set()
+        return frozenset().union(*(self.globals_of[name] for name in called & self.binding))
+
+    def _late_reads(self, ran: frozenset[str], flow: Flow) -> frozenset[str]:
+        """Return the names that what ran may read by calls, without those that only the statement itself reads."""
+        found = self._closure(ran)
+        own = {name for name in flow.soft if not any(name in self.late.get(other, ()) for other in found)}
+        return found - flow.reads - own
+
     def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
         """Return the read names whose code may persist in the bound value: a number has none, an object may."""
         if isinstance(node, DEFINITIONS):
@@ -274,6 +290,7 @@ class Tracer:
             self.classes.forget(name)
             for group in (
                 self.configuring,
+                self.binding,
                 self.caching,
                 self.plain,
                 self.modules,
@@ -296,6 +313,7 @@ class Tracer:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 self.behaviours[name] = self.classes.with_properties(self._decorated(node), node)
                 self.globals_of[name] = flow.globals_bound
+                self.binding |= {name} if flow.globals_bound else set()
                 self.caching |= (
                     {name}
                     if _CACHES
@@ -456,6 +474,8 @@ class Tracer:
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
+        if self.trainings.takes_step(call):
+            found |= receiver - self.modules
         if call.verb in DRAWS or (receiver <= self.iterators and call.verb not in QUIET_OF_GENERATORS):
             found |= receiver
         if call.verb in {"reload", "setattr", "delattr"}:

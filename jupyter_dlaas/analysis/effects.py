@@ -75,6 +75,10 @@ CHANGING_VERBS = words(
 )
 SETS_VALUE = words("set reset")
 """Methods that change their object even if their value is used: `token = scale.set(2)`, `state = env.reset()`."""
+COPIES = words(
+    "load_state_dict load_weights set_weights copy_ add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ fill_ masked_fill_"
+)
+"""Methods that take values from their arguments and keep no reference to them."""
 TAKES = words("setdefault pop popitem popleft")  # they change a collection even if their value is used
 WRITES_FIRST = words(
     """
@@ -133,6 +137,10 @@ SHARING = words(
     """
 )
 """Functions whose value is a view of their arguments."""
+MEASURES = words("len int float bool str abs round repr hash isinstance")
+"""Functions whose value holds no argument."""
+WRAPS = words("prepare prepare_model prepare_optimizer setup setup_module setup_optimizers initialize")
+"""Methods that return their arguments, wrapped: `model, opt = accelerator.prepare(model, opt)`."""
 GIVEN_IN_JOBS = words("display exit get_ipython quit")  # provided by the job's runner
 PROVIDED = GIVEN_IN_JOBS | {"dlaas"}  # no call changes them, unless the user has bound such a name
 NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -195,7 +203,7 @@ class Call:
     @property
     def stores(self) -> bool:
         """Return whether the receiver may hold the arguments afterwards: `parts.append(part)`."""
-        if self.receiver is None or self.only_shows or self.verb in FITS or not self.args:
+        if self.receiver is None or self.only_shows or self.verb in FITS | COPIES or not self.args:
             return False
         return self.is_dropped or self.is_in_place
 
@@ -475,7 +483,11 @@ def objects_in(node: ast.AST) -> set[str]:
             return {name for part in parts for name in objects_in(part)}
         case ast.IfExp(body=one, orelse=other):
             return objects_in(one) | objects_in(other)
-        case ast.ListComp(elt=elt, generators=generators) | ast.GeneratorExp(elt=elt, generators=generators):
+        case (
+            ast.ListComp(elt=elt, generators=generators)
+            | ast.GeneratorExp(elt=elt, generators=generators)
+            | ast.DictComp(value=elt, generators=generators)
+        ):
             own = {name for g in generators for name in bound_names(g.target)}
             sources = {name for g in generators for name in objects_in(g.iter)}
             return (objects_in(elt) - own) | sources
@@ -498,6 +510,8 @@ def _constructors(value: ast.expr) -> tuple[set[str], set[str]]:
         if isinstance(node.func, ast.Name):
             makers.add(node.func.id)
         verb = verb_of(node.func)
+        if isinstance(node.func, ast.Name) and verb in MEASURES:
+            continue
         if verb[:1].isupper() or isinstance(node.func, ast.Name):
             for arg in [*node.args, *(k.value for k in node.keywords)]:
                 given |= objects_in(arg)
@@ -507,8 +521,18 @@ def _constructors(value: ast.expr) -> tuple[set[str], set[str]]:
 def _hold(targets: list[ast.expr], value: ast.expr, *, is_sure: bool) -> Hold:
     names = frozenset(name for target in targets for name in bound_names(target))
     makers, given = _constructors(value)
-    objects = objects_in(value) | given
+    objects = _of_comprehensions(value, objects_in(value) | given)
+    if isinstance(value, ast.Call) and verb_of(value.func) in WRAPS:
+        objects |= {name for arg in value.args for name in objects_in(arg)}
     return Hold(names, frozenset(objects) - SHOW_ROOTS - HOLDING, frozenset(makers), is_sure)
+
+
+def _of_comprehensions(value: ast.expr, objects: set[str]) -> set[str]:
+    """Replace the variables of comprehensions by the objects that they iterate over: `[Adam(m) for m in models]`."""
+    for part in walk_now([value]):
+        if isinstance(part, ast.comprehension) and objects & (own := bound_names(part.target)):
+            objects = (objects - own) | objects_in(part.iter)
+    return objects
 
 
 def _stored(target: ast.expr, value: ast.expr) -> Hold:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour
 from jupyter_dlaas.analysis.cells import Statement
-from jupyter_dlaas.analysis.effects import BLOCKS, Call, reach, words
+from jupyter_dlaas.analysis.effects import BLOCKS, Call, reach, walk_now, words
 from jupyter_dlaas.analysis.gradients import Gradients
-from jupyter_dlaas.analysis.syntax.names import Flow
+from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.names import bound_names as names_in_target
 
-_MODES: Final = words("train eval zero_grad backward to cuda cpu")
-"""Methods that set a mode, a device or gradients, which each training sets itself."""
+_MODES: Final = words(
+    """train eval zero_grad backward to cuda cpu accumulate no_sync autocast clip_grad_norm_ clip_grad_value_
+    set_postfix set_description"""
+)
+"""Methods that set a mode, a device or gradients, which each training sets itself, or the text of a bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +150,33 @@ def uses_earlier_gradients(steps: Sequence[Step]) -> bool:
     return False
 
 
+def changed_surely(step: Step) -> frozenset[str]:
+    """Return the names whose objects a step certainly changes or trains, also through variables of its own loops."""
+    surely = _altered_by(step)
+    nodes = [step.statement.node] if step.statement.node is not None and step.is_block else []
+    loops = [part for part in walk_now(nodes) if isinstance(part, ast.For)]
+    parts = frozenset[str]().union(*(names_in_target(part.target) for part in loops)) & surely
+    return surely.union(*(touch.below for touch in step.touches if touch.name in parts))
+
+
+def changed_in_turn(step: Step) -> frozenset[str]:
+    """Return the names of earlier steps that a step changes or replaces by a value that depends on theirs: `w -= d`."""
+    return step.altered - (step.flow.binds - step.flow.reads) | (step.flow.binds & step.flow.reads)
+
+
 def _altered_by(step: Step) -> frozenset[str]:
     touched = frozenset(touch.name for touch in step.touches)
     certain = step.altered | step.trained | step.fits
+    return (touched - (step.passive | _quiet(step))) | (certain & (touched | step.changes))
+
+
+def _quiet(step: Step) -> frozenset[str]:
+    """Return the objects of which a step only calls methods that set a mode, show something or return a new state."""
     loud = frozenset[str]().union(
         *(
             call.args | {name for name in (call.receiver, call.function) if name is not None}
             for call in step.calls
-            if call.verb not in _MODES and not call.only_shows
+            if call.verb not in _MODES and not call.only_shows and (call.verb != "update" or call.is_dropped)
         )
     )
-    quiet = frozenset(call.receiver for call in step.calls if call.receiver is not None) - loud
-    return (touched - (step.passive | quiet)) | (certain & (touched | step.changes))
+    return frozenset(call.receiver for call in step.calls if call.receiver is not None) - loud

@@ -8,8 +8,20 @@ from collections.abc import Mapping, Set
 from typing import Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour
-from jupyter_dlaas.analysis.effects import FITS, HANDS_ON, RUNS, Call, Effects, is_step, reach, verb_of, words
+from jupyter_dlaas.analysis.effects import (
+    FITS,
+    HANDS_ON,
+    RUNS,
+    Call,
+    Effects,
+    is_step,
+    objects_in,
+    reach,
+    verb_of,
+    words,
+)
 from jupyter_dlaas.analysis.optimisers import is_optimiser_class, optimised_names
+from jupyter_dlaas.analysis.syntax.names import bound_names, root_name, walk
 
 __all__ = ["Trainings", "only_hands_on"]
 
@@ -20,6 +32,7 @@ DATA: Final = re.compile(
 )
 """Constructors of objects that a training reads or writes but does not train."""
 APPLIES: Final = words("apply_gradients apply_updates minimize")
+UPDATES: Final = words("step train_on_batch minimize")
 EPOCHS: Final = words(
     "epochs max_epochs n_epochs num_epochs nb_epochs epoch n_epoch num_epoch nb_epoch epoch_length total_timesteps"
 )
@@ -29,6 +42,9 @@ INFERENCE: Final = {"SVI": words("run step update"), "MCMC": words("run"), "NUTS
 _TRAINERS: Final = re.compile(r"trainer|^train$|runner|solver|experiment", re.IGNORECASE)
 _TRAINER_KINDS: Final = re.compile(r"Trainer|trainer$|Runner|Solver|Experiment")
 _MODES: Final = re.compile(r"mode|^(is|was)_|training$|flag", re.IGNORECASE)
+_PARTS: Final = words(
+    "parameters named_parameters modules named_modules children named_children buffers named_buffers state_dict"
+)
 _LEARNERS: Final = words("learn learner")
 
 
@@ -58,7 +74,7 @@ class Trainings:
 
     def note(self, node: ast.stmt, effects: Effects) -> None:
         """Record a statement's optimisers, models and data. Call it before `training`."""
-        self.data |= effects.passed
+        self.data |= effects.passed - _owners_of_parts(node)
         for call in effects.calls:
             if call.verb in FITS and call.receiver and not _takes_model(call):
                 self.data |= call.args
@@ -67,6 +83,7 @@ class Trainings:
             if is_optimiser_class(node, self.optimiser_kinds):
                 self.optimiser_kinds.add(node.name)
         names = optimised_names([node], self.optimiser_kinds, self.optimisers)
+        names |= _iterated(node, names)
         self.optimised |= names
         if isinstance(node, ast.Assign):
             targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
@@ -167,6 +184,10 @@ class Trainings:
     def _is_step(self, call: Call) -> bool:
         return is_step(call) or (call.verb == "step" and call.receiver in self.optimisers)
 
+    def takes_step(self, call: Call) -> bool:
+        """Return whether a call changes the weights of its receiver: `loss = sgd.step(closure)`."""
+        return call.verb in UPDATES and self._is_step(call)
+
     def call_trains(self, call: Call) -> bool:
         """Return whether a call takes training steps: itself, in an own function or method, or in one passed to it."""
         if self._is_step(call):
@@ -202,6 +223,21 @@ class Trainings:
             seen |= new
             waiting += new
         return False
+
+
+def _iterated(node: ast.stmt, names: Set[str]) -> frozenset[str]:
+    """Return the containers of objects that loops and comprehensions name: `{k: SGD(m.parameters()) for m in nets}`."""
+    found = set()
+    for part in walk(node) if names else ():
+        if isinstance(part, ast.For | ast.comprehension) and not names.isdisjoint(bound_names(part.target)):
+            found |= objects_in(part.iter)
+    return frozenset(found)
+
+
+def _owners_of_parts(node: ast.stmt) -> frozenset[str]:
+    """Return the models whose parts a statement iterates over: `for p in ema.parameters()`."""
+    calls = [part for part in walk(node) if isinstance(part, ast.Call) and verb_of(part.func) in _PARTS]
+    return frozenset(name for call in calls if (name := root_name(call.func)) is not None)
 
 
 def only_hands_on(call: Call) -> bool:

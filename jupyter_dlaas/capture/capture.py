@@ -116,7 +116,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_prompts(traced, goal),
         *check_pushes(traced, solved, facts),
         *solved.warnings,
-        *check_trainings(traced, solved.slice),
+        *check_trainings(traced, solved.slice, goal, facts),
         *check_earlier_jobs(traced, solved, goal, training, facts),
         *check_raised(traced, solved.slice),
         *check_texts(traced, solved.slice, goal),

@@ -6,6 +6,7 @@ Each message names the thing, its place (cell and line) and the fix. The pool's 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,13 +25,18 @@ from jupyter_dlaas.analysis.model import (
 from jupyter_dlaas.analysis.steps import Step, Trace, computes_gradients, names_needed, uses_earlier_gradients
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
 from jupyter_dlaas.capture.resolve import Solved
-from jupyter_dlaas.capture.slicer import Given, Slice
+from jupyter_dlaas.capture.slicer import Given, Slice, Trained
 from jupyter_dlaas.capture.spelling import closest_name
 
 PUSH_BYTES_MAX = 2**30
 SOURCE_CHARS_MAX = 5_000_000  # takes about ten seconds, during which the kernel is blocked
 SLOW_S = 30.0
 SHORT_CHARS = 500  # length of a literal: a slow cell does not compute such a value
+LOADERS = re.compile(r"DataLoader(Shard|Dispatcher)?$")
+"""Types of objects that refer to data, and to no model."""
+FORGETFUL = words("sklearn xgboost lightgbm catboost imblearn")
+"""Libraries whose estimators begin anew with each `fit`."""
+REFITS = words("fit fit_predict fit_transform")
 WRITERS = SAVES - {"save"}
 SAVING_ROOTS = words("torch np numpy jnp plt model net cv2 keras tf sns fig")
 EVENT_WRITERS = frozenset({"SummaryWriter"})
@@ -134,34 +140,73 @@ def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, .
     return tuple(found)
 
 
-def check_trainings(trace: Trace, found: Slice) -> tuple[Problem, ...]:
+def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
     """Warn of earlier trainings that are omitted, or that run again because their result is needed."""
     problems: dict[tuple[str, int], Problem] = {}
     for trained in sorted(found.trained, key=lambda t: t.index):
         statement = trace.steps[trained.index].statement
         line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
         place = f"{statement.label}, line {line}"
-        needed = trained.names or trained.also
-        names, push = _list(needed), f"--push {','.join(needed)}"
-        again = f"or --with-cell {statement.cell} to run that cell in the job."
+        refitted = frozenset() if trained.is_kept else _refitted(trace, trained, goal, facts)
+        names = [name for name in trained.names if name not in refitted]
+        if not trained.is_kept:  # counters and lists are no weights
+            names = [name for name in names if not _is_plain(name, facts)]
+        others = sorted({*trained.names, *trained.also} - {*names} - refitted)
+        also = [name for name in others if _may_be_sent(name, facts)]
+        needed = (*names, *also)
+        if not needed:
+            continue
+        push = f"--push {','.join(needed)}"
+        again = f", or --with-cell {statement.cell} to run that cell in the job." if statement.ran == "yes" else "."
+        until = "" if statement.ran == "yes" else ", until it raised an error"
         if trained.is_kept:
             text = (
-                f"{place} trains again in the job, which needs its {names}. To send the current value instead: {push}."
+                f"{place} trains again in the job, which needs its {_list(needed)}. To send the current value instead: "
+                f"{push}."
             )
-        elif trained.names:
+        elif names and also:
             text = (
-                f"{place} trained {names} here, but the job starts with new weights. "
-                f"Use {push} to send the current ones, {again}"
+                f"{place} trained {_list(names)} and changed {_list(also)} here{until}, but the job starts with new "
+                f"weights and the values from before. Use {push} to send the current ones{again}"
+            )
+        elif names:
+            text = (
+                f"{place} trained {_list(names)} here{until}, but the job starts with new weights. "
+                f"Use {push} to send the current ones{again}"
             )
         else:
             text = (
-                f"{place} changed {names} while training something else. The job omits that training, so "
-                f"{names} lacks the change. Use {push} to send the current value, {again}"
+                f"{place} changed {_list(also)} while training something else. The job omits that training, so "
+                f"{_list(also)} lacks the change. Use {push} to send the current value{again}"
             )
         code = "training_again" if trained.is_kept else "earlier_training"
-        problem = Problem(code, text, statement.label, line, needed)
-        problems[statement.label, line] = problem
+        problems[statement.label, line] = Problem(code, text, statement.label, line, needed)
     return tuple(problems.values())
+
+
+def _may_be_sent(name: str, facts: KernelFacts | None) -> bool:
+    """Return whether --push may name a variable: it exists, and is no definition, connection or progress bar."""
+    fact = facts.names.get(name) if facts is not None else None
+    return facts is None or (fact is not None and not fact.is_callable and fact.cannot_travel is None)
+
+
+def _is_plain(name: str, facts: KernelFacts | None) -> bool:
+    """Return whether a variable holds a number, a text or a plain collection of values."""
+    fact = facts.names.get(name) if facts is not None else None
+    return fact is not None and (fact.is_immutable or fact.literal is not None)
+
+
+def _refitted(trace: Trace, trained: Trained, goal: int, facts: KernelFacts | None) -> frozenset[str]:
+    """Return the estimators that the training cell fits before it uses them: their `fit` forgets earlier fits."""
+    found = set()
+    for name in trained.names if facts is not None else ():
+        fact = facts.names.get(name) if facts is not None else None
+        if fact is not None and fact.type_name.partition(".")[0] in FORGETFUL:
+            calls = [call for step in trace.steps[goal:] for call in step.calls if name in call.args | {call.receiver}]
+            before = [call for call in trace.steps[trained.index].calls if call.receiver == name]
+            if all(call.verb in REFITS for call in [*calls[:1], *before]) and calls and calls[0].receiver == name:
+                found.add(name)
+    return frozenset(found)
 
 
 def check_earlier_jobs(
@@ -236,6 +281,7 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
     if pushed is None:
         return ()
     immutable = {n for n, fact in facts.names.items() if fact.is_immutable} if facts is not None else set()
+    loaders = {n for n, fact in facts.names.items() if LOADERS.search(fact.type_name)} if facts is not None else set()
     fresh: dict[str, Step] = {}
     found = list(_duplicated_models(trace, solved, pushed, facts))
     if found:
@@ -244,7 +290,7 @@ def check_pushes(trace: Trace, solved: Solved, facts: KernelFacts | None) -> tup
         step = trace.steps[index]
         if index >= solved.plan.goal or step.is_definition:
             continue
-        touched = sorted(holders_of(trace, step, pushed.names) - immutable)
+        touched = sorted(holders_of(trace, step, pushed.names) - immutable - loaders)
         if index < pushed.index and touched:
             names = ",".join([*pushed.names, *touched])
             text = (

@@ -10,9 +10,9 @@ from math import inf
 
 from jupyter_dlaas.analysis.effects import reach
 from jupyter_dlaas.analysis.model import KernelFacts, Literal, NameFact, Problem, ResultRef, TrainingCell, size_text
-from jupyter_dlaas.analysis.steps import Step, Trace
+from jupyter_dlaas.analysis.steps import Step, Trace, changed_in_turn
 from jupyter_dlaas.analysis.syntax.text_lookups import may_bind_any_name
-from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, slice_steps
+from jupyter_dlaas.capture.slicer import BUILTINS, Blocked, Given, Need, Plan, Slice, is_training, slice_steps
 from jupyter_dlaas.capture.spelling import closest_name
 
 DLAAS = "dlaas"
@@ -67,7 +67,11 @@ class _Solver:
             given=(*self._pushed(), *self._results()),
             with_cells=frozenset(training.with_cells),
             goal_trains=trains,
+            goal_changes=frozenset[str]().union(
+                *(changed_in_turn(step) for step in self.steps[goal:] if step.is_block)
+            ),
         )
+        self.plan = replace(self.plan, followers=self._followers())
 
     def solve(self) -> Solved:
         for _ in range(4 * len(self.steps) + 16):  # each round settles at least one name or step
@@ -90,6 +94,44 @@ class _Solver:
             if name in step.flow.binds | step.globals_bound and step.statement.ran != "no":
                 return index
         return None
+
+    def _followers(self) -> dict[int, int]:
+        """Map steps to the earlier training from which they read a value that the job does not have.
+
+        A value that only a training bound, and that is a literal, comes from the kernel.
+        """
+        found: dict[int, int] = {}
+        binder: dict[str, int] = {}
+        plain: set[str] = set(self.training.push)  # bound by other steps, too
+        for index, step in enumerate(self.steps[: self.goal]):
+            is_omitted = self._is_omitted(step)
+            for name in () if is_omitted or step.is_definition else sorted(step.flow.reads & binder.keys()):
+                fact = self.fact(name)
+                is_literal = fact is not None and fact.literal is not None
+                if name not in self.training.push and not (
+                    is_literal and name not in plain and self._is_last(name, binder)
+                ):
+                    found[index] = binder[name]
+            for name in step.flow.binds | step.globals_bound if step.statement.ran != "no" else ():
+                if is_omitted:
+                    binder[name] = index
+                else:
+                    binder.pop(name, None)
+                    plain.add(name)
+        return found
+
+    def _is_last(self, name: str, binder: Mapping[str, int]) -> bool:
+        last = self._last_binding(name)
+        return last is None or last <= binder[name]
+
+    def _is_omitted(self, step: Step) -> bool:
+        """Return whether the job omits a step since it is a training and has no result."""
+        own = step.flow.reads | step.flow.soft
+        return (
+            is_training(step, self.plan)
+            and (step.is_block or step.flow.binds <= own)
+            and step.statement.cell not in self.plan.with_cells
+        )
 
     def _pushed(self) -> tuple[Given, ...]:
         names = tuple(dict.fromkeys(self.training.push))
@@ -169,7 +211,7 @@ class _Solver:
         for blocked in found.blocked:
             if (plan := self._way_out(blocked, stars, solved)) is not None:
                 return plan
-        if (plan := self._loaded_into(found)) is not None:
+        if (plan := self._loaded_into(found) or self._pushed_later(found)) is not None:
             return plan
         solved.errors += self._results_apart(found)
         if any(given.kind != "literal" for given in found.lines):
@@ -186,6 +228,24 @@ class _Solver:
             if not into <= given.into:
                 new = replace(given, into=given.into | into)
                 return replace(self.plan, given=tuple(new if one is given else one for one in self.plan.given))
+        return None
+
+    def _pushed_later(self, found: Slice) -> Plan | None:
+        """Give pushed values again after a kept statement that binds their names beside others: `n, best = 2, inf`.
+
+        Objects that are no literals may share parts with the other pushed ones, so all of them come later.
+        """
+        for given in (one for one in self.plan.given if one.kind == "pushed"):
+            for index in sorted(i for i in found.kept if given.index <= i < self.goal):
+                again = self.steps[index].flow.binds & frozenset(given.names)
+                if any((fact := self.fact(name)) is None or fact.literal is None for name in again):
+                    later = replace(given, index=index + 1)
+                    return replace(self.plan, given=tuple(later if one is given else one for one in self.plan.given))
+                known = {one.names[0] for one in self.plan.given if one.kind == "literal" and one.index > index}
+                for name in sorted(again - known):
+                    fact = self.fact(name)
+                    literal = fact.literal if fact is not None else None
+                    return self._with_value(name, literal or "", index + 1, "sent by --push", self._command_line())
         return None
 
     def _bound_before(self, found: Slice, given: Given) -> frozenset[str]:
@@ -228,11 +288,15 @@ class _Solver:
             return None
         if blocked.index is None and blocked.need is not Need.SURE and self._is_bound_later(blocked):
             return None  # its possible readers did not read it: it did not exist yet
+        if blocked.need is Need.BOUND:
+            return None
         last = self._last_binding(name)
         # the kernel's value is the newest; an earlier statement may have read another one
         is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
         if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
             return self._with_literal(blocked, fact.literal)
+        if blocked.need is Need.OWN:
+            return None
         readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
         can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
         is_output = OUTPUTS.fullmatch(name) is not None
@@ -253,14 +317,15 @@ class _Solver:
 
     def _with_literal(self, blocked: Blocked, literal: str) -> Plan:
         index = blocked.index if blocked.index is not None else 0
-        name = blocked.name
-        reason = blocked.reason or "no recorded cell defines it"
-        self.literals[name] = Literal(name, literal, reason)
-        source = f"{name} = {literal}  # the kernel's value: {reason}"
         place = self._command_line()
         if blocked.index is not None:
             statement = self.steps[blocked.index].statement
             place = (statement.label, statement.line)
+        return self._with_value(blocked.name, literal, index, blocked.reason or "no recorded cell defines it", place)
+
+    def _with_value(self, name: str, literal: str, index: int, reason: str, place: tuple[str, int]) -> Plan:
+        self.literals[name] = Literal(name, literal, reason)
+        source = f"{name} = {literal}  # the kernel's value: {reason}"
         given = Given(index, (name,), source, "literal", reason=reason, cell=place[0], line=place[1])
         return replace(self.plan, given=(*self.plan.given, given))
 
@@ -285,7 +350,7 @@ class _Solver:
             solved.warnings.append(self._perhaps_bound(blocked, binder))
             return
         if fact is None and blocked.index is None:
-            if blocked.need is Need.PERHAPS:
+            if blocked.need <= Need.PERHAPS:
                 return
             if blocked.need is Need.LATE or blocked.is_rare:
                 text = (
@@ -296,7 +361,6 @@ class _Solver:
             solved.unbound.append(name)
             solved.errors.append(self._undefined(blocked, where, cell, line))
             return
-        solved.unbound.append(name)
         kind = _kind(fact)
         reason = blocked.reason or "it exists in the kernel, but no recorded cell defines it"
         ways = f"use --push {name} to send its current value"
@@ -304,9 +368,21 @@ class _Solver:
             ways = f"it is {fact.cannot_travel} and cannot be sent: create it in the training cell"
         elif fact is not None and fact.type_name.startswith("ipywidgets."):
             ways = f"write {name}_value = {name}.value in a separate cell, and use that variable"
-        if blocked.index is not None and self._is_trained(blocked.index):
+        if (
+            blocked.index is not None
+            and self._is_trained(blocked.index)
+            and self.steps[blocked.index].statement.ran == "yes"
+        ):
             ways += f", or --with-cell {self.steps[blocked.index].statement.cell} to run that cell in the job"
         ways = ways[0].upper() + ways[1:]
+        if blocked.need is Need.PERHAPS:
+            text = (
+                f"{where} may read `{name}`{kind} before it is defined there. The job cannot recreate the notebook's "
+                f"value: {reason}. {ways}."
+            )
+            solved.warnings.append(Problem("late_undefined", text, cell, line, (name,)))
+            return
+        solved.unbound.append(name)
         text = f"{where} needs `{name}`{kind}, which the job cannot recreate: {reason}. {ways}."
         solved.errors.append(Problem("not_reproducible", text, cell, line, (name,)))
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import pairwise
 
-from jupyter_dlaas.analysis.effects import GIVEN_IN_JOBS, changes_directory
+from jupyter_dlaas.analysis.effects import COLLECTS, GIVEN_IN_JOBS, changes_directory
 from jupyter_dlaas.analysis.model import ResultRef
 from jupyter_dlaas.analysis.own_modules import is_module_state
-from jupyter_dlaas.analysis.steps import Step
+from jupyter_dlaas.analysis.steps import Step, changed_in_turn, changed_surely
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 
@@ -66,14 +66,18 @@ class Plan:
     poison: Mapping[int, str] = field(default_factory=dict)  # steps that cannot run again, with the reason
     stars: bool = False
     goal_trains: frozenset[str] = frozenset()  # names that the training cell trains
+    goal_changes: frozenset[str] = frozenset()  # names of earlier cells that the training cell changes in a loop
+    followers: Mapping[int, int] = field(default_factory=dict)  # steps that read a value of an omitted training
 
 
 class Need(IntEnum):
     """Certainty with which a name is read."""
 
-    PERHAPS = 0  # lazy annotations, names that the reader may bind itself
-    LATE = 1  # by a function that may be called
-    SURE = 2
+    BOUND = 0  # names that a loop of the reader binds before, if it has an iteration
+    OWN = 1  # names that the reader may bind itself before; lazy annotations
+    PERHAPS = 2  # names that the reader may read before it binds them itself
+    LATE = 3  # by a function that may be called
+    SURE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Trained:
     """Names of it that the job needs: trained objects; for a kept training, the names that it binds."""
     is_kept: bool
     also: tuple[str, ...] = ()
-    """For an omitted training that trains nothing needed: other names that it changed."""
+    """For an omitted training: other needed names that it, or a follower of it, certainly changed."""
 
 
 @dataclass(slots=True)
@@ -130,6 +134,15 @@ def slice_steps(steps: Sequence[Step], plan: Plan) -> Slice:
     return _Pass(steps, plan).run()
 
 
+def is_training(step: Step, plan: Plan) -> bool:
+    """Return whether an earlier step is a training; also an interrupted loop that did what the training cell does."""
+    if step.statement.node is None or step.is_definition:
+        return False
+    is_interrupted = step.statement.ran == "partly" and step.is_block
+    is_earlier_run = is_interrupted and not changed_in_turn(step).isdisjoint(plan.goal_changes)
+    return step.trains or is_earlier_run or not step.fits.isdisjoint(plan.goal_trains)
+
+
 class _Pass:
     def __init__(self, steps: Sequence[Step], plan: Plan) -> None:
         self.steps, self.plan = steps, plan
@@ -137,6 +150,7 @@ class _Pass:
         self.slice = Slice()
         self.dotted: set[str] = set()  # submodules that kept steps name
         self.imported: set[str] = set()  # texts of imports that are kept for their names
+        self.followed: dict[int, frozenset[str]] = {}  # omitted training -> names that its omitted followers changed
         self.wants_gradients = False  # a kept step uses gradients of an earlier one
         # no given values, no requested cells: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison and not plan.draws
@@ -158,6 +172,8 @@ class _Pass:
         for name, want in sorted(self.wanted.items()):
             if is_module_state(name):
                 continue  # its first state comes with the import
+            if want.need is Need.BOUND:
+                continue  # no error if only an omitted training bound it before
             if want.left_by is not None and not want.may_be_bound:
                 place = self.steps[want.left_by].statement.label
                 self.block(name, want.left_by, want.reason or f"{place} trained it, and earlier trainings are omitted")
@@ -268,7 +284,11 @@ class _Pass:
             return
         if statement.ran == "no" or (statement.ran == "partly" and not step.is_block):
             self.leave(index, "raised", f"{statement.label} raised an error at or before this line")
-            if statement.ran == "partly" and not self._trains(step) and step.altered & self.wanted.keys():
+            if statement.ran == "partly" and self._trains(step):
+                settled = self.settled(index)
+                wanted = self.wanted.keys() - settled
+                self._report_training(index, frozenset(), self._changes(step, wanted, settled), wanted)
+            elif statement.ran == "partly" and step.altered & self.wanted.keys():
                 self.slice.unsure.append(index)
             return
         if step.is_star and plan.stars and not step.foreign:
@@ -291,13 +311,17 @@ class _Pass:
         changes = self._changes(step, wanted, settled)
         if changes and self._trains(step):
             changes = frozenset(name for name in changes if not is_module_state(name))
-        if not binds | changes and not step.loads.isdisjoint(self.dotted):
+        if index in self.followed and not self._gives_result(step, binds):
+            self._leave_training(index, binds, changes, wanted)
+        elif changes and not binds and index in plan.followers:
+            self._leave_follower(index, changes)
+        elif not binds | changes and not step.loads.isdisjoint(self.dotted):
             self.keep(index, f"loads {_list(sorted(step.loads & self.dotted))}")
         elif not binds | changes and self._may_register(step):
             self.keep(index, "may register or enable something")
         elif not binds | changes:
             self.leave(index, *self._why_unneeded(step, settled))
-        elif self._trains(step) and not self._gives_result(step, binds):
+        elif self._trains(step) and not self._gives_result(step, self._required(binds)):
             self._leave_training(index, binds, changes, wanted)
         elif reason := self._why_blocked(index, step):
             self._cannot(index, step, binds | changes, reason)
@@ -341,18 +365,21 @@ class _Pass:
         for name in (step.flow.binds - step.flow.kills) | step.globals_bound:
             if name in self.wanted:
                 self.wanted[name].may_be_bound = True
+                if name in step.flow.likely and name not in settled:
+                    self.wanted[name].need = Need.BOUND
         rare = step.flow.conditional if index < self.plan.goal else step.flow.rare  # an earlier cell has ended
         for name in step.flow.reads:
             self.want(name, index, Need.SURE, is_rare=name in rare)
         perhaps = step.flow.binds | step.flow.soft
         for name in step.reads_late:  # thousands in a large notebook: the usual case first
             known = self.wanted.get(name)
-            if known is not None and known.need is not Need.PERHAPS:
+            if known is not None and known.need >= Need.LATE:
                 known.readers.add(index)
             else:
                 self.want(name, index, Need.PERHAPS if name in perhaps else Need.LATE)
         for name in step.flow.soft - step.flow.reads:
-            self.want(name, index, Need.PERHAPS)
+            is_bound = name in step.flow.bound
+            self.want(name, index, Need.BOUND if is_bound else Need.PERHAPS if name in step.flow.early else Need.OWN)
 
     def leave(self, index: int, kind: str, reason: str) -> None:
         self.slice.left[index] = (kind, reason)
@@ -365,9 +392,11 @@ class _Pass:
                 self.block(name, None, f"{step.statement.label}, line {step.statement.line} deleted it")
 
     def _trains(self, step: Step) -> bool:
-        if step.statement.node is None or step.is_definition:
-            return False
-        return step.trains or not step.fits.isdisjoint(self.plan.goal_trains)
+        return is_training(step, self.plan)
+
+    def _required(self, names: frozenset[str]) -> frozenset[str]:
+        """Return the names of these that their readers do not bind before by a loop of their own."""
+        return frozenset(name for name in names if self.wanted[name].need is not Need.BOUND)
 
     def _gives_result(self, step: Step, binds: frozenset[str]) -> bool:
         """Return whether a training has a needed result, as `history = model.fit(x)`, not `model = train(model)`."""
@@ -375,18 +404,40 @@ class _Pass:
 
     def _leave_training(self, index: int, binds: frozenset[str], changes: frozenset[str], wanted: Set[str]) -> None:
         """Omit a training; record it if its trained objects are needed or it certainly changed other needed names."""
-        step, statement = self.steps[index], self.steps[index].statement
+        statement = self.steps[index].statement
         self.leave(index, "trained", "an earlier training; the job starts with new weights")
-        known = step.trained | step.fits
-        names = frozenset(wanted & known) if known else (changes - step.flow.binds or changes | binds) - step.passive
-        also = frozenset() if names else changes & step.altered
-        if names or also:
-            trained, beside = tuple(sorted(names)), tuple(sorted(also))
-            self.slice.trained.append(Trained(index, trained, is_kept=False, also=beside))
+        self._report_training(index, self._required(binds), changes, wanted)
         for name in binds:
             if self.wanted[name].left_by is None:
                 self.wanted[name].left_by = index
                 self.wanted[name].reason = f"{statement.label}, line {statement.line} created it during training"
+
+    def _leave_follower(self, index: int, changes: frozenset[str]) -> None:
+        """Omit a step that puts values of an omitted training into needed objects: `model.load_state_dict(best)`."""
+        training = self.plan.followers[index]
+        self.leave(index, "trained", "uses a value of an earlier training, which is omitted")
+        direct = frozenset(touch.name for touch in self.steps[index].touches)
+        self.followed[training] = self.followed.get(training, frozenset()) | (changes & direct or changes)
+
+    def _report_training(self, index: int, binds: frozenset[str], changes: frozenset[str], wanted: Set[str]) -> None:
+        step = self.steps[index]
+        known = step.trained | step.fits
+        certain = changed_surely(step)
+        own = changes & certain
+        fresh = step.flow.binds - changed_in_turn(step)
+        fresh |= {call.receiver for call in step.calls if call.verb in COLLECTS and call.receiver is not None}
+        names = frozenset(wanted & known) if known else (own - fresh or own | binds) - step.passive
+        also = (own if names else changes & step.altered) | self.followed.get(index, frozenset())
+        also |= frozenset(name for name in binds if self._is_bound_before(name, index))
+        also = frozenset(name for name in also if self.wanted[name].need > Need.OWN)
+        if names or also:
+            trained, beside = tuple(sorted(names)), tuple(sorted(also - names - step.passive))
+            self.slice.trained.append(Trained(index, trained, is_kept=False, also=beside))
+
+    def _is_bound_before(self, name: str, index: int) -> bool:
+        """Return whether a step before a training binds a name: the job uses that value."""
+        earlier = (step for step in self.steps[:index] if name in step.flow.binds | step.globals_bound)
+        return any(step.statement.ran != "no" and not self._trains(step) for step in earlier)
 
     def _why_blocked(self, index: int, step: Step) -> str:
         statement = step.statement

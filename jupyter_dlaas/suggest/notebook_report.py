@@ -335,7 +335,7 @@ class _Checker:
             *solved.errors,
             *check_prompts(traced, goal),
             *solved.warnings,
-            *check_trainings(traced, solved.slice),
+            *check_trainings(traced, solved.slice, goal, None),
             *check_writes(traced, goal, training.learners_max if shares else 1),
             *check_losses(_executed(self.sources[: number - 1]), training, training.learners_max if shares else 1),
             *check_keras_outputs(traced, training),

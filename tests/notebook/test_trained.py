@@ -111,7 +111,7 @@ def test_a_training_of_another_object_is_not_mentioned(cells: list[str], train: 
         pytest.param(
             [JAX, "p = jnp.zeros(3)\ns = tx.init(p)", OPTAX.format(p="p", s="s")],
             OPTAX.format(p="p", s="s"),
-            ("p",),
+            ("p", "s"),
             id="optax",
         ),
     ],

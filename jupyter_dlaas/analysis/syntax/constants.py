@@ -44,6 +44,13 @@ def catches_names(kind: ast.expr | None) -> bool:
     return kind is not None and any(isinstance(part, ast.Name) and part.id == "NameError" for part in ast.walk(kind))
 
 
+def swallows_errors(context: ast.expr) -> bool:
+    """Return whether a context manager ends its block at an error: `suppress(ValueError)`, `pytest.raises(…)`."""
+    function = context.func if isinstance(context, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in {"suppress", "raises", "assertRaises"}
+
+
 def is_definition(node: ast.stmt) -> bool:
     """Return whether a statement binds a function, a class, a module or a plain constant."""
     if isinstance(node, ast.Assign | ast.AnnAssign):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
-from jupyter_dlaas.analysis.syntax.constants import catches_names, is_always_true, is_never_empty, names_in_text
+from jupyter_dlaas.analysis.syntax.constants import (
+    catches_names,
+    is_always_true,
+    is_never_empty,
+    names_in_text,
+    swallows_errors,
+)
+from jupyter_dlaas.analysis.syntax.flow import Flow, Free
 from jupyter_dlaas.analysis.syntax.ipython_magics import names_expanded
 from jupyter_dlaas.analysis.syntax.text_lookups import looked_up, looked_up_in
 
@@ -15,32 +21,6 @@ TYPE_PARAMS = "type_params"  # PEP 695, since Python 3.12
 LEAVES = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Effects of a statement on module-level names, in their order."""
-
-    reads: frozenset[str] = frozenset()  # read before it binds them itself: an earlier statement must bind them
-    soft: frozenset[str] = (
-        frozenset()
-    )  # possibly read before bound: needed if a statement binds them, no error otherwise
-    late: frozenset[str] = frozenset()  # read by function bodies, when called
-    binds: frozenset[str] = frozenset()  # possibly or certainly
-    kills: frozenset[str] = frozenset()  # certainly bound: earlier bindings no longer apply
-    deletes: frozenset[str] = frozenset()
-    globals_bound: frozenset[str] = frozenset()  # bound by function bodies with `global`, when called
-    conditional: frozenset[str] = frozenset()  # reads that only some branch makes
-    rare: frozenset[str] = frozenset()  # conditional reads of an `except` clause or of an `if` outside loops
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Outer names that a function body needs."""
-
-    reads: frozenset[str]  # an enclosing function may bind them
-    globals_read: frozenset[str]  # declared `global`: enclosing functions do not matter
-    globals_bound: frozenset[str]
 
 
 def flow_of(node: ast.stmt, *, lazy_annotations: bool = False) -> Flow:
@@ -121,12 +101,12 @@ class _Walk:
 
     def __init__(self, lazy_annotations: bool) -> None:
         self.lazy_annotations = lazy_annotations
-        self.reads: set[str] = set()
-        self.soft: set[str] = set()
+        self.reads, self.soft = set[str](), set[str]()
         self.late: set[str] = set()
         self.globals_bound: set[str] = set()
-        self.binds: set[str] = set()
-        self.kills: set[str] = set()
+        self.binds, self.kills = set[str](), set[str]()
+        self.likely: set[str] = set()  # bound if each loop has an iteration; contains `kills`
+        self.bound, self.early = set[str](), set[str]()  # read when likely bound; read in a branch before all bindings
         self.deletes: set[str] = set()
         self.dead = False  # after break, continue, raise
         self.loop_binds: frozenset[str] = frozenset()
@@ -139,22 +119,28 @@ class _Walk:
     def flow(self) -> Flow:
         return Flow(
             reads=frozenset(self.reads),
-            soft=frozenset(self.soft - self.reads),
+            soft=frozenset((self.soft | self.bound) - self.reads),
             late=frozenset(self.late),
             binds=frozenset(self.binds),
             kills=frozenset(self.kills),
+            likely=frozenset(self.likely),
             deletes=frozenset(self.deletes),
             globals_bound=frozenset(self.globals_bound),
             conditional=frozenset(self.reads - self.sure),
             rare=frozenset(self.reads - self.frequent),
+            bound=frozenset(self.bound - self.soft - self.reads),
+            early=frozenset(self.early - self.reads),
         )
 
     # names
     def read(self, name: str) -> None:
         if name in self.kills:
             return
-        if name in self.binds or (self.is_conditional and name in self.loop_binds):
+        if name in self.likely:
+            self.bound.add(name)
+        elif name in self.binds or (self.is_conditional and name in self.loop_binds):
             self.soft.add(name)
+            self.early |= {name} - self.binds
         else:
             self.reads.add(name)
             if not self.is_in_branch:
@@ -165,12 +151,14 @@ class _Walk:
     def bind(self, name: str) -> None:
         self.binds.add(name)
         self.kills.add(name)
+        self.likely.add(name)
         self.deletes.discard(name)
 
     def delete(self, name: str) -> None:
         self.read(name)
         self.binds.discard(name)
         self.kills.discard(name)
+        self.likely.discard(name)
         self.deletes.add(name)
 
     # branches
@@ -178,6 +166,7 @@ class _Walk:
         other = _Walk(self.lazy_annotations)
         other.reads, other.soft, other.late, other.globals_bound = self.reads, self.soft, self.late, self.globals_bound
         other.binds, other.kills, other.deletes = set(self.binds), set(self.kills), set(self.deletes)
+        other.likely, other.bound, other.early = set(self.likely), self.bound, self.early
         other.loop_binds, other.is_conditional, other.exits = self.loop_binds, True, self.exits
         other.sure, other.frequent, other.is_in_branch = self.sure, self.frequent, self.is_in_branch
         other.is_in_loop, other.is_rare = self.is_in_loop, self.is_rare
@@ -196,6 +185,7 @@ class _Walk:
         self.dead = self.dead or not alive
         sure = alive or list(branches)
         self.kills = set(sure[0].kills).intersection(*(b.kills for b in sure[1:]))
+        self.likely = set(sure[0].likely).intersection(*(b.likely for b in sure[1:]))
         everywhere = set(sure[0].deletes).intersection(*(b.deletes for b in sure[1:]))
         self.binds |= set().union(*(b.deletes for b in branches)) - everywhere
         self.deletes = everywhere
@@ -253,7 +243,7 @@ class _Walk:
                     self.expression(item.context_expr)
                     if item.optional_vars is not None:
                         self.target(item.optional_vars)
-                self.block(body)
+                self._with(body, is_certain=not any(swallows_errors(item.context_expr) for item in items))
             case ast.Try() | ast.TryStar():
                 self._try(node)
             case ast.Match():
@@ -335,6 +325,13 @@ class _Walk:
         for kills in inside.exits:
             inside.kills &= kills
         self.join([inside] if runs else [inside, before])
+        self.likely = inside.likely - self.deletes
+
+    def _with(self, body: list[ast.stmt], *, is_certain: bool) -> None:
+        inside = self if is_certain else self.branch()
+        inside.is_conditional = self.is_conditional
+        inside.block(body)
+        self.join([inside] if is_certain else [inside, self.branch()])
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         main = self.branch()
@@ -442,7 +439,9 @@ class _Walk:
                 self._maybe([body], [orelse])
                 self._soften(tested, before)
             case _:
-                self.soft |= (looked_up(node) | names_expanded(node)) - self.kills
+                in_text = (looked_up(node) | names_expanded(node)) - self.kills
+                self.soft |= in_text
+                self.early |= in_text - self.binds
                 for child in ast.iter_child_nodes(node):
                     self.expression(child)
 
@@ -451,6 +450,7 @@ class _Walk:
         for name in tested & self.reads - before:
             self.reads.discard(name)
             self.soft.add(name)
+            self.early.add(name)
 
     def _maybe(self, *ways: Sequence[ast.AST]) -> None:
         branches = []

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 from typing import Any, Final
 
-from jupyter_dlaas.analysis.syntax.names import Flow, walk
+from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.names import walk
 
 __all__ = ["NamespaceAccess", "Rewritten"]
 
@@ -41,7 +42,9 @@ class Rewritten:
         """Return the statement's flow with the names in its text, and those that it reads as it was `typed`."""
         reads = flow.reads | typed.reads
         soft = (flow.soft | typed.soft | self.soft) - reads
-        return replace(flow, reads=reads, soft=soft, late=flow.late | typed.late | self.late)
+        bound = flow.bound - reads - self.soft - (typed.soft - typed.bound)
+        early = (flow.early | typed.early | self.soft) - reads
+        return replace(flow, reads=reads, soft=soft, bound=bound, early=early, late=flow.late | typed.late | self.late)
 
 
 class NamespaceAccess:
