@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.api import jobs, option_parsing, submission
-from jupyter_dlaas.cli import parser, pool_selection, terminal
+from jupyter_dlaas.cli import job_actions, parser, pool_selection, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.client import discovery, engine_control
 from jupyter_dlaas.client.follow import Follower, LogLines
@@ -25,7 +25,6 @@ from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.display import formatting
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, encode
 from jupyter_dlaas.wire.protocol import (
-    ActionId,
     Cursor,
     Forbidden,
     JobView,
@@ -86,6 +85,10 @@ def _print_error(error: DlaasError, options: argparse.Namespace) -> int:
         print(json.dumps(error.as_json()))
     else:
         print(f"dlaas: {error}", file=sys.stderr)
+    return _code(error)
+
+
+def _code(error: DlaasError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), 5)
 
 
@@ -310,32 +313,12 @@ def _priority(options: argparse.Namespace) -> int:
     return _out(options, view, f"{terminal.job_text(view, _ink())}\n  Priority: {view.priority}")
 
 
-def _act(options: argparse.Namespace) -> int:
+def _change(options: argparse.Namespace) -> int:
     client = _client(options)
-    if options.verb == "halt" and not options.yes:
-        _confirm_halt(client.job(options.name))
-    view = client.act(options.name, options.verb)
-    return _out(options, view, terminal.job_text(view, _ink()))
-
-
-def _delete(options: argparse.Namespace) -> int:
-    client = _client(options)
-    job = client.job(options.name).id
-    client.delete(job)
-    return _out(options, {"deleted": job}, f"{job} was deleted")
-
-
-def _confirm_halt(view: JobView) -> None:
-    """Ask at the terminal before a halt that would lose the training. Raises NotAllowed without consent."""
-    loss = next((action.confirm for action in view.actions if action.id is ActionId.HALT), None)
-    if loss is None:
-        return
-    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
-        print(f"{view.id}: {loss} Halt it anyway? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in {"y", "yes"}:
-            return
-        raise NotAllowed(f"{view.id} was not halted")
-    raise NotAllowed(f"{view.id} was not halted. {loss} To halt it anyway: jupyter dlaas halt {view.id} --yes")
+    if options.state is None and len(options.names) == 1:
+        return job_actions.change(options, client, _ink())
+    outcome = job_actions.change_several(options, client, _ink())
+    return next((_code(error) for error in outcome.errors.values()), 0)
 
 
 def _why(options: argparse.Namespace) -> int:
@@ -446,12 +429,12 @@ RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "story": _story,
     "scale": _scale,
     "priority": _priority,
-    "halt": _act,
-    "resume": _act,
-    "checkpoint": _act,
-    "cancel": _act,
-    "retry": _act,
-    "delete": _delete,
+    "halt": _change,
+    "resume": _change,
+    "checkpoint": _change,
+    "cancel": _change,
+    "retry": _change,
+    "delete": _change,
     "metrics": _metrics,
     "results": _results,
     "artifacts": _artifacts,

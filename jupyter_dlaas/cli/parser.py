@@ -23,6 +23,8 @@ class Verb:
     summary: str
     example: str
     of_job: bool = False
+    takes_several: bool = False
+    """True if it takes several jobs, or all of the user's jobs in a state."""
 
 
 GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
@@ -45,21 +47,27 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
             "halt",
             "Write a checkpoint and release the devices; asks for confirmation if no checkpoint can be written",
             "halt resnet-48",
-            of_job=True,
+            takes_several=True,
         ),
-        Verb("resume", "Resume a halted job", "resume resnet-48", of_job=True),
+        Verb("resume", "Resume halted jobs", "resume resnet-48 resnet-49", takes_several=True),
         Verb(
-            "checkpoint", "Write a checkpoint at the next step; training continues", "checkpoint resnet-48", of_job=True
+            "checkpoint",
+            "Write a checkpoint at the next step; training continues",
+            "checkpoint resnet-48",
+            takes_several=True,
         ),
-        Verb("cancel", "Cancel a job permanently", "cancel resnet-48", of_job=True),
+        Verb("cancel", "Cancel jobs permanently", "cancel --state QUEUED", takes_several=True),
         Verb(
             "retry",
-            "Retry a job: submit the same program with the same options as a new job",
+            "Retry jobs: submit the same program with the same options as a new job",
             "retry resnet-48",
-            of_job=True,
+            takes_several=True,
         ),
         Verb(
-            "delete", "Delete an ended job: its record, log, checkpoints and results", "delete resnet-48", of_job=True
+            "delete",
+            "Delete ended jobs: their records, logs, checkpoints and results",
+            "delete resnet-48 resnet-49",
+            takes_several=True,
         ),
     ),
     "Get what a job produced": (
@@ -122,11 +130,16 @@ VERBS: Final[dict[str, Verb]] = {verb.name: verb for verbs in GROUPS.values() fo
 class _VerbParser(argparse.ArgumentParser):
     """Parser of one verb. Reports unknown arguments itself, so that the usage of this verb is shown."""
 
+    takes_several = False
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         divided = option_parsing.list_with_space(args or ())
         if divided is not None and "--outputs" in self._option_string_actions:
             self.error(divided)
         found, unknown = super().parse_known_args(args, namespace)
+        if self.takes_several:  # argparse takes no positional arguments behind an option
+            found.names = [*found.names, *(word for word in unknown if not word.startswith("-"))]
+            unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
             self.error(
                 option_parsing.unknown_argument(
@@ -136,6 +149,8 @@ class _VerbParser(argparse.ArgumentParser):
                     words=args or (),
                 )
             )
+        if self.takes_several and bool(found.names) == (found.state is not None):
+            self.error("give the NAME of one or more jobs, or --state" + (", not both" if found.names else ""))
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -236,7 +251,7 @@ def build() -> argparse.ArgumentParser:
 
 
 def _verb(parsers: Any, verb: Verb) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = parsers.add_parser(
+    parser: _VerbParser = parsers.add_parser(
         verb.name,
         help=verb.summary,
         description=f"{verb.summary}.",
@@ -247,6 +262,19 @@ def _verb(parsers: Any, verb: Verb) -> argparse.ArgumentParser:
     if verb.of_job:
         parser.add_argument(
             "name", metavar="NAME", help="a job's handle (resnet-48), or its name (resnet) for the newest such job"
+        )
+    if verb.takes_several:
+        parser.takes_several = True
+        parser.add_argument(
+            "names",
+            nargs="*",
+            metavar="NAME",
+            help="handles of jobs (resnet-48), or their names (resnet), each for the newest such job",
+        )
+        parser.add_argument(
+            "--state",
+            metavar="STATES",
+            help="all of your jobs in these states, separated by commas, instead of names: QUEUED,PROCESSING",
         )
     return parser
 

@@ -48,7 +48,8 @@ SUMMARIES: Final = {name: parser.VERBS[name].summary for name in VERBS} | {
 """Summaries of the verbs in a notebook."""
 _USERS_TEXT: Final = frozenset({"logs", "source", "report"})
 """Verbs that print text of the user's program, which is shown unchanged."""
-_OF_JOB: Final = frozenset(name for name in VERBS if parser.VERBS[name].of_job)
+_OF_SEVERAL: Final = frozenset(name for name in VERBS if parser.VERBS[name].takes_several)
+_OF_JOB: Final = _OF_SEVERAL | {name for name in VERBS if parser.VERBS[name].of_job}
 
 
 def _verbs_text() -> str:
@@ -257,7 +258,7 @@ def _run(given: list[str]) -> None:
     if code == main.DETACHED:
         print(_for_notebook(stderr.text).strip())
     elif code:
-        wrong = _for_notebook(stderr.text).removeprefix("dlaas: ").strip()
+        wrong = re.sub(r"^dlaas: ", "", _for_notebook(stderr.text), flags=re.MULTILINE).strip()
         raise NotDone(wrong.splitlines()[-1].replace(": error:", ":") if ": error:" in wrong else wrong)
 
 
@@ -317,7 +318,7 @@ def _complete_verb(_shell: Any, event: Any) -> list[str]:
     place = len(before) - (0 if has_started_next else 1)
     if place == 1:
         return [verb for verb in VERBS if verb.startswith(event.symbol)]
-    if place == 2 and before[1] in _OF_JOB:
+    if place >= 2 and before[1] in (_OF_JOB if place == 2 else _OF_SEVERAL):
         with contextlib.suppress(DlaasError):
             return [view.id for view in Client().without_start().jobs(limit=50)]
     return []

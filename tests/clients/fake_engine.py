@@ -71,6 +71,10 @@ class Anything(Base):
             return await self.finish(self.view())
         if places and places[0] == "absent-1":
             return self.fail(404, "not_found", "there is no job absent-1")
+        if places and places[0] in ("fake-2", "fake-3") and self.request.method == "GET" and path.count("/") == 3:
+            return await self.finish(self.view() | {"id": places[0]})
+        if places and places[0] == "fake-3":
+            return self.fail(409, "not_allowed", "fake-3 is FAILED and does not accept this: it has ended")
         if path.endswith("/stream"):
             return await self.stream()
         if path.endswith("/log"):

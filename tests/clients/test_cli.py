@@ -20,8 +20,9 @@ import pytest
 
 from jupyter_dlaas.cli import main, parser, terminal
 from jupyter_dlaas.cli.terminal import Ink
+from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.codec import decode
-from jupyter_dlaas.wire.protocol import JobView, PoolView
+from jupyter_dlaas.wire.protocol import JobView, PoolView, Unavailable
 from tests.clients.conftest import WIRE, FakePool, until
 
 
@@ -47,6 +48,77 @@ def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pyte
     code, out, err = run(capsys, "halt", "fake-1", "--yes")
     assert (code, err) == (0, "")
     assert [one for one in pool.asked() if one["uri"].endswith("/halt")]
+
+
+def requests(pool: FakePool) -> list[str]:
+    """Return the requests that change a job."""
+    return [f"{one['method']} {one['uri']}" for one in pool.asked() if one["method"] != "GET"]
+
+
+@pytest.mark.parametrize("verb", ["halt", "resume", "checkpoint", "cancel", "retry", "delete"])
+def test_verb_changes_each_of_several_jobs_once(verb: str, pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, verb, "fake", "--pool", str(pool.folder), "fake-2", "fake-1", "fake-2")
+
+    method, route = ("DELETE", "") if verb == "delete" else ("POST", f"/{verb}")
+    assert (code, err) == (0, "")
+    assert requests(pool) == [f"{method} /dlaas/jobs/{job}{route}" for job in ("fake-1", "fake-2")]
+    assert len([line for line in out.splitlines() if line.startswith("fake-")]) == 2
+
+
+def test_error_of_one_job_stops_no_other_job(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "delete", "fake-3", "absent-1", "fake-2")
+
+    assert (code, out) == (3, "fake-2 was deleted\n")
+    assert err.splitlines() == [
+        "dlaas: there is no job absent-1",
+        "dlaas: fake-3 is FAILED and does not accept this: it has ended",
+        "dlaas: delete succeeded for 1 of 3 jobs and failed for absent-1, fake-3",
+    ]
+
+    code, out, err = run(capsys, "cancel", "fake-2", "fake-3", "--json")
+    found = json.loads(out)
+    assert (code, err, [job["state"] for job in found["jobs"]]) == (4, "", ["PROCESSING"])
+    assert [(one["name"], one["error"]["code"]) for one in found["errors"]] == [("fake-3", "not_allowed")]
+
+
+def test_verb_changes_the_jobs_in_a_state(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "cancel", "--state", "QUEUED,PROCESSING")[0] == 0
+
+    listed = [one["uri"] for one in pool.asked() if one["method"] == "GET"]
+    assert listed[-1] == "/dlaas/jobs?state=QUEUED%2CPROCESSING&limit=10000"
+    assert requests(pool) == ["POST /dlaas/jobs/fake-1/cancel"]
+
+
+def test_lost_engine_ends_the_requests_and_waiting_jobs_come_first(
+    pool: FakePool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def lost(client: Client, job: str, verb: str) -> JobView:
+        asked.append(job)
+        raise Unavailable("the engine does not answer")
+
+    runs, waits = golden("processing"), replace(golden("queued"), id="vit-1")
+    monkeypatch.setattr(Client, "jobs", lambda self, state, limit: [runs, waits])
+    monkeypatch.setattr(Client, "act", lost)
+
+    code, out, err = run(capsys, "cancel", "--state", "QUEUED,PROCESSING")
+
+    assert (code, out, asked) == (5, "", [waits.id])
+    assert err.splitlines() == [
+        "dlaas: the engine does not answer",
+        f"dlaas: cancel succeeded for 0 of 2 jobs and failed for {waits.id}, {runs.id}",
+    ]
+
+
+def test_halt_of_several_jobs_asks_for_each(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    pool.set_view(actions=[{"id": "halt", "label": "Halt", "enabled": True, "why_not": None, "confirm": "It is lost."}])
+
+    code, out, err = run(capsys, "halt", "fake-1", "fake-2")
+
+    assert (code, out, requests(pool)) == (4, "", [])
+    assert "fake-2 was not halted. It is lost. To halt it anyway: jupyter dlaas halt fake-2 --yes" in err
+    assert run(capsys, "halt", "--yes", "fake-1", "fake-2")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +175,10 @@ def test_each_verb_prints_text_and_json(
     [
         (["submit", "train.py", "--gpuss", "1:4"], "submit: error: unknown option --gpuss. Did you mean --gpus?"),
         (["submit", "train.py", "--gpu=2"], "submit: error: unknown option --gpu. Did you mean --gpus?"),
-        (["halt", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas halt --help"),
+        (["why", "fake-1", "now"], "error: unexpected argument: now. For all options: jupyter dlaas why --help"),
+        (["halt", "--yse", "fake-1"], "error: unknown option --yse. Did you mean --yes?"),
+        (["cancel"], "cancel: error: give the NAME of one or more jobs, or --state"),
+        (["cancel", "fake-1", "--state", "QUEUED"], "error: give the NAME of one or more jobs, or --state, not both"),
         (["submit", "t.py", "-o", "a", "b"], "argument: b. Separate the entries of a list by commas: -o a,b"),
         (["submit", "t.py", "-o", "a,", "b"], "-o: remove the spaces from the list 'a, b': -o a,b"),
         (["jobs", "--zzz=1"], "error: unknown option --zzz=1. For all options: jupyter dlaas jobs --help"),

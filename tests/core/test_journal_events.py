@@ -447,6 +447,15 @@ def test_a_restart_is_an_interruption_that_keeps_its_devices() -> None:
     assert (found.by, found.at_s, found.held_s, found.to_s, found.after) == ("lost", 150.0, 150.0, 151.0, 2)
 
 
+def test_job_halted_before_its_restart_holds_no_devices() -> None:
+    lost = with_fact(running(), FactKind.LOST, at_s=150.0, generation=1, failure=KILLED)
+    left = asked(lost, Event.HALT)
+    for member in left.members:
+        left = with_fact(left, FactKind.LEARNER_DOWN, at_s=153.0, member=member.member)
+
+    assert [(one.by, one.at_s, one.before, one.held_s) for one in left.interruptions] == [("lost", 150.0, 2, None)]
+
+
 def test_a_job_that_completes_before_it_leaves_was_not_interrupted() -> None:
     halting = asked(running(), Event.HALT)
     assert len(halting.interruptions) == 1

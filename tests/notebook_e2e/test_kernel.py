@@ -447,9 +447,13 @@ def test_following_a_log_can_be_interrupted(kernel: Kernel, pool: Pool) -> None:
 
 
 def test_a_verb_for_a_job_that_is_not_there(kernel: Kernel, pool: Pool) -> None:
-    assert kernel.run("%dlaas why missing", fails=True).evalue == (
-        "there is no job 'missing'; run `%dlaas jobs` to list all jobs"
-    )
+    missing = "there is no job 'missing'; run `%dlaas jobs` to list all jobs"
+    assert kernel.run("%dlaas why missing", fails=True).evalue == missing
+    assert kernel.run("%dlaas halt missing absent", fails=True).evalue.splitlines() == [
+        missing,
+        missing.replace("missing", "absent"),
+        "halt succeeded for 0 of 2 jobs and failed for missing, absent",
+    ]
 
 
 def test_no_thread_is_left_after_all_jobs(kernel: Kernel, pool: Pool) -> None:

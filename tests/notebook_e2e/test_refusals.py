@@ -324,6 +324,7 @@ def test_unknown_dlaas_command(shell: InteractiveShell) -> None:
     assert "submit" not in refused
     assert refusal(shell, "%dlaas jbos") == "%dlaas: unknown verb 'jbos'. Did you mean jobs?"
     assert refusal(shell, "%dlaas scale x") == "%dlaas scale: the following arguments are required: N"
+    assert refusal(shell, "%dlaas halt") == "%dlaas halt: give the NAME of one or more jobs, or --state"
     assert refusal(shell, "%dlaas attach") == "%dlaas attach: requires one job, such as %dlaas attach resnet-48."
     assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close or remove the quotes."
 

@@ -176,10 +176,12 @@ def _generation(job: Job, fact: GenerationStarted) -> Transition:
     )
     if can(job.state, Event.TRAINING):
         job = replace(job, state=step(job.state, Event.TRAINING))
-    job = interruptions.over(job, fact.at_s)
+    leaves = job.goal is Goal.HALT
+    change = interruptions.change_before(job, fact.at_s) if leaves else job.resize
+    job = interruptions.with_size(job) if leaves else interruptions.over(job, fact.at_s)
     text = f"Training with {count(len(job.gang), 'learner')} from step {first_step:,}."
-    if job.resize is not None and generation == job.generation:
-        job, text = _changed(job, job.resize, fact, missed)
+    if change is not None and generation == job.generation:
+        job, text = _changed(job, change, fact, missed)
     return with_story(job, "training", text)
 
 

@@ -60,8 +60,8 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
     """
     assert job.goal is Goal.RUN, f"{job.id} is already being stopped"
     within = "" if notice_s is None else f" within {duration(notice_s)}"
-    job = with_goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
     job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(reason)}.", now_s)
+    job = with_goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
     return with_story(
         job,
         "preempted",

@@ -77,7 +77,8 @@ def _halt(job: Job, by: str, now_s: float) -> Transition:
     what = "It cannot write a checkpoint, so it starts over when resumed."
     if not job.starts_over:
         what = "The job writes a checkpoint and releases its devices."
-    job = interruptions.began(with_goal(job, Goal.HALT), interruptions.HALTED, f"Halted by {agent(job, by)}.", now_s)
+    job = interruptions.began(job, interruptions.HALTED, f"Halted by {agent(job, by)}.", now_s)
+    job = with_goal(job, Goal.HALT)
     return with_story(job, "halt", f"{actor(job, by)} requested a halt. {what}")
 
 

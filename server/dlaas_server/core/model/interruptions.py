@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dlaas_server.core.model.job import Job
+from dlaas_server.core.model.job import Job, PendingResize
 from dlaas_server.core.model.phrases import count, duration
+from jupyter_dlaas.wire.journal import Goal
 from jupyter_dlaas.wire.protocol import Interruption, Resize
 
 __all__ = [
@@ -14,12 +15,14 @@ __all__ = [
     "LOST",
     "PREEMPTED",
     "began",
+    "change_before",
     "held_again",
     "left",
     "over",
     "passed",
     "replaced",
     "since_s",
+    "with_size",
     "withdrawn",
     "work_lost",
 ]
@@ -42,11 +45,36 @@ def began(job: Job, by: str, text: str, now_s: float, *, keeps_devices: bool = F
     return replace(job, interruptions=(*job.interruptions, interruption)[-_MAX:])
 
 
-def left(job: Job, now_s: float) -> Job:
-    """Move the start of the interruption to the time at which the last learner has left."""
+def change_before(job: Job, now_s: float) -> PendingResize | None:
+    """Return the change of size that a job which leaves has just made: it was under way as the interruption began.
+
+    It is attributed to whoever asked for the size that the job has now, else to the pool.
+    """
+    interruption, learners = _open(job), len(job.gang)
+    if interruption is None or interruption.held_s is not None or interruption.before == learners:
+        return None
+    by = job.wish_by if job.wish == learners else "pool"
+    return PendingResize(before=interruption.before, after=learners, by=by, since_s=now_s)
+
+
+def with_size(job: Job) -> Job:
+    """Let the present learners be those that train until the job has left."""
     interruption = _open(job)
     if interruption is None or interruption.held_s is not None:
         return job
+    return _with(job, replace(interruption, before=len(job.gang)))
+
+
+def left(job: Job, now_s: float) -> Job:
+    """Move the start of the interruption to the time at which the last learner has left.
+
+    A job that left before it trained again has no devices since the interruption that had begun before.
+    """
+    interruption = _open(job)
+    if interruption is None:
+        return job
+    if interruption.held_s is not None:
+        return _with(job, replace(interruption, held_s=None)) if job.goal is Goal.HALT else job
     return _with(job, replace(interruption, at_s=now_s, step=max(interruption.step, job.step)))
 
 

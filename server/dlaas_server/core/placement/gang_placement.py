@@ -10,7 +10,7 @@ from math import inf
 from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
-from dlaas_server.core.model.resources import WHOLE, Shape
+from dlaas_server.core.model.resources import WHOLE, Loan, Shape
 from dlaas_server.core.placement.fragmentation import Option, State
 from dlaas_server.core.placement.free_capacity import FreeCapacity, NodeCapacity, free_of
 from dlaas_server.core.placement.shape import Layout, shape_of
@@ -37,7 +37,7 @@ def place(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float =
     same plan. A gang that accepts any device kind gets devices of one kind if possible. Lent devices are taken last
     (`sparing`).
     """
-    if capacity.lent:
+    if capacity.leaving or capacity.lent:
         return sparing(capacity, shape, partial(_place, capacity, shape, learners, waited_s))
     return _place(capacity, shape, learners, waited_s)
 
@@ -88,7 +88,7 @@ def beside(capacity: FreeCapacity, shape: Shape, learners: int, held: Sequence[S
 
     In layouts that pack, nodes with the most held seats come first.
     """
-    if capacity.lent:
+    if capacity.leaving or capacity.lent:
         return sparing(capacity, shape, partial(_beside, capacity, shape, learners, held))
     return _beside(capacity, shape, learners, held)
 
@@ -96,17 +96,42 @@ def beside(capacity: FreeCapacity, shape: Shape, learners: int, held: Sequence[S
 def sparing(
     capacity: FreeCapacity, shape: Shape, choose: Callable[[], tuple[Seat, ...] | None]
 ) -> tuple[Seat, ...] | None:
-    """Return the seats that `choose` takes from `capacity`, using as little lent capacity as the nodes allow.
+    """Return the seats that `choose` takes from `capacity`, using as little leaving and lent capacity as it can.
 
-    The seats are on no more nodes than without this. Lending never changes whether seats are found.
+    Seats that are released first are taken first, on as many nodes as that takes: those released later may have been
+    freed for a job behind this one. To spare lent seats, the gang is on no more nodes than if none were lent. Lending
+    never changes whether seats are found.
     """
-    lent = [loan for loan in capacity.lent if capacity.has(loan.shape, loan.seats)]
+    leaving, lent = (
+        [o for o in loans if capacity.has(o.shape, o.seats)] for loans in (capacity.leaving, capacity.lent)
+    )
+    loans = [*leaving, *lent]
     found = choose()
-    if found is None or all(capacity.has(loan.shape, loan.seats) for loan in lent):
+    if found is None or all(capacity.has(loan.shape, loan.seats) for loan in loans):
         return found
-    nodes = _nodes(found) if shape.placement in (Layout.PACK, Layout.TOPOLOGY) else len(found)
-    learners = len(found)
     capacity.give(shape, found)
+    learners, nodes = len(found), _nodes(found)
+    if not lent or shape.placement not in (Layout.PACK, Layout.TOPOLOGY):
+        nodes = learners
+    elif leaving:
+        early = _sparing(capacity, shape, leaving, choose, learners, learners)
+        capacity.give(shape, early)
+        nodes = max(nodes, _nodes(early))
+    return _sparing(capacity, shape, loans, choose, learners, nodes)
+
+
+def _sparing(
+    capacity: FreeCapacity,
+    shape: Shape,
+    loans: Sequence[Loan],
+    choose: Callable[[], tuple[Seat, ...] | None],
+    learners: int,
+    nodes: int,
+) -> tuple[Seat, ...]:
+    """Return the seats that `choose` takes, on at most so many nodes, with as few loans as possible, the first ones.
+
+    All loans are free. With all of them, `choose` takes seats on at most so many nodes.
+    """
 
     def chosen() -> tuple[Seat, ...] | None:
         its = choose() if capacity.room(shape, learners) >= learners else None
@@ -115,15 +140,14 @@ def sparing(
             return None
         return its
 
-    for loan in lent:
+    for loan in loans:
         capacity.claim(loan.shape, loan.seats)
     given = 0
-    while (found := chosen()) is None and given < len(lent):  # finally all is reclaimed, which gives the first choice
-        capacity.give(lent[given].shape, lent[given].seats)
+    while (found := chosen()) is None:  # at last with all loans
+        capacity.give(loans[given].shape, loans[given].seats)
         given += 1
-    kept = lent[given:]
-    for loan in reversed(lent[: max(given - 1, 0)]):  # loans that turn out not to be needed
-        assert found is not None
+    kept = list(loans[given:])
+    for loan in reversed(loans[: max(given - 1, 0)]):  # loans that turn out not to be needed
         capacity.give(shape, found)
         capacity.claim(loan.shape, loan.seats)
         fewer = chosen()

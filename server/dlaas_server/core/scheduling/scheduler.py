@@ -345,7 +345,8 @@ class Scheduler:
     def _try_class(self, alike: EquivalenceClass, request: GangRequest, key: Key, current: _Pass) -> bool:
         """Start a job of this class if one may start now. Return whether one did. `request` is the head of the class.
 
-        A job behind a reservation passes only by backfill, unless its queue is entitled to the devices.
+        A job behind a reservation passes only by backfill, unless its queue is entitled to the devices. If it fits, but
+        would delay the reservation, it preempts none either: with a victim's devices it would take reserved ones.
         """
         backfill, capacity, now_s = self._backfill, self.capacity, current.now_s
         holder = backfill.holder(key)
@@ -357,13 +358,13 @@ class Scheduler:
         admitted: GangRequest | None = None
         seats: tuple[Seat, ...] | None = None
         if reservation is not None and not (self._fair_share is not None and self._fair_share.is_entitled(request)):
-            if fits(capacity, request):
-                admitted = backfill.admit(alike, reservation, now_s)
-                if admitted is not None:
-                    chosen, seats = admitted, admitted.seats
-                else:
+            is_fitting = fits(capacity, request)
+            admitted = backfill.admit(alike, reservation, now_s) if is_fitting else None
+            if admitted is not None:
+                chosen, seats = admitted, admitted.seats
+            elif is_fitting or reservation.is_strict:
+                if is_fitting:
                     backfill.refuse(alike)
-            if seats is None and reservation.is_strict:
                 backfill.hold_back()
                 return False
         elif alike.devices_min <= capacity.devices:
