@@ -57,7 +57,7 @@ def test_pods_are_released_only_when_all_exist() -> None:
     assert (whole.create, whole.release) == ((), (0, 1))
 
 
-def test_a_gang_waits_for_the_picture_of_a_pod_just_created() -> None:
+def test_a_gang_waits_until_the_picture_shows_its_pods() -> None:
     found = plan(wanted(0, 1), pod(0, gated=True), created=frozenset({1}))
 
     assert (found.create, found.release) == ((), ())
