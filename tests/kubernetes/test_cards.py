@@ -1,4 +1,4 @@
-"""What a job's card and `why` say about its pods, from a real control plane through pool and engine."""
+"""Texts of a job's card and of `why` about its pods, from a real control plane through pool and engine."""
 
 from __future__ import annotations
 
