@@ -28,6 +28,7 @@ ROWS: Final[dict[str, str]] = {
     "overhead": "steps per second; beside the plain script and torchrun",
     "curves": "curves without a changed line; in turn with the same loop without them",
     "elasticity": "changes of size while a job trains, killed learners, halts; beside torchrun elastic and torchft",
+    "pods": "learners in pods: changes at the API server → card, pauses; beside the local pool (needs make cluster)",
     "recovery": "kill -9 of server, engine, guardian, learner, all three → work continues; beside import tornado",
     "importing": "import jupyter_dlaas",
     "preflight": "what %%train looks at before it asks the pool, in a usual torch notebook",

@@ -25,9 +25,9 @@ from jupyter_dlaas.wire.protocol import State, WaitingReason
 from tests.core.builders import deploying, fact, job, node, seats, training, with_fact
 
 
-def refusal(target: Job, member: int = 0, generation: int | None = None) -> SeatRefused:
-    generation = target.generation if generation is None else generation
-    return SeatRefused(generation=generation, member=member, code="quota", what="The quota of ml is full.", advice="")
+def refusal(target: Job, member: int = 0, generation: int | None = None, advice: str = "") -> SeatRefused:
+    generation, what = target.generation if generation is None else generation, "The quota of ml is full."
+    return SeatRefused(generation=generation, member=member, code="quota", what=what, advice=advice)
 
 
 def refused(target: Job, member: int = 0) -> Job:
@@ -44,6 +44,16 @@ def test_refused_gang_gives_up_its_seats_and_keeps_its_place() -> None:
     closed = with_fact(target, FactKind.CLOSED, why="stopped")
     assert (closed.state, closed.queued_s, closed.in_queue_s) == (State.QUEUED, 7.0, 50.0)
     assert deploying(closed, *seats("n1", 2)).refusal is None
+
+
+def test_card_of_a_refused_gang_says_once_what_to_do() -> None:
+    target = deploying(job(learners=(2, 2)), *seats("n1", 2))
+    facts = [refusal(target, member, advice="Request less.") for member in (0, 1)]
+    after, (story,) = seats_refused(target, facts, 100.0)
+    view = job_view(after, row=1, directory="", wait=None, progress=None)
+
+    assert view.reason == "It could not be placed: The quota of ml is full. Request less."
+    assert story.text == "The quota of ml is full. The job returns to its place in the queue. Request less."
 
 
 def test_refusal_of_another_generation_changes_nothing() -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dlaas_server.engine.service import configured_pool
 from dlaas_server.pools.config import ConfigError, load_config
 from dlaas_server.pools.selection.__main__ import main
 from dlaas_server.pools.selection.config_edit import with_table
-from dlaas_server.pools.selection.recorded_place import check_place
+from dlaas_server.pools.selection.recorded_place import check_place, place_text
 from dlaas_server.store.sqlite import Batch, Inserted, Store
 from jupyter_dlaas.cli.main import main as command_line
 from jupyter_dlaas.wire.protocol import State
@@ -170,6 +171,25 @@ def test_unfinished_jobs_of_the_store_keep_the_pool(tmp_path: Path, capsys: pyte
     cluster = load_config(tmp_path).cluster
     assert cluster is not None
     assert (cluster.image, cluster.namespace) == ("torch:2", "dlaas")
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "place"),
+    [
+        ("", "local", "this machine"),
+        ('[pool]\nname = "lab"\n', "lab", "this machine"),
+        ('[kubernetes]\nnamespace = "ml"\n', "kubernetes", "Kubernetes: namespace ml, context c, image "),
+        ('[pool]\nname = "lab"\n[kubernetes]\nnamespace = "ml"\n', "lab", "Kubernetes: namespace ml, context c, "),
+        ('[kubernetes]\nnamespace = "ml"\ncontext = "d"\n', "kubernetes", "Kubernetes: namespace ml, context d, "),
+    ],
+)
+def test_a_pool_shows_its_name_and_place(tmp_path: Path, section: str, name: str, place: str) -> None:
+    there = f'kubeconfig = "{kubeconfig(tmp_path)}"\n' if "kubernetes" in section else ""
+    (tmp_path / "config.toml").write_text(section + there)
+    config = load_config(tmp_path)
+
+    assert configured_pool(tmp_path, config, lambda uptime_s: uptime_s).name == name
+    assert place_text(config).startswith(place)
 
 
 def test_an_edit_by_hand_leaves_no_unfinished_job_behind(tmp_path: Path) -> None:

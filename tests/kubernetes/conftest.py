@@ -20,6 +20,7 @@ from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import Cluster, ForeignCluster, OwnCluster
 from tests.kubernetes.pool import Followed, section_of
+from tests.kubernetes.rights import Rights
 
 if TYPE_CHECKING:
     from tests.kubernetes.namespace_pools import Pools
@@ -198,6 +199,15 @@ async def pools(tmp_path: Path, namespace: Namespace) -> AsyncIterator[Pools]:
     made = Pools(tmp_path, namespace)
     yield made
     await made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rights() -> Iterator[Rights]:
+    """Record the rights that the pools of the session use. None may use one that the shipped Role does not have."""
+    found = Rights()
+    with found.recording():
+        yield found
+    found.check()
 
 
 @pytest.fixture

@@ -46,7 +46,9 @@ BY_THE_CLUSTER = {
     "preempted": End(cause=Cause.EVICTED, words="was preempted by a pod of higher priority", node="small"),
     "node_taint": End(cause=Cause.EVICTED, words="removed from node tainted", node="tainted"),
     "node_shutdown": End(cause=Cause.EVICTED, words="closing", node="closing"),
+    "node_gone": End(cause=Cause.EVICTED, words="gone with its node leaving", node="leaving"),
 }
+BROKEN = ("tainted", "closing", "leaving")
 IMAGES = {"image_without_python": EMPTY, "wrong_python": OLD}
 OTHER_CODES = {"node_shutdown": "evicted", "vanished": "deleted"}
 """A kubelet that shuts down names this reason only after all containers have ended."""
@@ -60,10 +62,10 @@ def job_of(code: str) -> str:
 def nodes(own_cluster: OwnCluster) -> Iterator[None]:
     """Add nodes that the test breaks."""
     own_cluster.add_node("small", resources={"cpu": "150m"})
-    own_cluster.add_node("tainted")
-    own_cluster.add_node("closing")
+    for name in BROKEN:
+        own_cluster.add_node(name)
     yield
-    for name in ("small", "tainted", "closing"):
+    for name in {"small", *BROKEN} & own_cluster.nodes.keys():
         own_cluster.remove_node(name)
 
 
@@ -102,6 +104,7 @@ async def test_ends_by_the_cluster_name_cause_object_and_fix(
     pod = {code: f"{job_of(code)}-m0" for code in BY_THE_CLUSTER}
 
     def end_pods() -> None:
+        own_cluster.remove_node("leaving")  # first: the cluster waits 40 s for a node to come back
         namespace.delete("pods", pod["deleted"])
         namespace.delete("pods", pod["vanished"], grace_s=0)
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["drained"]}}

@@ -120,6 +120,8 @@ def test_notebook_trains_grows_halts_and_resumes_in_pods(lab: Lab, site: Site, n
     card = lab.card(job)
     lab.is_at(job, "PROCESSING")
     until(lambda: trains_with(site, job, 0, 1, 2), "the free GPUs are used")
+    expect(lab.panel()).to_contain_text(re.compile("Pool *kubernetes"))
+    expect(lab.panel()).to_contain_text(f"Jobs run on Kubernetes: namespace {namespace.name}, context ")
     pictures(lab, "running-light")
     card.get_by_role("button", name=f"Remove a GPU from {job}").click()
     until(lambda: trains_with(site, job, 0, 1), "two pods train")

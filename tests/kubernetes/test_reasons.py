@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,24 +18,33 @@ from tests.kubernetes.namespace_pools import DEADLINE_S, Pools
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
 UNPULLABLE, PRIVATE, ENDLESS_PULL = "registry.invalid/team/model:1", "private/model:1", "large/model:1"
-POLICY = {
-    "apiVersion": "admissionregistration.k8s.io/v1",
-    "kind": "ValidatingAdmissionPolicy",
-    "spec": {
-        "matchConstraints": {
-            "resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-            ]
-        },
-        "validations": [
-            {
-                "expression": "!object.metadata.name.startsWith('admission-1')",
-                "message": "Ask team-x for a cost centre.",
-            }
-        ],
-    },
+MISNAMED, ABSENT = "team/Model:1", "absent/model:1"
+NO_CPU = "Node didn't have enough resource: cpu, requested: 100, used: 7950, capacity: 8000"
+NO_LABEL = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+NO_DEVICE = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"
+POLICIES = "/apis/admissionregistration.k8s.io/v1"
+"""Group of admission policies, whose objects belong to no namespace."""
+CREATED_PODS = {
+    "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
 }
-POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+FORBIDDEN = {
+    "validations": [
+        {
+            "expression": "!object.metadata.name.startsWith('admission-1')",
+            "message": "Ask team-x for a cost centre.",
+        }
+    ]
+}
+
+
+def changed(pod: str, path: str, value: str) -> dict[str, Any]:
+    """Return a policy that changes a field of one pod."""
+    patch = f"[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]"
+    return {
+        "matchConditions": [{"name": "pod", "expression": f"object.metadata.name == '{pod}'"}],
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+        "reinvocationPolicy": "Never",
+    }
 
 
 @dataclass(kw_only=True)
@@ -48,16 +58,20 @@ class Wait:
     node: str = NODES[0]
     needs_advice: bool = True
     is_refused: bool = False
+    name: str = ""
+    """Name of the job; empty: the code."""
 
     @property
     def job(self) -> str:
-        return f"{self.code.replace('_', '-')}-1"
+        return f"{(self.name or self.code).replace('_', '-')}-1"
 
 
 WAITS = [
     Wait(code="node_silent", words=f"node {NODES[1]} does not answer", node=NODES[1]),
     Wait(code="image_pull", words=UNPULLABLE, settings={"image": UNPULLABLE}),
     Wait(code="image_credentials", words=f"the registry refuses the image {PRIVATE}", settings={"image": PRIVATE}),
+    Wait(code="image_name", words="repository name (team/Model) must be lowercase", settings={"image": MISNAMED}),
+    Wait(code="image_absent", words=f'may not pull it: Container image "{ABSENT}"', settings={"image": ABSENT}),
     Wait(code="pulling", words=f"{ENDLESS_PULL} is being pulled", settings={"image": ENDLESS_PULL}, needs_advice=False),
     Wait(code="starting", words=f"starts on node {NODES[0]}", needs_advice=False),
     Wait(code="no_capacity", words="Insufficient cpu", spec={"cpus_per_learner": 1000.0}),
@@ -66,6 +80,15 @@ WAITS = [
     Wait(code="quota", words="exceeded quota: gpus", spec={"gpus_per_learner": 1}, is_refused=True),
     Wait(code="limit_range", words="maximum memory usage", spec={"memory_bytes_per_learner": 2**40}, is_refused=True),
     Wait(code="admission", words="Ask team-x for a cost centre", is_refused=True),
+    Wait(code="pod_security", words="host namespaces (hostNetwork=true)", is_refused=True),
+    Wait(code="seat_refused", name="cpu", words=f"(OutOfcpu): Pod was rejected: {NO_CPU}", is_refused=True),
+    Wait(code="seat_refused", name="label", words=f"(NodeAffinity): Pod was rejected: {NO_LABEL}", is_refused=True),
+    Wait(
+        code="seat_refused",
+        name="device",
+        words=f"(UnexpectedAdmissionError): Pod was rejected: {NO_DEVICE}",
+        is_refused=True,
+    ),
     Wait(code="volume", words='configmap "', needs_advice=True),
 ]
 
@@ -82,7 +105,12 @@ async def test_waiting_jobs_name_cause_object_and_fix(
     limit = {"type": "Container", "max": {"memory": "512Gi"}}
     namespace.create("limitranges", {"metadata": {"name": "memory"}, "spec": {"limits": [limit]}})
     namespace.wait("resourcequotas", "gpus", lambda quota: "hard" in quota.get("status", {}))
-    policy = forbid_by_policy(namespace)
+    first.refusals |= {
+        "cpu-1-m0": ("OutOfcpu", NO_CPU),
+        "label-1-m0": ("NodeAffinity", NO_LABEL),
+        "device-1-m0": ("UnexpectedAdmissionError", NO_DEVICE),
+    }
+    policies = add_policies(namespace)
     try:
         default = await pools.open()
         for wait in WAITS:
@@ -104,14 +132,13 @@ async def test_waiting_jobs_name_cause_object_and_fix(
     finally:
         first.start_delay_s = 0.0
         first.images.endless.clear()
+        first.refusals.clear()
         namespace.cluster.loop.run(
             namespace.cluster.api.patch("nodes", None, NODES[1], {"spec": {"unschedulable": None}})
         )
         own_cluster.loop.run(last.recover())
-        namespace.cluster.loop.run(namespace.cluster.api.request("DELETE", f"{POLICIES}/{policy}"))
-        namespace.cluster.loop.run(
-            namespace.cluster.api.request("DELETE", f"{POLICIES.removesuffix('ies')}ybindings/{policy}")
-        )
+        for path in policies:
+            namespace.cluster.loop.run(namespace.cluster.api.request("DELETE", f"{POLICIES}/{path}"))
 
 
 async def check(pools: Pools, wait: Wait, namespace: Namespace) -> None:
@@ -138,24 +165,52 @@ async def check(pools: Pools, wait: Wait, namespace: Namespace) -> None:
     assert bool(advice) is wait.needs_advice
 
 
-def forbid_by_policy(namespace: Namespace) -> str:
-    """Forbid the pods of one job by an admission policy, and wait until it is in force."""
-    name, run, api = namespace.name, namespace.cluster.loop.run, namespace.cluster.api
-    run(api.request("POST", POLICIES, POLICY | {"metadata": {"name": name}}))
-    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
-    spec = {"policyName": name, "validationActions": ["Deny"], "matchResources": selector}
-    binding = {"apiVersion": POLICY["apiVersion"], "kind": "ValidatingAdmissionPolicyBinding"}
-    run(
-        api.request(
-            "POST", f"{POLICIES.removesuffix('ies')}ybindings", binding | {"metadata": {"name": name}, "spec": spec}
-        )
-    )
-    trial = namespace.manifest("admission-1", "true")
+def add_policies(namespace: Namespace) -> list[str]:
+    """Add admission policies that refuse or change the pods of some jobs. Return their paths once they are in force."""
+    specs = {
+        "forbids": ("Validating", FORBIDDEN),
+        "host": ("Mutating", changed("pod-security-1-m0", "/spec/hostNetwork", "true")),
+        "absent": ("Mutating", changed("image-absent-1-m0", "/spec/containers/0/imagePullPolicy", "'Never'")),
+    }
+    paths = []
+    for short, (kind, spec) in specs.items():
+        name = f"{namespace.name}-{short}"
+        kind = f"{kind}AdmissionPolicy"
+        paths.append(add(namespace, kind, f"{kind.lower()[:-1]}ies", name, {"matchConstraints": CREATED_PODS, **spec}))
+        selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}}
+        binding = {"policyName": name, "matchResources": selector}
+        binding |= {"validationActions": ["Deny"]} if kind.startswith("V") else {}
+        paths.append(add(namespace, f"{kind}Binding", f"{kind.lower()}bindings", name, binding))
+    is_in_force: dict[str, Callable[[], bool]] = {
+        "admission-1": lambda: refusal(namespace, "admission-1") is not None,
+        "pod-security-1-m0": lambda: refusal(namespace, "pod-security-1-m0") is not None,
+        "image-absent-1-m0": lambda: pull_policy(namespace, "image-absent-1-m0") == "Never",
+    }
     end_s = time.monotonic() + DEADLINE_S
-    while True:
-        try:
-            run(api.request("POST", f"/api/v1/namespaces/{name}/pods", trial, params={"dryRun": "All"}))
-        except ApiError:
-            return name
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+    for name, is_so in is_in_force.items():
+        while not is_so():
+            assert time.monotonic() < end_s, name
+            time.sleep(0.05)  # the API server sends no event when it has compiled a policy
+    return paths
+
+
+def add(namespace: Namespace, kind: str, resource: str, name: str, spec: Mapping[str, Any]) -> str:
+    body = {"apiVersion": f"{POLICIES.removeprefix('/apis/')}", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    namespace.cluster.loop.run(namespace.cluster.api.request("POST", f"{POLICIES}/{resource}", body))
+    return f"{resource}/{name}"
+
+
+def refusal(namespace: Namespace, pod: str) -> ApiError | None:
+    """Return how the API server would refuse a pod under the restricted standard; None if it would accept it."""
+    try:
+        pull_policy(namespace, pod)
+    except ApiError as error:
+        return error
+    return None
+
+
+def pull_policy(namespace: Namespace, pod: str) -> str:
+    """Return the pull policy that a pod would have."""
+    path, trial = f"/api/v1/namespaces/{namespace.name}/pods", namespace.manifest(pod, "true")
+    made = namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, trial, params={"dryRun": "All"}))
+    return str(made["spec"]["containers"][0]["imagePullPolicy"])

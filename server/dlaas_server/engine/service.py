@@ -36,7 +36,7 @@ from dlaas_server.pools.config import PoolConfig, load_config
 from dlaas_server.pools.local import LocalPool
 from dlaas_server.pools.local.job_folder import in_words
 from dlaas_server.pools.pool_lock import open_pool_lock, take_pool_lock
-from dlaas_server.pools.selection.recorded_place import check_place
+from dlaas_server.pools.selection.recorded_place import check_place, place_text
 from dlaas_server.store import STORE_FILE, Store
 from jupyter_dlaas._version import __version__
 from jupyter_dlaas.jobdir.atomic_files import read_json
@@ -123,7 +123,7 @@ async def serve(folder: Path, idle_s: float) -> None:
     lifecycle.drift, lifecycle.slept = clock.drift_s, clock.slept_s
     clock.start_after(await store.last_s())
     lifecycle.configured = config.policy
-    lifecycle.runs_on = config.runs_on
+    lifecycle.runs_on = place_text(config)
     lifecycle.admins = frozenset(config.pool.admins)
     blobs = Blobs(folder / "blobs")
     lifecycle.blobs = lambda sha256: str(blobs.path(sha256))

@@ -72,10 +72,10 @@ class DeviceChoice(StrEnum):
 class PoolSection:
     """[pool]: name, devices and scheduling policy."""
 
-    name: str = field(
-        default="local", metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid pool name")
+    name: str | None = field(
+        default=None, metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid pool name")
     )
-    """Name of the pool, as the panel shows it."""
+    """Name of the pool, as the panel shows it; unset: `local`, or `kubernetes` where jobs run on a cluster."""
     devices: DeviceChoice = DeviceChoice.AUTO
     """Devices that the pool offers. `auto`: GPUs if there are any, otherwise CPU slots."""
     cpu_slots: int | None = field(default=None, metadata=rule(least=1, most=4096))

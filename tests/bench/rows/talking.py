@@ -15,6 +15,7 @@ from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.client import discovery
 from tests.bench.measuring import Bench, Unmeasurable, cpu_s, milliseconds
 from tests.bench.table import Figure, Line, figure
+from tests.whole.site import Site
 
 IDLE = """import time
 for i in range(40):
@@ -42,7 +43,7 @@ def measure(bench: Bench) -> list[Line]:
     bench.site.client.pool()
     idle, _, _ = _follow(bench, IDLE)
     flood, engine, guardian = _follow(bench, FLOOD)
-    changes = _changes(bench)
+    changes = state_changes(bench, max(5, bench.runs))
     return [
         Line(
             what="print() → WebSocket client, idle",
@@ -54,7 +55,7 @@ def measure(bench: Bench) -> list[Line]:
             what=f"print() → WebSocket client, {RATE:,} lines/s",
             bar="≤ 100 ms",
             measured=_spread(flood),
-            beside=f"p99 {_percentile(flood, 0.99):.0f} ms",
+            beside=f"p99 {percentile(flood, 0.99):.0f} ms",
         ),
         Line(
             what="… of a core, the engine",
@@ -65,16 +66,16 @@ def measure(bench: Bench) -> list[Line]:
         Line(
             what="state change → WebSocket client, p95",
             bar="≤ 0.2 s",
-            measured=figure([_percentile(changes, 0.95)], "ms"),
+            measured=figure([percentile(changes, 0.95)], "ms"),
             beside=f"median {_spread(changes)}",
         ),
     ]
 
 
 @contextlib.contextmanager
-def page(bench: Bench) -> Iterator[websocket.WebSocket]:
+def page(site: Site) -> Iterator[websocket.WebSocket]:
     """Open a WebSocket like a page's."""
-    one = discovery.connect_unix(bench.site.pool / discovery.SOCKET, PATIENCE_S)
+    one = discovery.connect_unix(site.pool / discovery.SOCKET, PATIENCE_S)
     stream = websocket.create_connection("ws://localhost/dlaas/stream", socket=one, timeout=PATIENCE_S)
     with contextlib.closing(stream):
         yield stream
@@ -98,7 +99,7 @@ def _follow(bench: Bench, source: str) -> tuple[list[float], float, float]:
     """Measure the delay of each line, and the shares of a core that engine and guardian used meanwhile."""
     late: list[float] = []
     engine = bench.site.engine_pid()
-    with page(bench) as stream:
+    with page(bench.site) as stream:
         job = bench.site.submit(source)
         before, guardian_s, has_ended, size, rest = cpu_s(engine), 0.0, False, 0, ""
         begin = time.monotonic()
@@ -128,11 +129,11 @@ def rest_of(bench: Bench, job: Job) -> str:
     return str(bench.site.client.log(job.id, offset=-200)["text"])
 
 
-def _changes(bench: Bench) -> list[float]:
+def state_changes(bench: Bench, jobs: int) -> list[float]:
     """Measure the delay from the guardian's record that a job runs or has ended to the page's message."""
     late: list[float] = []
-    with page(bench) as stream:
-        for _ in range(max(5, bench.runs)):
+    with page(bench.site) as stream:
+        for _ in range(jobs):
             # The offset between the two clocks: facts carry the time of day.
             offset = time.time_ns() - time.monotonic_ns()
             job = bench.site.submit("import time\ntime.sleep(0.2)\n")
@@ -157,6 +158,6 @@ def _spread(values: list[float]) -> Figure:
     return figure(values, "ms")
 
 
-def _percentile(values: list[float], share: float) -> float:
+def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["IMAGE_USER", "Images", "PullFailed", "base_mounts", "image_environment"]
+__all__ = ["IMAGE_USER", "Images", "InvalidName", "PullFailed", "base_mounts", "check_name", "image_environment"]
 
 IMAGE_USER: Final = 1000
 """User and group of a container whose pod names none."""
@@ -23,6 +23,20 @@ REPOSITORY: Final = Path(__file__).parents[3]
 
 class PullFailed(Exception):
     """An image cannot be pulled."""
+
+
+class InvalidName(Exception):
+    """The name of an image is not valid."""
+
+
+def check_name(image: str) -> None:
+    """Raise InvalidName, with the words of a kubelet, for a name with capital letters."""
+    first, slash, rest = image.partition("/")
+    has_registry = slash and (re.search(r"[.:]", first) or first == "localhost")
+    repository = (rest if has_registry else image).partition(":")[0]
+    if repository != repository.lower():
+        why = f"invalid reference format: repository name ({repository}) must be lowercase"
+        raise InvalidName(f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": {why}')
 
 
 @dataclass(slots=True)

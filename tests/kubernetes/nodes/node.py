@@ -1,7 +1,7 @@
 """A process node: a node of the cluster whose kubelet is part of the tests and whose containers are local processes.
 
 It behaves as a kubelet towards the API server. Faults happen on request: slow pulls and starts, a container killed for
-its memory, eviction, shutdown of the machine, a machine that fails, a network that is cut.
+its memory, eviction, shutdown of the machine, a machine that fails, a network that is cut, a pod that is refused.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class ProcessNode:
         self.images = Images()
         self.start_delay_s = 0.0
         """Time between a container's creation and its start."""
+        self.refusals: dict[str, tuple[str, str]] = {}
+        """Reason and message with which the node refuses a pod that was scheduled here, by the pod's name."""
         self.pull_error_s = 0.3
         """Time for which a failed pull is shown as ErrImagePull, before ImagePullBackOff."""
         self.pull_backoff_s = 1.0
@@ -254,9 +256,22 @@ class ProcessNode:
             if "deletionTimestamp" in pod["metadata"]:
                 self._spawn(self._delete_ended(pod["metadata"]))
             return
+        if worker is None and (refusal := self.refusals.get(pod["metadata"]["name"])) is not None:
+            self._spawn(self._refuse(pod, *refusal))
+            return
         if worker is None:
             worker = self._workers[uid] = PodWorker(self, pod)
         worker.update(pod)
+
+    async def _refuse(self, pod: Json, reason: str, message: str) -> None:
+        """Refuse a pod as a kubelet does whose admission fails: no container is created."""
+        metadata = pod["metadata"]
+        self.event(pod, "Warning", reason, message)
+        status = {"phase": "Failed", "reason": reason, "message": f"Pod was rejected: {message}"}
+        body = {"metadata": {"uid": metadata["uid"]}, "status": status}
+        await self.api.patch(
+            "pods", metadata["namespace"], metadata["name"], body, subresource="status", kind="strategic"
+        )
 
     async def _delete_ended(self, metadata: Json) -> None:
         """Delete the object of a pod that had ended before this node knew it, as soon as the API server answers."""

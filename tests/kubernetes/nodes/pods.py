@@ -13,7 +13,14 @@ import aiohttp
 
 from tests.kubernetes.api import ApiError, Json
 from tests.kubernetes.nodes.containers import Container, ContainerSpec, Log, StartFailed, second_time
-from tests.kubernetes.nodes.images import IMAGE_USER, PullFailed, base_mounts, image_environment
+from tests.kubernetes.nodes.images import (
+    IMAGE_USER,
+    InvalidName,
+    PullFailed,
+    base_mounts,
+    check_name,
+    image_environment,
+)
 from tests.kubernetes.nodes.status import (
     CREATING,
     INITIALIZING,
@@ -296,6 +303,13 @@ class PodWorker:
         policy = container.get("imagePullPolicy", "IfNotPresent")
         delay_s = self._node.pull_backoff_s
         while True:
+            try:
+                check_name(image)
+            except InvalidName as error:
+                self._node.event(self.pod, "Warning", "InspectFailed", str(error))
+                self._wait_state(record, "InvalidImageName", str(error))
+                await self._pause(delay_s)
+                continue
             if images.is_present(image) and policy != "Always":
                 break
             if policy == "Never":

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dlaas_server.pools.kubernetes.api import Api, ApiError
-from dlaas_server.pools.kubernetes.gang import Gang
+from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
 from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, grows, has_seats, members_of, plan_gang
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
@@ -55,6 +55,12 @@ def test_pods_are_released_only_when_all_exist() -> None:
     assert (first.create, first.release) == ((0, 1), ())
     assert (half.create, half.release) == ((1,), ())
     assert (whole.create, whole.release) == ((), (0, 1))
+
+
+def test_a_gang_waits_until_the_picture_shows_its_pods() -> None:
+    found = plan(wanted(0, 1), pod(0, gated=True), created=frozenset({1}))
+
+    assert (found.create, found.release) == ((), ())
 
 
 def test_a_release_that_was_interrupted_is_completed() -> None:
@@ -166,32 +172,78 @@ def test_a_closed_job_keeps_no_pods() -> None:
 
 
 class NoAnchor:
-    """API server that has no anchor of the job and accepts all changes."""
+    """API server that has no anchor of the job and accepts all changes, with the pods that it was asked for."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
 
     def get(self, *_: object) -> Json:
         raise ApiError(404, "NotFound", "none")
 
-    def patch(self, *_: object) -> Json:
+    def create(self, resource: str, namespace: str, body: Json) -> Json:
+        if resource == "pods":
+            self.sent.append(f"create {body['metadata']['name']}")
+        return {**body, "metadata": {**body["metadata"], "uid": "1"}}
+
+    def patch(self, resource: str, namespace: str, name: str, body: Json) -> Json:
+        if resource == "pods":
+            self.sent.append(f"release {name}")
         return {}
 
     def delete(self, *_: object, uid: str | None = None) -> None:
         assert uid is not None
 
 
+def gang_of(api: NoAnchor, now_s: list[float]) -> Gang:
+    settings = KubernetesSection(bind_timeout_s=BIND_S)
+    pods = JobPods(
+        job="a-1", settings=settings, package="p", resources=Resources(), grace_s=100.0, guardian_address="127.0.0.1:1"
+    )
+    job = JobObjects(pods=pods, learners=(), spec_sha256="", wanted="{}", token=b"")
+    return Gang(cast(Api, api), job, pins=True, now=lambda: now_s[0])
+
+
+def step(gang: Gang, *pods: Json) -> GangOutcome:
+    for item in pods:
+        item["metadata"]["uid"] = item["metadata"]["name"]
+    return gang.step({item["metadata"]["name"]: item for item in pods})
+
+
+def test_no_request_is_repeated_while_the_picture_is_older() -> None:
+    api, now_s, gated = NoAnchor(), [0.0], (pod(0, gated=True), pod(1, gated=True))
+    gang = gang_of(api, now_s)
+    gang.accept(wanted(0, 1))
+    for seen in ((), gated[:1], gated, (pod(0), gated[1]), (running(0), pod(1))):
+        step(gang, *seen)
+
+    assert sorted(api.sent) == ["create a-1-m0", "create a-1-m1", "release a-1-m0", "release a-1-m1"]
+
+
+def test_requests_without_a_visible_effect_are_repeated() -> None:
+    api, now_s, gated = NoAnchor(), [0.0], (pod(0, gated=True), pod(1, gated=True))
+    gang = gang_of(api, now_s)
+    gang.accept(wanted(0, 1))
+    step(gang)
+    due_s = step(gang, gated[0]).due_s
+    assert due_s is not None
+    now_s[0] = due_s
+    step(gang, gated[0])
+    assert api.sent.count("create a-1-m1") == 2
+    step(gang, *gated)
+    now_s[0] += 2 * due_s
+    step(gang, *gated)
+
+    assert api.sent.count("release a-1-m0") == api.sent.count("release a-1-m1") == 2
+
+
 def test_time_to_bind_begins_when_predecessors_have_ended() -> None:
     now_s = [0.0]
-    settings = KubernetesSection(bind_timeout_s=BIND_S)
-    pods = JobPods(job="a-1", settings=settings, package="p", resources=Resources(), grace_s=100.0)
-    job = JobObjects(pods=pods, learners=(), spec_sha256="", wanted="{}", token=b"")
-    gang = Gang(cast(Api, NoAnchor()), job, pins=True, now=lambda: now_s[0])
+    gang = gang_of(NoAnchor(), now_s)
     gang.accept(replace(wanted(2), grace_s=100.0))
 
     def refused_at(at_s: float, before: Json) -> bool:
         now_s[0] = at_s
-        found = (before, unschedulable(2))
-        for item in found:
-            item["metadata"]["uid"] = item["metadata"]["name"]
-        return bool(gang.step({item["metadata"]["name"]: item for item in found}).refused)
+        return bool(step(gang, before, unschedulable(2)).refused)
 
     leaving, ended = running(0), pod(0, node="a", phase="Succeeded")
     assert not refused_at(0.0, leaving)

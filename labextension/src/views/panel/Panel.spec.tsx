@@ -79,6 +79,14 @@ describe('the panel', () => {
     ).toBeDefined();
   });
 
+  it("shows the pool's name, and where its jobs run", () => {
+    show([running]);
+    const { name, runs_on: place } = golden.pool();
+
+    expect(screen.getByRole('heading', { name: 'Pool' }).parentElement?.textContent).toContain(name);
+    expect(screen.getByText(`Jobs run on ${place}.`)).toBeTruthy();
+  });
+
   it('says which node is being drained, what queues have, and how good start estimates were', () => {
     show([running]);
     expect(screen.getByText('gpu-a is being drained by ana.')).toBeTruthy();

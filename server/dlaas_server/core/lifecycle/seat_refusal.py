@@ -36,17 +36,20 @@ def seats_refused(job: Job, refused: Sequence[SeatRefused], now_s: float) -> Tra
     refused = concerning(job, refused)
     if not refused:
         return job, ()
-    what = " ".join(sentence(fact.what or f"The pool had no device for learner {fact.member}") for fact in refused)
+    # One quota, or one policy, refuses all learners of a gang in the same words.
+    causes = dict.fromkeys(fact.what or f"The pool had no device for learner {fact.member}" for fact in refused)
+    fixes = dict.fromkeys(sentence(fact.advice) for fact in refused if fact.advice)
+    what, fix = " ".join(map(sentence, causes)), "".join(f" {text}" for text in fixes)
     if job.is_live and job.resize is not None and _staying(job):
-        text = f"{what} The job continues at its previous size."
+        text = f"{what} The job continues at its previous size.{fix}"
         return with_story(_without_joiners(job), "seat_refused", text)
     if any(m.state in _RUNS for m in job.members):
         job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(what)}.", now_s)
         job = with_goal(replace(job, preempted=clause(what), is_live=False), Goal.HALT)
-        text = f"{what} The job writes a checkpoint, then returns to its place in the queue."
+        text = f"{what} The job writes a checkpoint, then returns to its place in the queue.{fix}"
         return with_story(job, "seat_refused", text)
-    job = with_goal(replace(job, members=(), is_live=False, refusal=what), Goal.STOP)
-    return with_story(job, "seat_refused", f"{what} The job returns to its place in the queue.")
+    job = with_goal(replace(job, members=(), is_live=False, refusal=f"{what}{fix}"), Goal.STOP)
+    return with_story(job, "seat_refused", f"{what} The job returns to its place in the queue.{fix}")
 
 
 def _staying(job: Job) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
@@ -30,8 +30,8 @@ from jupyter_dlaas.wire.protocol import Failure
 __all__ = ["Gang", "GangOutcome"]
 
 NOT_FOUND: Final = 404
-DELETE_AGAIN_S: Final = 5.0
-"""Time after which a deletion is repeated if the picture does not show the pod leaving."""
+AGAIN_S: Final = 5.0
+"""Time after which a request is repeated if the picture does not show its effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,13 @@ class Gang:
         self._last: dict[int, Json] = {}
         self._refused: dict[int, PodWait] = {}
         self._given_up: set[str] = set()
+        # Times at which the API server accepted a request: the picture may be older.
+        self._created_s: dict[int, float] = {}
+        """Creation of a pod, by member, until the picture shows the pod."""
+        self._ungated_s: dict[str, float] = {}
+        """Removal of a pod's gate, by uid."""
         self._deleted_s: dict[str, float] = {}
-        """Time at which the API server accepted the deletion of a pod, by uid; the picture may be older."""
+        """Deletion of a pod, by uid."""
         self._is_closed = False
         self._has_read = False
 
@@ -93,14 +98,17 @@ class Gang:
             self._give_up(dict.fromkeys((m.member for m in self._wanted.members), error.wait), pods)
             return GangOutcome(lost={}, refused=dict(self._refused))
         lost, ending = dict(plan.lost or {}), dict(plan.ending or {})
-        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), due_s=plan.due_s)
+        due_s = min([*self._due_s(), *([] if plan.due_s is None else [plan.due_s])], default=None)
+        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), due_s=due_s)
 
     # ---- shell -----------------------------------------------------------------------------------------------------
 
     def _plan(self, pods: Mapping[str, Json]) -> GangPlan:
         assert self._wanted is not None
         self._read_anchor()
-        found = members_of(pods)
+        found = {member: self._without_gate(pod) for member, pod in members_of(pods).items()}
+        for member in found:
+            self._created_s.pop(member, None)
         # Also those that an engine released which ended before it could record them; not those that were given up.
         self._released |= {m for m, pod in found.items() if GATE not in gates(pod) and not self._is_given_up(pod)}
         if self._released_s is None and self._released:
@@ -108,6 +116,7 @@ class Gang:
         self._last |= found
         state = GangState(
             pods=found,
+            created=frozenset(member for member, at_s in self._created_s.items() if self._is_recent(at_s)),
             last=self._last,
             released=self._released,
             released_s=self._expected_s(found),
@@ -155,6 +164,7 @@ class Gang:
             names = [learner_name(self._job.pods.name, member) for member in plan.release]
             release_gates(self._api, settings.namespace, names)
             self._released_s = self._now()
+            self._ungated_s |= {str(found[m]["metadata"]["uid"]): self._released_s for m in plan.release}
 
     def _create(self, members: tuple[int, ...]) -> None:
         assert self._wanted is not None
@@ -164,8 +174,9 @@ class Gang:
         job = replace(self._job, pods=pods, learners=learners)
         if self._owner is not None:
             create_learners(self._api, job, self._owner, learners)
-            return
-        self._owner = create_job(self._api, job)  # also completes a creation that an earlier engine began
+        else:
+            self._owner = create_job(self._api, job)  # also completes a creation that an earlier engine began
+        self._created_s |= dict.fromkeys(members, self._now())
 
     def _record(self, released: frozenset[int]) -> None:
         """Record releases before they happen, so that a pod that has run is never created a second time."""
@@ -186,11 +197,26 @@ class Gang:
 
     def _delete(self, pods: Iterable[Json]) -> None:
         """Delete pods, but those whose deletion was just accepted: the next picture shows them leave."""
-        now_s = self._now()
         by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
-        due = {uid: pod for uid, pod in by_uid.items() if now_s - self._deleted_s.get(uid, -inf) >= DELETE_AGAIN_S}
+        due = {uid: pod for uid, pod in by_uid.items() if not self._is_recent(self._deleted_s.get(uid, -inf))}
         delete_pods(self._api, self._job.pods.settings.namespace, due.values())
-        self._deleted_s |= dict.fromkeys(due, now_s)
+        self._deleted_s |= dict.fromkeys(due, self._now())
+
+    # ---- requests whose effect the picture does not show yet -----------------------------------------------------
+
+    def _is_recent(self, accepted_s: float) -> bool:
+        return self._now() - accepted_s < AGAIN_S
+
+    def _without_gate(self, pod: Json) -> Json:
+        """Return a pod as the API server has it, if its gate was just removed."""
+        if GATE not in gates(pod) or not self._is_recent(self._ungated_s.get(str(pod["metadata"]["uid"]), -inf)):
+            return pod
+        others = [gate for gate in pod["spec"]["schedulingGates"] if gate.get("name") != GATE]
+        return {**pod, "spec": {**pod["spec"], "schedulingGates": others}}
+
+    def _due_s(self) -> Iterator[float]:
+        """Yield the times at which creations are repeated: a pod that came and went between two steps is not seen."""
+        return (at_s + AGAIN_S for at_s in self._created_s.values() if self._is_recent(at_s))
 
     def _is_given_up(self, pod: Json) -> bool:
         """Return whether a pod belongs to a refused seat. Its agent may still start before the pod is gone."""

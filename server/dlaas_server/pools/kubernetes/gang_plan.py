@@ -34,6 +34,8 @@ class GangState:
 
     pods: Mapping[int, Json]
     """Pods of learners by member."""
+    created: frozenset[int] = frozenset()
+    """Members whose pods were just created, and are not in the picture yet."""
     last: Mapping[int, Json] = field(default_factory=dict)
     """Pods as last seen by this engine, also those that are gone."""
     released: frozenset[int] = frozenset()
@@ -79,9 +81,10 @@ def plan_gang(wanted: Wanted, state: GangState, now_s: float, bind_timeout_s: fl
         return GangPlan(
             delete=tuple(sorted({*delete, *(refused.keys() & state.pods.keys())})), lost=lost, refused=refused
         )
-    create = tuple(m for m in members if m not in state.pods and m not in state.released)
+    missing = [m for m in members if m not in state.pods and m not in state.released]
+    create = tuple(m for m in missing if m not in state.created)
     gated = [m for m in members if m in state.pods and GATE in gates(state.pods[m])]
-    is_whole = not create and not any(_is_leaving(state.pods[m]) for m in gated)
+    is_whole = not missing and not any(_is_leaving(state.pods[m]) for m in gated)
     unbound = [m for m in members if m in state.released and m in state.pods and not _is_bound(state.pods[m])]
     due_s = state.released_s + bind_timeout_s if unbound and state.released_s is not None else None
     return GangPlan(

@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, path_of
+from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects, anchor, job_objects, owner_of
 from dlaas_server.pools.kubernetes.manifests.names import (
     ANNOTATION_JOB,
     GATE,
-    LABEL_GENERATION,
-    LABEL_JOB,
     Json,
-    selector,
 )
 from dlaas_server.pools.kubernetes.manifests.package_archive import Package, package_config_map
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod, learner_pod
@@ -24,17 +21,14 @@ from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_refusal
 
 __all__ = [
     "ObjectRefused",
-    "anchors",
     "create_job",
     "create_learners",
     "delete_job",
     "delete_pods",
     "ensure_package",
-    "log_tail",
     "release_gates",
     "released_members",
     "write_released",
-    "write_wanted",
 ]
 
 T = TypeVar("T")
@@ -111,12 +105,6 @@ def _create(api: Api, resource: str, namespace: str, manifest: Json) -> bool:
     return True
 
 
-def write_wanted(api: Api, namespace: str, name: str, wanted: str, *, generation: int) -> None:
-    """Store the document for a job's guardian at its anchor. It is durable in the cluster when this returns."""
-    body = {"metadata": {"labels": {LABEL_GENERATION: str(generation)}}, "data": {"wanted.json": wanted}}
-    api.patch("configmaps", namespace, name, body)
-
-
 def write_released(api: Api, namespace: str, name: str, members: Iterable[int]) -> None:
     """Record at the anchor which members were released: their pods may have run, so they are never created again."""
     api.patch("configmaps", namespace, name, {"data": {"released": json.dumps(sorted(members))}})
@@ -131,17 +119,6 @@ def create_learners(api: Api, job: JobObjects, owner: Json, members: Sequence[Le
     """Create gated pods of further learners of a job, at the same time. Raises ObjectRefused."""
     namespace, reference = job.pods.settings.namespace, owner_of(owner)
     _each(lambda one: _create(api, "pods", namespace, learner_pod(job.pods, reference, one)), members)
-
-
-def anchors(api: Api, namespace: str) -> dict[str, Json]:
-    """Return the anchors of all jobs in the namespace, by job id."""
-    listed = api.list("configmaps", namespace, labels=f"{selector()},{LABEL_JOB}")["items"]
-    return {str(item["metadata"]["annotations"][ANNOTATION_JOB]): item for item in listed}
-
-
-def log_tail(api: Api, namespace: str, pod: str, *, lines: int = 20) -> str:
-    """Return the last lines of a pod's log: what it printed before its agent had a link."""
-    return api.text(path_of("pods", namespace, pod, "log"), {"tailLines": str(lines)})
 
 
 def release_gates(api: Api, namespace: str, pods: Sequence[str]) -> None:

@@ -110,7 +110,12 @@ def _by_the_node(status: Json, name: str, node: str) -> PodEnd | None:
         return _gone(name, node)
     if re.fullmatch(_ADMISSION, reason):
         what = f"Node {node} refused {name} ({reason}): {message}"
-        advice = "Another pod took the resources first; the learner gets another place."
+        why = "The node does not meet the pod's conditions any more"
+        if reason.startswith("OutOf"):
+            why = "Another pod took the resources first"
+        elif reason == "UnexpectedAdmissionError":
+            why = f"A device of the node may be broken (kubectl describe node {node})"
+        advice = f"{why}; the learner gets another place."
         return PodEnd(
             code="seat_refused", cause=Cause.PLATFORM, object=name, what=what, advice=advice, is_seat_refused=True
         )

@@ -49,7 +49,7 @@ _CONTAINER: Final[tuple[_Row, ...]] = (
     _Row(
         code="image_name",
         reason="InvalidImageName",
-        what="{object}: {image} is not a valid image name.",
+        what="{object}: {image} is not a valid image name: {message}",
         advice="Correct `image` in section [kubernetes] of the pool's config.toml.",
     ),
     _Row(
@@ -60,8 +60,14 @@ _CONTAINER: Final[tuple[_Row, ...]] = (
         advice="Name a Secret with the registry's credentials under `image_pull_secrets`, or correct `image`.",
     ),
     _Row(
+        code="image_absent",
+        reason="ErrImageNeverPull",
+        what="{object}: its node does not have the image {image}, and may not pull it: {message}",
+        advice="Load the image onto the nodes; a policy of the cluster sets `imagePullPolicy: Never`.",
+    ),
+    _Row(
         code="image_pull",
-        reason="ErrImagePull|ImagePullBackOff|RegistryUnavailable|ErrImageNeverPull|SignatureValidationFailed",
+        reason="ErrImagePull|ImagePullBackOff|RegistryUnavailable|SignatureValidationFailed",
         what="{object}: the image {image} cannot be pulled: {message}",
         advice="Check that the image exists and that nodes reach its registry; `image` is in the pool's config.toml.",
     ),

@@ -56,7 +56,8 @@ class KubernetesPool:
         self._local = LocalPool(
             directory, config=config, start=_start_guardian, uses_zygote=False, at_uptime=at_uptime, has_learners=False
         )
-        self.path, self.config, self.name = self._local.path, self._local.config, self._local.name
+        self.path, self.config = self._local.path, self._local.config
+        self.name = self.config.pool.name or "kubernetes"
         self.unit = "CPU slot"
         self._settings = settings
         self._choosing = asyncio.Lock()

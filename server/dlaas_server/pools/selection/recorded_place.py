@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from dlaas_server.pools.config import CONFIG_FILE, ConfigError, PoolConfig
 from jupyter_dlaas.jobdir.atomic_files import read_json, write_whole
 
-__all__ = ["check_place"]
+__all__ = ["check_place", "place_text"]
 
 PLACE_FILE: Final = "place.json"
 NAMED_MAX: Final = 6
@@ -33,6 +35,20 @@ def check_place(directory: Path, config: PoolConfig, unfinished: Sequence[str]) 
             "Undo the edit. To move the pool, end these jobs first, then use `jupyter dlaas pool use`."
         )
     write_whole(directory / PLACE_FILE, json.dumps({"format": 1, "place": place}).encode(), sync=True)
+
+
+def place_text(config: PoolConfig) -> str:
+    """Return the place where the pool's jobs run as the panel shows it, with the context that is in use."""
+    cluster = config.cluster
+    if cluster is None or cluster.context is not None:
+        return config.runs_on
+    from dlaas_server.pools.kubernetes.api import ApiUnreachable, KubernetesMissing  # other pools never load it
+    from dlaas_server.pools.kubernetes.transport import chosen_context
+
+    with suppress(ApiUnreachable, KubernetesMissing):
+        if (chosen := chosen_context(cluster.kubeconfig, None)) is not None:
+            return replace(config, kubernetes=replace(cluster, context=chosen[1])).runs_on
+    return config.runs_on
 
 
 def _place(config: PoolConfig) -> str | None:

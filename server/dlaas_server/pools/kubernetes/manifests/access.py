@@ -32,10 +32,9 @@ class Rule:
 
 
 ROLE_RULES: Final[tuple[Rule, ...]] = (
-    Rule(group="", resources=("configmaps",), verbs=("create", "delete", "get", "list", "patch", "update")),
+    Rule(group="", resources=("configmaps",), verbs=("create", "delete", "get", "patch", "update")),
     Rule(group="", resources=("pods",), verbs=("create", "delete", "list", "patch", "watch")),
-    Rule(group="", resources=("pods/log",), verbs=("get",)),
-    Rule(group="", resources=("secrets", "services", "persistentvolumeclaims"), verbs=("create",)),
+    Rule(group="", resources=("secrets",), verbs=("create",)),
     Rule(group="", resources=("events",), verbs=("list", "watch")),
     Rule(group="", resources=("resourcequotas",), verbs=("list",)),
     Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=("create",)),
