@@ -23,6 +23,10 @@ def test_job_shrinks_for_a_higher_priority_and_grows_back(tmp_path: Path) -> Non
             await engine.until(lambda: engine.lifecycle.jobs[low].checkpoint_step is not None)
             high = await engine.submit(submit((2, 2), name="high", priority=10))
             await engine.until(lambda: engine.is_at(high, "PROCESSING"))
+            why = await engine.requests.why("ana", low)
+            assert any(f"Makes room for the waiting job {high}. Scaling 4 → 2, by the pool." in text for text in why), (
+                why
+            )
             await engine.act(high, Event.CANCEL)
             await engine.until(engine.all_ended)
 

@@ -34,7 +34,7 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue
 from dlaas_server.core.presentation import artifact_paths
-from dlaas_server.core.presentation.explain import why_it_waits
+from dlaas_server.core.presentation.explain import deciding_events, why_it_waits
 from dlaas_server.core.presentation.job_view import learners_of
 from dlaas_server.core.presentation.waiting_text import waiting_sentences
 from dlaas_server.engine.admission import check_feasible_on
@@ -295,8 +295,8 @@ class Requests:
         out += blockers
         if blockers and (record := track_record(lifecycle.forecasts)):
             out.append(record)
-        story = await lifecycle.store.story(view.id)
-        return out + ([f"Last: {story[-1].text}"] if story else [])
+        history = [(row.at_s, row.kind, row.text) for row in await lifecycle.store.story(view.id)]
+        return out + deciding_events(history, lifecycle.clock())
 
     async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
         """Return the job's event history, oldest first."""
