@@ -189,7 +189,7 @@ def _pool(options: argparse.Namespace) -> int:
     pool_selection.check_usage(options)
     if options.what == "use":
         if is_change:
-            raise Invalid("pool use: change the pool's scheduling settings with a command of its own")
+            raise Invalid("pool use: change scheduling settings in a separate command, such as `pool --order fair`")
         code = pool_selection.use(options)
         if code != 0:
             return code

@@ -33,7 +33,7 @@ def check_usage(options: argparse.Namespace) -> None:
     if options.what is None and given:
         raise Invalid(f"pool: {_option(given[0])} requires `pool use kubernetes`")
     if options.what is not None and options.place is None:
-        raise Invalid("pool use: missing place: `pool use kubernetes` or `pool use local`")
+        raise Invalid("pool use: name the place where jobs run: `pool use kubernetes` or `pool use local`")
     if options.place == "local" and given:
         raise Invalid(f"pool use local: {_option(given[0])} applies only to `pool use kubernetes`")
 

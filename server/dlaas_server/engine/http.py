@@ -106,7 +106,8 @@ class Base(tornado.web.RequestHandler):
 
 def refusal(handler: tornado.web.RequestHandler, status: int) -> dict[str, Json]:
     """Return the error of a request that was refused before any operation."""
-    reason = "not found" if status == 404 else handler._reason
+    unknown = "not an operation; GET dlaas/openapi.json describes all operations"
+    reason = unknown if status in (404, 405) else handler._reason
     code = {404: "not_found", 405: "invalid", 400: "invalid", 413: "invalid"}.get(status, "internal")
     return {"error": {"code": code, "message": f"{handler.request.method} {handler.request.path}: {reason}"}}
 

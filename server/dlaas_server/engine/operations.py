@@ -112,7 +112,7 @@ class Requests:
         if job is None:
             raise NotFound(f"there is no job '{handle[:80]}'; run `jupyter dlaas jobs` to list all jobs")
         if job.owner != user:
-            raise NotFound(f"{job.id} belongs to {job.owner}")
+            raise NotFound(f"{job.id} belongs to {job.owner}; only its owner can see and change it")
         return job
 
     def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
@@ -163,7 +163,7 @@ class Requests:
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
             if (file.text is None) == (file.sha256 is None):
-                raise Invalid(f"files[{i}]: give either text or sha256")
+                raise Invalid(f"files[{i}]: set either text or sha256")
             if file.sha256 is not None:
                 self.blobs.hold(file.sha256)
                 if not self.blobs.path(file.sha256).is_file():
@@ -174,6 +174,11 @@ class Requests:
         for name in spec.outputs:
             if not name.isidentifier():
                 raise Invalid(f"spec.outputs: '{name[:60]}' is not a valid variable name")
+        for pattern in spec.metric_patterns:
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise Invalid(f"spec.metric_patterns: '{pattern[:60]}' is not a regular expression ({error})") from None
 
     async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
         """Return the problems of this submit and its start estimate. Stores nothing."""
@@ -283,7 +288,8 @@ class Requests:
         """Return sentences that explain the job's state."""
         lifecycle, job = self.lifecycle, self.find(user, handle)
         view = lifecycle.view(job)
-        first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
+        state = view.state_label.lower() if view.state is State.FAILED else f"is {view.state_label.lower()}"
+        first = f"{view.id} {state}{f' ({view.status_line})' if view.status_line else ''}."
         out = [first] + ([view.reason] if view.reason else [])
         out += waiting_sentences(view.waiting_for, lifecycle.clock() + lifecycle.drift())
         if view.failure is not None:
@@ -444,7 +450,7 @@ def _wants(text: str) -> Sequence[str]:
         return WANTS
     chosen = text.split(",")
     if any(kind not in WANTS for kind in chosen):
-        raise Invalid(f"want: '{text[:80]}' may contain {', '.join(WANTS)}")
+        raise Invalid(f"want: '{text[:80]}' is not valid; use one or more of {','.join(WANTS)}")
     return chosen
 
 

@@ -128,7 +128,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             raise Invalid("job: is missing")
         want = frame.get("want", list(WANTS))
         if not isinstance(want, list) or any(w not in WANTS for w in want):
-            raise Invalid(f"want: may contain {', '.join(WANTS)}")
+            raise Invalid(f"want: use a list with one or more of {', '.join(WANTS)}")
         cursor = decode(Cursor, frame.get("cursor") or {}, where="cursor")
         try:
             job = self.requests.find(self.user, handle).id

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jupyter_dlaas.wire.codec import rule
-from jupyter_dlaas.wire.protocol import Elastic, JobSpec, PoolOrder, PoolPlacement
+from jupyter_dlaas.wire.protocol import KEY_RULE, Elastic, JobSpec, PoolOrder, PoolPlacement
 
 __all__ = [
     "Cell",
@@ -24,7 +24,7 @@ __all__ = [
     "Warm",
 ]
 
-_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is not a valid request key")
+_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says=KEY_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,12 @@ class Keyed:
 class DrainAsked:
     """Body of a drain. `plan`: plan of the reviewed preview; a different plan is refused."""
 
-    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is not a valid drain plan"))
+    plan: str | None = field(
+        default=None,
+        metadata=rule(
+            pattern=r"[0-9a-f]{16}", says="is not a drain plan: use `plan` of the preview, GET dlaas/nodes/{node}/drain"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
