@@ -93,7 +93,8 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     each = " each" if least > 1 else ""
     requested = f"requests {count(least, 'learner')} with {said(shape, unit)}{each}"
     if (most := capacity.room(shape, least)) > 0:
-        return f"{requested}, but only {most} fit on the pool's nodes. Request at most {most}, or less for each"
+        fit = "1 fits" if most == 1 else f"{most} fit"
+        return f"{requested}, but only {fit} on the pool's nodes. Request at most {most}, or less for each"
     largest = replace(
         shape,
         gpus=max((len(node.devices) for node in nodes if shape.gpus), default=0),
