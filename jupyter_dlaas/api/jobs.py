@@ -429,9 +429,9 @@ class Job:
         """Explain the job's current state."""
         return "\n".join(self._client.why(self.id))
 
-    def story(self) -> str:
-        """Return the job's event history, one line per event."""
-        events = self._client.story(self.id)
+    def events(self) -> str:
+        """Return the job's events, one per line."""
+        events = self._client.events(self.id)
         return "\n".join(f"{time.strftime('%H:%M:%S', time.localtime(e['at_s']))}  {e['text']}" for e in events)
 
     def source(self) -> str:

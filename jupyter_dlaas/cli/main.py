@@ -345,8 +345,8 @@ def _why(options: argparse.Namespace) -> int:
     return _out(options, {"sentences": sentences}, terminal.why_text(view, sentences, _ink()))
 
 
-def _story(options: argparse.Namespace) -> int:
-    events = _client(options).story(options.name)
+def _events(options: argparse.Namespace) -> int:
+    events = _client(options).events(options.name)
     text = "\n".join(f"{terminal.stamp(event['at_s'])}  {terminal.plain(event['text'])}" for event in events)
     return _out(options, {"events": events}, text or "No events yet.")
 
@@ -443,7 +443,7 @@ RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "attach": _attach,
     "logs": _logs,
     "why": _why,
-    "story": _story,
+    "events": _events,
     "scale": _scale,
     "priority": _priority,
     "halt": _act,

@@ -75,7 +75,7 @@ def view(engine: Engine, job: str) -> JobView:
 
 
 async def texts(engine: Engine, job: str) -> list[str]:
-    return [str(event["text"]) for event in await engine.requests.story("ana", job)]
+    return [str(event["text"]) for event in await engine.requests.events("ana", job)]
 
 
 def has_checkpoint(engine: Engine, *jobs: str) -> Callable[[], bool]:

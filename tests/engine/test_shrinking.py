@@ -31,8 +31,8 @@ def test_job_shrinks_for_a_higher_priority_and_grows_back(tmp_path: Path) -> Non
             await engine.until(engine.all_ended)
 
             sizes = [(r.before, r.after, r.by) for r in engine.lifecycle.jobs[low].resizes]
-            kinds = [e["kind"] for e in await engine.requests.story("ana", low)]
-            texts = [str(e["text"]) for e in await engine.requests.story("ana", low)]
+            kinds = [e["kind"] for e in await engine.requests.events("ana", low)]
+            texts = [str(e["text"]) for e in await engine.requests.events("ana", low)]
             assert sizes == [(4, 2, "pool"), (2, 4, "pool")]
             assert kinds.count("placed") == 1
             assert "preempted" not in kinds

@@ -281,8 +281,8 @@ async def _why(h: Handler, user: str, job: str) -> None:
     h.answer({"sentences": await h.requests.why(user, job)})
 
 
-async def _story(h: Handler, user: str, job: str) -> None:
-    h.answer({"events": await h.requests.story(user, job)})
+async def _events(h: Handler, user: str, job: str) -> None:
+    h.answer({"events": await h.requests.events(user, job)})
 
 
 async def _source(h: Handler, user: str, job: str) -> None:
@@ -352,7 +352,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "retry_job": _retry,
     "delete_job": _delete,
     "why_job": _why,
-    "story_of_job": _story,
+    "events_of_job": _events,
     "source_of_job": _source,
     "log_of_job": _log,
     "metrics_of_job": _metrics,

@@ -301,12 +301,12 @@ class Requests:
         out += blockers
         if blockers and (record := track_record(lifecycle.forecasts)):
             out.append(record)
-        history = [(row.at_s, row.kind, row.text) for row in await lifecycle.store.story(view.id)]
+        history = [(row.at_s, row.kind, row.text) for row in await lifecycle.store.history(view.id)]
         return out + deciding_events(history, lifecycle.clock())
 
-    async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
-        """Return the job's event history, oldest first."""
-        events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
+    async def events(self, user: str, handle: str) -> list[dict[str, Json]]:
+        """Return the job's events with a text, oldest first."""
+        events, drift_s = await self.lifecycle.store.history(self.find(user, handle).id), self.lifecycle.drift()
         return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
 
     async def source(self, user: str, handle: str) -> dict[str, Json]:
@@ -391,7 +391,7 @@ class Requests:
         return await self.file_of(user, handle, f"results/{name}.bin")
 
     async def report(self, user: str, handle: str) -> str:
-        """Return spec, failure, story and last log lines as text, with secrets masked and without the environment."""
+        """Return spec, failure, events and last log lines as text, with secrets masked and without the environment."""
         job = self.find(user, handle)
         view = self.lifecycle.view(job)
         environment = (await self.lifecycle.store.payload(job.id)).get("environment")
@@ -399,7 +399,9 @@ class Requests:
         member = await self._main_member(job)
         chunk = await self._read(job.id, log_of(member), -262_144, 262_144)
         lines = chunk.data.decode("utf-8", "replace").splitlines()[-REPORT_LINES:]
-        story = [f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
+        history = [
+            f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.history(job.id)
+        ]
         parts = [
             f"Job {view.id}: {view.state_label}",
             json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),
@@ -409,7 +411,7 @@ class Requests:
             parts += [f"What: {view.failure.what}", *where, f"What to do: {view.failure.advice}"]
             parts += [view.failure.traceback or ""]
         parts += [f"Learners: {places}"] if (places := places_text(learners_of(job))) else []
-        parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
+        parts += ["Events:", *history, f"Log of learner {member}, last {len(lines)} lines:", *lines]
         text = "\n".join(parts) + "\n"
         return mask.text(text)
 

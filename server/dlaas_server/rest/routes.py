@@ -289,9 +289,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="GET",
-        path="/dlaas/jobs/{id}/story",
-        operation="story_of_job",
-        says="Event history of the job.",
+        path="/dlaas/jobs/{id}/events",
+        operation="events_of_job",
+        says="Events of the job.",
         response=_object(events=_list(_object(row=_WHOLE, at_s=_NUMBER, kind=_TEXT, text=_TEXT))),
         statuses=(200, 400, 404),
     ),

@@ -121,7 +121,7 @@ SELECT_LAST_ROW: Final = (
 )
 SELECT_LAST_TIME: Final = "SELECT at_s FROM events ORDER BY row DESC LIMIT 1"
 SELECT_PAYLOAD: Final = "SELECT body FROM payloads WHERE job = ?"
-SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? AND text <> '' ORDER BY row"
+SELECT_HISTORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? AND text <> '' ORDER BY row"
 SELECT_EVENT_COUNTS: Final = "SELECT job, count(*) FROM events WHERE text = '' GROUP BY job"
 COMPACT: Final = (
     f"""
