@@ -508,13 +508,13 @@ def _decorated(function: Callable[..., Any], options: Mapping[str, Any]) -> Call
             return function(*args, **kwargs)
         text, named = decorator.program_of(function, args, kwargs)
         data = package_data(text, named)
-        parcel = sources.pack({**data.files, **named})
+        packed = sources.pack({**data.files, **named})
         given = dict(options)
         given.setdefault("name", option_parsing.job_name(function.__name__))
         given.setdefault("framework", decorator.framework_of(function))
-        given["files"] = (*given.get("files", ()), *parcel.files, *data.inputs())
+        given["files"] = (*given.get("files", ()), *packed.files, *data.inputs())
         given["notes"] = (*given.get("notes", ()), *data.notes)
-        given["uploads"] = {**(given.get("uploads") or {}), **(parcel.uploads or {})}
+        given["uploads"] = {**(given.get("uploads") or {}), **(packed.uploads or {})}
         wait, client = given.pop("wait", False), given.pop("client", None)
         job = send(prepare(text, **given), client)
         return job.wait() if wait else job

@@ -120,7 +120,7 @@ def prepare(
         data = package_data(script.text, modules)
         sent = {**data.files, **modules, **sent}
         files, notes = (*files, *data.inputs()), (*notes, *data.notes)
-    parcel = sources.pack(sent)
+    packed = sources.pack(sent)
     size = option_parsing.sizes(gpus, learners, gpus_per_learner)
     sizing = option_parsing.elastic(elastic)
     spec = JobSpec(
@@ -164,7 +164,7 @@ def prepare(
         key=key or new_key(),
         spec=spec,
         source=script.text,
-        files=(*files, *parcel.files),
+        files=(*files, *packed.files),
         environment={
             **option_parsing.without_jupyter(base_environment),
             HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
@@ -174,7 +174,7 @@ def prepare(
         },
         learners=start_with,
     )
-    return Prepared(submit=submit, uploads={**(parcel.uploads or {}), **(uploads or {})})
+    return Prepared(submit=submit, uploads={**(packed.uploads or {}), **(uploads or {})})
 
 
 def _placement(text: str) -> Placement:

@@ -11,6 +11,7 @@ from jupyter_dlaas.wire.protocol import KEY_RULE, Elastic, JobSpec, PoolOrder, P
 
 __all__ = [
     "Cell",
+    "CellFinding",
     "Change",
     "CheckedCell",
     "DrainAsked",
@@ -20,7 +21,6 @@ __all__ = [
     "NotebookSubmit",
     "PoolChange",
     "QueueChange",
-    "SaidOfCell",
     "Warm",
 ]
 
@@ -113,7 +113,7 @@ class NotebookCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidOfCell:
+class CellFinding:
     """Finding about a cell: what, where, what to do."""
 
     code: str
@@ -135,8 +135,8 @@ class CheckedCell:
     """Number of required statements of earlier cells."""
     kept_cells: tuple[int, ...]
     left_out: int
-    errors: tuple[SaidOfCell, ...]
-    warnings: tuple[SaidOfCell, ...]
+    errors: tuple[CellFinding, ...]
+    warnings: tuple[CellFinding, ...]
     type: str
     """Line to put on top of the cell; "" while there is a problem."""
 
@@ -146,6 +146,6 @@ class NotebookChecked:
     """Result of `jupyter dlaas check` for these cells."""
 
     cells: tuple[CheckedCell, ...]
-    notes: tuple[SaidOfCell, ...]
+    notes: tuple[CellFinding, ...]
     error: str | None
     """Reason if the cells cannot be read at all."""

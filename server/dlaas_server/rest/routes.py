@@ -15,6 +15,7 @@ from typing import Final
 
 from dlaas_server.rest.bodies import (
     Cell,
+    CellFinding,
     Change,
     CheckedCell,
     DrainAsked,
@@ -24,7 +25,6 @@ from dlaas_server.rest.bodies import (
     NotebookSubmit,
     PoolChange,
     QueueChange,
-    SaidOfCell,
     Warm,
 )
 from jupyter_dlaas._version import __version__
@@ -35,6 +35,7 @@ from jupyter_dlaas.wire.protocol import DrainView, JobView, PoolView, Submit
 __all__ = [
     "ROUTES",
     "Cell",
+    "CellFinding",
     "Change",
     "CheckedCell",
     "DrainAsked",
@@ -47,7 +48,6 @@ __all__ = [
     "Query",
     "QueueChange",
     "Route",
-    "SaidOfCell",
     "Warm",
     "describe",
 ]

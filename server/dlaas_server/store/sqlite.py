@@ -312,7 +312,7 @@ class Store:
             if not self._reserve_path.exists():
                 self._reserve_path.write_bytes(b"\x01" * RESERVE_BYTES)
             if db.execute("PRAGMA freelist_count").fetchone()[0] < FREE_PAGES:
-                db.executescript(schema.MAKE_ROOM)
+                db.executescript(schema.ADD_FREE_PAGES)
                 db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _reuse_log(self) -> None:
