@@ -187,12 +187,16 @@ def _pool(options: argparse.Namespace) -> int:
     }
     is_change = any(value is not None for value in changes.values())
     pool_selection.check_usage(options)
+    if options.what is not None and is_change:
+        raise Invalid(
+            f"pool {options.what}: change scheduling settings in a separate command, such as `pool --order fair`"
+        )
     if options.what == "use":
-        if is_change:
-            raise Invalid("pool use: change scheduling settings in a separate command, such as `pool --order fair`")
         code = pool_selection.use(options)
         if code != 0:
             return code
+    if options.what == "events":
+        return _print_events(options, client.pool_events())
     pool = client.change_pool(**changes) if is_change else client.pool()
     return _out(options, pool, terminal.pool_text(pool, _ink()))
 
@@ -346,7 +350,10 @@ def _why(options: argparse.Namespace) -> int:
 
 
 def _events(options: argparse.Namespace) -> int:
-    events = _client(options).events(options.name)
+    return _print_events(options, _client(options).events(options.name))
+
+
+def _print_events(options: argparse.Namespace, events: list[dict[str, Any]]) -> int:
     text = "\n".join(f"{terminal.stamp(event['at_s'])}  {terminal.plain(event['text'])}" for event in events)
     return _out(options, {"events": events}, text or "No events yet.")
 

@@ -261,8 +261,9 @@ def _pool_options(parser: argparse.ArgumentParser) -> None:
     add(
         "what",
         nargs="?",
-        choices=("use",),
-        help="choose where the pool's jobs run; the pool must have no unfinished job",
+        choices=("use", "events"),
+        help="choose where the pool's jobs run (use; the pool must have no unfinished job), or list requests of "
+        "administrators and failures of devices (events)",
     )
     add(
         "place", nargs="?", choices=("kubernetes", "local"), help="a Kubernetes cluster, after a check, or this machine"

@@ -206,6 +206,11 @@ class Client:
         """Return the pool: nodes, devices and queue."""
         return _read(PoolView, self.request("GET", "pool"))
 
+    def pool_events(self) -> list[dict[str, Any]]:
+        """Return what administrators requested and which devices failed: `row`, `at_s`, `kind`, `text`."""
+        found: list[dict[str, Any]] = self.request("GET", "pool/events")["events"]
+        return found
+
     def change_pool(
         self,
         *,

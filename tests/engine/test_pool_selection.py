@@ -121,6 +121,9 @@ def test_wrong_options_are_named(
         (["pool", "--image", "a"], "--image requires `pool use kubernetes`"),
         (["pool", "use"], "name the place where jobs run"),
         (["pool", "use", "local", "--image", "a"], "applies only to `pool use kubernetes`"),
+        (["pool", "events", "local"], "unexpected argument: local"),
+        (["pool", "events", "--image", "a"], "--image requires `pool use kubernetes`"),
+        (["pool", "events", "--order", "fair"], "pool events: change scheduling settings in a separate command"),
         (["pool", "use", "local", "--order", "fair"], "in a separate command, such as `pool --order fair`"),
     ],
 )

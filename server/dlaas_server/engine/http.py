@@ -205,6 +205,10 @@ async def _get_pool(h: Handler, user: str) -> None:
     h.answer(encode(h.requests.lifecycle.pool_view()))
 
 
+async def _pool_events(h: Handler, user: str) -> None:
+    h.answer({"events": await h.administration.events(user)})
+
+
 async def _change_pool(h: Handler, user: str) -> None:
     h.answer(encode(await h.administration.change_pool(user, h.body(PoolChange))))
 
@@ -334,6 +338,7 @@ async def _describe(h: Handler, user: str) -> None:
 
 _OPERATIONS: Final[dict[str, Operation]] = {
     "get_pool": _get_pool,
+    "events_of_pool": _pool_events,
     "change_pool": _change_pool,
     "set_queue": _set_queue,
     "remove_queue": _remove_queue,

@@ -150,6 +150,7 @@ def _cordoning(name: str, says: str, *statuses: int) -> Route:
     )
 
 
+_EVENTS: Final = _object(events=_list(_object(row=_WHOLE, at_s=_NUMBER, kind=_TEXT, text=_TEXT)))
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="GET",
@@ -166,6 +167,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         request=PoolChange,
         response=PoolView,
         statuses=(200, 400, 413),
+    ),
+    Route(
+        method="GET",
+        path="/dlaas/pool/events",
+        operation="events_of_pool",
+        says="Requests of administrators and failures of devices. Pool administrators only.",
+        response=_EVENTS,
     ),
     Route(
         method="PUT",
@@ -292,7 +300,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         path="/dlaas/jobs/{id}/events",
         operation="events_of_job",
         says="Events of the job.",
-        response=_object(events=_list(_object(row=_WHOLE, at_s=_NUMBER, kind=_TEXT, text=_TEXT))),
+        response=_EVENTS,
         statuses=(200, 400, 404),
     ),
     Route(
