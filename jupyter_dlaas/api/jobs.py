@@ -429,9 +429,9 @@ class Job:
         """Explain the job's current state."""
         return "\n".join(self._client.why(self.id))
 
-    def story(self) -> str:
-        """Return the job's event history, one line per event."""
-        events = self._client.story(self.id)
+    def events(self) -> str:
+        """Return the job's events, one per line."""
+        events = self._client.events(self.id)
         return "\n".join(f"{time.strftime('%H:%M:%S', time.localtime(e['at_s']))}  {e['text']}" for e in events)
 
     def source(self) -> str:
@@ -508,13 +508,13 @@ def _decorated(function: Callable[..., Any], options: Mapping[str, Any]) -> Call
             return function(*args, **kwargs)
         text, named = decorator.program_of(function, args, kwargs)
         data = package_data(text, named)
-        parcel = sources.pack({**data.files, **named})
+        packed = sources.pack({**data.files, **named})
         given = dict(options)
         given.setdefault("name", option_parsing.job_name(function.__name__))
         given.setdefault("framework", decorator.framework_of(function))
-        given["files"] = (*given.get("files", ()), *parcel.files, *data.inputs())
+        given["files"] = (*given.get("files", ()), *packed.files, *data.inputs())
         given["notes"] = (*given.get("notes", ()), *data.notes)
-        given["uploads"] = {**(given.get("uploads") or {}), **(parcel.uploads or {})}
+        given["uploads"] = {**(given.get("uploads") or {}), **(packed.uploads or {})}
         wait, client = given.pop("wait", False), given.pop("client", None)
         job = send(prepare(text, **given), client)
         return job.wait() if wait else job

@@ -30,14 +30,17 @@ __all__ = [
     "duration_s",
     "elastic",
     "environment",
+    "framework",
     "framework_of",
     "interpreter",
     "job_name",
     "list_with_space",
     "memory_bytes",
+    "metric_patterns",
     "names",
     "on_off",
     "priority",
+    "quoting",
     "schedule",
     "secrets",
     "sizes",
@@ -121,7 +124,7 @@ def sizes(
     learner without a device. `learners` counts training processes. The default is one learner with one device.
     """
     if gpus is not None and learners is not None:
-        raise Invalid("gpus: use either gpus or learners (with gpus per learner), not both")
+        raise Invalid("gpus: set either gpus or learners, not both")
     each = None if gpus_per_learner is None else whole(gpus_per_learner, option="gpus per learner")
     if gpus is None:
         low, high = bounds(1 if learners is None else learners, option="learners")
@@ -129,41 +132,52 @@ def sizes(
     low, high = bounds(gpus, option="gpus", minimum=0)
     if high == 0:
         if each:
-            raise Invalid(f"gpus: 0 contradicts {each} gpus per learner")
+            raise Invalid(f"gpus: 0 contradicts {each} GPUs per learner; omit one of them")
         return Sizes(learners_min=1, learners_max=1, gpus_per_learner=0)
     if low == 0:
         raise Invalid(f"gpus: the minimum is 1; use 1:{high}. To release all devices, halt the job")
     if each == 0:
-        raise Invalid("gpus: for learners without GPUs, use learners=N with 0 gpus per learner")
+        raise Invalid(
+            f"gpus: {gpus} contradicts 0 GPUs per learner; for learners without GPUs, set learners instead of gpus"
+        )
     each = each or 1
     if low % each or high % each:
         given = f"{low} is not a multiple" if low == high else f"{low}:{high} are not multiples"
-        raise Invalid(f"gpus: {given} of the {each} gpus per learner")
+        lower, upper = max(low // each, 1) * each, -(-high // each) * each
+        fitting = str(upper) if low == high else f"{lower}:{upper}"
+        raise Invalid(f"gpus: {given} of the {each} GPUs per learner; use {fitting}")
     return Sizes(learners_min=low // each, learners_max=high // each, gpus_per_learner=each)
 
 
-def memory_bytes(text: int | str, *, option: str = "memory") -> int:
+def memory_bytes(text: int | str, *, option: str = "memory", minimum: int = 0) -> int:
     """Parse a memory size in bytes: "8G", "8GiB" (both 8 × 2^30), "8GB" (8 × 10^9), "512M", or a number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
     unit = None if match is None else _unit(match[2])
     if match is None or unit is None:
         raise Invalid(f"{option}: {text!r} is not a memory size; use 8G or 512M")
-    return int(float(match[1]) * unit)
+    size = int(float(match[1]) * unit)
+    if 0 < size < minimum:
+        raise Invalid(f"{option}: {text!r} is only {size} bytes; use a unit, such as 8G or 512M")
+    return size
 
 
 def _unit(text: str) -> int | None:
     return _BYTES.get(text[:1].upper() + text[1:].replace("I", "i").replace("b", "B"))
 
 
-def duration_s(text: float | str, *, option: str = "time") -> float:
+def duration_s(text: float | str, *, option: str = "time", minimum_s: float = 0.0) -> float:
     """Parse a duration in seconds: "2h", "1h30m", "90 min", "45s", "1d 12h", or a number of seconds."""
     value = str(text).strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", value):
-        return float(value)
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", value)
-    if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", value).strip():
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        seconds = float(value)
+    elif not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", value).strip():
         raise Invalid(f"{option}: {text!r} is not a duration; use 45s, 30m, 2h or 1h30m")
-    return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+    else:
+        seconds = sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+    if seconds < minimum_s:
+        raise Invalid(f"{option}: {text!r} is too short; the minimum is {minimum_s:g}s")
+    return seconds
 
 
 def priority(text: int | str) -> int:
@@ -239,7 +253,7 @@ def schedule(text: str | Iterable[str] | None, gpus_per_learner: int = 1) -> tup
         epoch, number, unit = int(read[1]), int(read[2]), read[3]
         each = 1 if unit == "learner" else max(gpus_per_learner, 1)
         if number % each or not number:
-            raise Invalid(f"schedule: {part.strip()!r}: each learner uses {each} gpus; use a multiple of {each}")
+            raise Invalid(f"schedule: {part.strip()!r}: each learner uses {each} GPUs; use a multiple of {each}")
         entries.append(Scheduled(epoch=epoch, learners=number // each))
     return tuple(sorted(entries, key=lambda entry: entry.epoch))
 
@@ -262,7 +276,8 @@ def unknown_argument(word: str, options: Iterable[str], *, help_command: str, wo
     for option, value, after in zip(words, words[1:], words[2:], strict=False):
         if after == word and option in _LIST_OPTIONS and not word.startswith("-"):
             return f"unexpected argument: {word}. Separate the entries of a list by commas: {option} {value},{word}"
-    close = difflib.get_close_matches(word, [option for option in options if option.startswith("--")], n=1)
+    known = [option for option in options if option.startswith("--")]
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.65)
     if word.startswith("-") and close:
         return f"unknown option {word}. Did you mean {close[0]}?"
     kind = "unknown option" if word.startswith("-") else "unexpected argument:"
@@ -314,6 +329,36 @@ def ambiguous_argument(message: str) -> str | None:
 
 def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def quoting(error: ValueError) -> str:
+    """Format the error of `shlex.split` about a line of options."""
+    if "quotation" in str(error):
+        return "a quotation mark is not closed; close or remove it"
+    return "the line ends with a backslash; remove it"
+
+
+def metric_patterns(given: str | Iterable[str] | None, *, option: str = "metric") -> tuple[str, ...]:
+    """Parse the regular expressions that read metrics from printed lines."""
+    patterns = (given,) if isinstance(given, str) else tuple(given or ())
+    for pattern in patterns:
+        example = "such as 'loss: ([0-9.]+)'"
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise Invalid(f"{option}: {pattern!r} is not a regular expression ({error}); use one {example}") from None
+        if re.fullmatch(r"[\w\s:=,-]*", pattern) and not re.search(r"\d", pattern):
+            raise Invalid(f"{option}: {pattern!r} matches no number; use a pattern with a group for it, {example}")
+    return patterns
+
+
+def framework(text: str) -> str:
+    """Parse a training framework: torch, jax or tensorflow; names of libraries on top of them are also accepted."""
+    value = text.strip().lower()
+    known = {**_FRAMEWORKS, "pytorch": "torch", "tf": "tensorflow"}
+    if value not in known:
+        raise Invalid(f"framework: {text!r} is not valid; use torch, jax or tensorflow, or omit it")
+    return known[value]
 
 
 def interpreter(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import File
 
-__all__ = ["Parcel", "Script", "own_modules", "pack", "read_script"]
+__all__ = ["PackedFiles", "Script", "own_modules", "pack", "read_script"]
 
 FILES: Final = "files"
 """Folder of a job's directory that comes first on its `sys.path`."""
@@ -34,7 +34,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class PackedFiles:
     """Files of a job: `files` for the submission, `uploads` (SHA-256 to file) to send before it."""
 
     files: tuple[File, ...] = ()
@@ -140,7 +140,7 @@ def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
     return found
 
 
-def pack(named: Mapping[str, Path]) -> Parcel:
+def pack(named: Mapping[str, Path]) -> PackedFiles:
     """Create the job's files (name in the job to file): small text inline, everything else by SHA-256."""
     if len(named) > _FILES_MAX:
         raise Invalid(
@@ -160,7 +160,7 @@ def pack(named: Mapping[str, Path]) -> Parcel:
                 files.append(File(path=f"{FILES}/{name}", text=text))
         except OSError as error:
             raise Invalid(f"include: {path} cannot be read: {error.strerror}") from None
-    return Parcel(tuple(files), uploads)
+    return PackedFiles(tuple(files), uploads)
 
 
 def _inline(path: Path) -> str | None:

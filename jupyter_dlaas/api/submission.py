@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from jupyter_dlaas.api import option_parsing, sources
 from jupyter_dlaas.api.package_data import package_data
@@ -22,6 +22,8 @@ from jupyter_dlaas.wire.secret_masking import SECRETS, named_secrets
 __all__ = ["Bounds", "Prepared", "prepare"]
 
 Bounds = int | str | tuple[int, int]
+MEMORY_BYTES_MIN: Final = 2**20
+"""Smallest memory request of a learner: a smaller one lacks a unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,10 @@ class Prepared:
                 raise Refused(problems[0]["text"])
         for path in self.uploads.values():
             client.put_blob(path)
-        return client.submit(self.submit)
+        try:
+            return client.submit(self.submit)
+        except Invalid as error:  # its caller named an option, not a field of the request
+            raise Invalid(str(error).removeprefix("spec.")) from None
 
 
 def prepare(
@@ -115,7 +120,7 @@ def prepare(
         data = package_data(script.text, modules)
         sent = {**data.files, **modules, **sent}
         files, notes = (*files, *data.inputs()), (*notes, *data.notes)
-    parcel = sources.pack(sent)
+    packed = sources.pack(sent)
     size = option_parsing.sizes(gpus, learners, gpus_per_learner)
     sizing = option_parsing.elastic(elastic)
     spec = JobSpec(
@@ -124,7 +129,7 @@ def prepare(
         learners_max=size.learners_max,
         gpus_per_learner=size.gpus_per_learner,
         cpus_per_learner=0.0 if cpus is None else float(cpus),
-        memory_bytes_per_learner=0 if memory is None else option_parsing.memory_bytes(memory),
+        memory_bytes_per_learner=0 if memory is None else option_parsing.memory_bytes(memory, minimum=MEMORY_BYTES_MIN),
         gpu_kind=gpu_kind,
         priority=option_parsing.priority(priority),
         queue=queue,
@@ -135,14 +140,16 @@ def prepare(
         condition_value=sizing.condition_value,
         price_per_h=sizing.price_per_h,
         schedule=option_parsing.schedule(schedule, size.gpus_per_learner),
-        framework=framework or option_parsing.framework_of(script.text),
+        framework=option_parsing.framework(framework) if framework else option_parsing.framework_of(script.text),
         epochs=None if epochs is None else option_parsing.count(epochs, option="epochs"),
-        max_time_s=None if max_time is None else option_parsing.duration_s(max_time, option="max time"),
-        hang_after_s=None if hang_after is None else option_parsing.duration_s(hang_after, option="hang after"),
+        max_time_s=None if max_time is None else option_parsing.duration_s(max_time, option="max time", minimum_s=1.0),
+        hang_after_s=None
+        if hang_after is None
+        else option_parsing.duration_s(hang_after, option="hang after", minimum_s=1.0),
         checkpoint_every_s=option_parsing.duration_s(checkpoint_every, option="checkpoint every"),
         retries=option_parsing.whole(retries, option="retries"),
         outputs=option_parsing.names(outputs),
-        metric_patterns=(metric,) if isinstance(metric, str) else tuple(metric or ()),
+        metric_patterns=option_parsing.metric_patterns(metric),
         autolog=option_parsing.on_off(autolog, option="autolog"),
         command=tuple(str(arg) for arg in args),
         interpreter=option_parsing.interpreter(interpreter) if interpreter else sys.executable,
@@ -157,7 +164,7 @@ def prepare(
         key=key or new_key(),
         spec=spec,
         source=script.text,
-        files=(*files, *parcel.files),
+        files=(*files, *packed.files),
         environment={
             **option_parsing.without_jupyter(base_environment),
             HASH_SEED: hash_seed_of(environment) if environment is not None else own_hash_seed() or DEFAULT_HASH_SEED,
@@ -167,7 +174,7 @@ def prepare(
         },
         learners=start_with,
     )
-    return Prepared(submit=submit, uploads={**(parcel.uploads or {}), **(uploads or {})})
+    return Prepared(submit=submit, uploads={**(packed.uploads or {}), **(uploads or {})})
 
 
 def _placement(text: str) -> Placement:

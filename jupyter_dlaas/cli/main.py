@@ -190,12 +190,16 @@ def _pool(options: argparse.Namespace) -> int:
     }
     is_change = any(value is not None for value in changes.values())
     pool_selection.check_usage(options)
+    if options.what is not None and is_change:
+        raise Invalid(
+            f"pool {options.what}: change scheduling settings in a separate command, such as `pool --order fair`"
+        )
     if options.what == "use":
-        if is_change:
-            raise Invalid("pool use: change the pool's scheduling settings with a command of its own")
         code = pool_selection.use(options)
         if code != 0:
             return code
+    if options.what == "events":
+        return _print_events(options, client.pool_events())
     pool = client.change_pool(**changes) if is_change else client.pool()
     return _out(options, pool, terminal.pool_text(pool, _ink()))
 
@@ -328,8 +332,11 @@ def _why(options: argparse.Namespace) -> int:
     return _out(options, {"sentences": sentences}, terminal.why_text(view, sentences, _ink()))
 
 
-def _story(options: argparse.Namespace) -> int:
-    events = _client(options).story(options.name)
+def _events(options: argparse.Namespace) -> int:
+    return _print_events(options, _client(options).events(options.name))
+
+
+def _print_events(options: argparse.Namespace, events: list[dict[str, Any]]) -> int:
     text = "\n".join(f"{terminal.stamp(event['at_s'])}  {terminal.plain(event['text'])}" for event in events)
     return _out(options, {"events": events}, text or "No events yet.")
 
@@ -426,7 +433,7 @@ RUN: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "attach": _attach,
     "logs": _logs,
     "why": _why,
-    "story": _story,
+    "events": _events,
     "scale": _scale,
     "priority": _priority,
     "halt": _change,

@@ -38,7 +38,7 @@ GROUPS: Final[dict[str, tuple[Verb, ...]]] = {
         Verb("attach", "Follow a job's state and log; Ctrl-C detaches", "attach resnet-48", of_job=True),
         Verb("logs", "Show the learners' logs", "logs resnet-48 --follow", of_job=True),
         Verb("why", "Explain why a job is in its current state", "why resnet-48", of_job=True),
-        Verb("story", "Show the event history of a job", "story resnet-48", of_job=True),
+        Verb("events", "Show the events of a job: requests, decisions, failures", "events resnet-48", of_job=True),
     ),
     "Change jobs": (
         Verb("scale", "Set the number of learners of a job", "scale resnet-48 4", of_job=True),
@@ -289,8 +289,9 @@ def _pool_options(parser: argparse.ArgumentParser) -> None:
     add(
         "what",
         nargs="?",
-        choices=("use",),
-        help="choose where the pool's jobs run; the pool must have no unfinished job",
+        choices=("use", "events"),
+        help="choose where the pool's jobs run (use; the pool must have no unfinished job), or list requests of "
+        "administrators and failures of devices (events)",
     )
     add(
         "place", nargs="?", choices=("kubernetes", "local"), help="a Kubernetes cluster, after a check, or this machine"

@@ -30,10 +30,12 @@ def use(options: argparse.Namespace) -> int:
 def check_usage(options: argparse.Namespace) -> None:
     """Raise Invalid for options that do not go together."""
     given = _given(options)
-    if options.what is None and given:
+    if options.what != "use" and given:
         raise Invalid(f"pool: {_option(given[0])} requires `pool use kubernetes`")
-    if options.what is not None and options.place is None:
-        raise Invalid("pool use: missing place: `pool use kubernetes` or `pool use local`")
+    if options.what == "events" and options.place is not None:
+        raise Invalid(f"pool events: unexpected argument: {options.place}")
+    if options.what == "use" and options.place is None:
+        raise Invalid("pool use: name the place where jobs run: `pool use kubernetes` or `pool use local`")
     if options.place == "local" and given:
         raise Invalid(f"pool use local: {_option(given[0])} applies only to `pool use kubernetes`")
 

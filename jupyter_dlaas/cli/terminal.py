@@ -311,7 +311,11 @@ def job_text(view: JobView, ink: Ink) -> str:
     """Format the few lines about a job that follow a submit or an action."""
     notes = [plain(text) for text in (view.status_line, view.reason) if text]
     unit = view.unit if view.size.held * max(1, view.gpus_per_learner) == 1 else f"{view.unit}s"
-    size = f"{size_text(view)} {unit}" if view.gpus_per_learner else f"{view.size.held} learners, no GPU"
+    size = (
+        f"{size_text(view)} {unit}"
+        if view.gpus_per_learner
+        else f"{view.size.held} {'learner' if view.size.held == 1 else 'learners'}, no GPU"
+    )
     notes += [plain(note.text) for note in view.notes if is_report(note)]
     tone = _TONES.get(view.tone, "")
     state = plain(view.state_label) or str(view.state)

@@ -264,7 +264,12 @@ def _why_not(directory: Path, what: str) -> str:
     if isinstance(host, str) and host and host != socket.gethostname():
         other = f" Another engine of this pool runs (or ran) on {host}; use another pool here (JUPYTER_DLAAS_POOL)."
     last = [line for line in _log_tail(directory / "engine.log").splitlines() if line.strip()][-1:]
-    last_line = f" Last line of its log: {last[0].strip()}" if last else ""
+    said = last[0].strip() if last else ""
+    said = said if not said or said.endswith((".", "?")) else f"{said}."
+    _, cannot, reason = said.partition("cannot start: ")
+    if cannot:
+        return f"the engine cannot start: {reason}{other} Full log: {directory / 'engine.log'}"
+    last_line = f" Last line of its log: {said}" if said else ""
     return f"the engine {what}.{last_line}{other} Full log: {directory / 'engine.log'}"
 
 

@@ -206,6 +206,11 @@ class Client:
         """Return the pool: nodes, devices and queue."""
         return _read(PoolView, self.request("GET", "pool"))
 
+    def pool_events(self) -> list[dict[str, Any]]:
+        """Return what administrators requested and which devices failed: `row`, `at_s`, `kind`, `text`."""
+        found: list[dict[str, Any]] = self.request("GET", "pool/events")["events"]
+        return found
+
     def change_pool(
         self,
         *,
@@ -297,9 +302,9 @@ class Client:
         """Return sentences that explain the job's state."""
         return [str(one) for one in self.request("GET", f"{_job(job)}/why")["sentences"]]
 
-    def story(self, job: str) -> list[dict[str, Any]]:
+    def events(self, job: str) -> list[dict[str, Any]]:
         """Return all events of the job: `row`, `at_s`, `kind`, `text`."""
-        found: list[dict[str, Any]] = self.request("GET", f"{_job(job)}/story")["events"]
+        found: list[dict[str, Any]] = self.request("GET", f"{_job(job)}/events")["events"]
         return found
 
     def source(self, job: str) -> tuple[str, list[str]]:

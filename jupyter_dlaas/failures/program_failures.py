@@ -11,6 +11,14 @@ __all__ = ["CODE_ROWS"]
 
 CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
+        code="module_hidden",
+        cause=Cause.YOUR_CODE,
+        raised=("ModuleNotFoundError",),
+        message=r"is not a package$",
+        advice="The first name is a single file: if it is one of yours, it hides a package of the same name, so rename "
+        "it; otherwise check the name of the submodule.",
+    ),
+    Row(
         code="module_missing",
         cause=Cause.YOUR_CODE,
         raised=("ModuleNotFoundError",),
@@ -70,8 +78,8 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         code="not_picklable",
         cause=Cause.YOUR_CODE,
         message=r"[Cc]an't (get|pickle)|[Cc]annot pickle|Can't get local object",
-        advice="Worker processes need picklable objects: define functions and classes at the top level of a cell, "
-        "not as a lambda or inside a function; or use num_workers=0.",
+        advice="Lambdas, and functions and classes that are defined inside a function, cannot be pickled: define them "
+        "at the top level of a cell. For the workers of a DataLoader, num_workers=0 also helps.",
     ),
     Row(
         code="main_guard",

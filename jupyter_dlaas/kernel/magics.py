@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
-from jupyter_dlaas.api import jobs, submission
+from jupyter_dlaas.api import jobs, option_parsing, submission
 from jupyter_dlaas.api.jobs import Job, JobFailed
 from jupyter_dlaas.cli import main, parser
 from jupyter_dlaas.cli import terminal as show
@@ -212,7 +212,7 @@ class DlaasMagics(Magics):
         try:
             given = shlex.split(line)
         except ValueError as error:
-            raise NotDone(f"%dlaas: {str(error).lower()}; close or remove the quotes.") from None
+            raise NotDone(f"%dlaas: {option_parsing.quoting(error)}.") from None
         if given and given[0] not in VERBS:
             close = difflib.get_close_matches(given[0], VERBS, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(VERBS)}."

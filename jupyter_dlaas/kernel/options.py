@@ -202,8 +202,8 @@ def parse(parser: argparse.ArgumentParser, line: str, *, where: str = "%%train")
         return _read(vars(parser.parse_args(words)))
     except UsageError as error:
         raise NotSubmitted([f"{where}: {_usage(parser, str(error), words)}"]) from None
-    except ValueError as error:  # shlex: unclosed quotes
-        raise NotSubmitted([f"{where}: {str(error).lower()}; close or remove the quotes."]) from None
+    except ValueError as error:  # of shlex
+        raise NotSubmitted([f"{where}: {option_parsing.quoting(error)}."]) from None
     except DlaasError as error:
         raise NotSubmitted([f"{where}: {error}"]) from None
 

@@ -174,8 +174,8 @@ def _options(
 ) -> dict[str, Any]:
     own = {**sources.own_modules(made.text, Path.cwd()), **_modules(made)}
     data = package_data(made.text, own)
-    parcel = sources.pack({**data.files, **own})
-    files, uploads = [*parcel.files, *data.inputs()], dict(parcel.uploads or {})
+    packed = sources.pack({**data.files, **own})
+    files, uploads = [*packed.files, *data.inputs()], dict(packed.uploads or {})
     if made.random_state:
         files.append(File(path="inputs/chance.json", text=json.dumps(made.random_state)))
     notes = (*data.notes, *notes_of(made, suggestion, line))[:_NOTES_MAX]

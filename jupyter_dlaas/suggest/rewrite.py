@@ -111,7 +111,7 @@ def _other_framework(notebook: Notebook) -> str:
                 f"no PyTorch loop found in `{ast.unparse(node.func)}(…)`: it is defined in a module or a "
                 "library. If the file is yours, move the function to a cell, then retry."
             )
-    return "no PyTorch loop with `loss.backward()` in this cell or in the functions that it calls: nothing to rewrite."
+    return "no PyTorch loop with `loss.backward()` in this cell or in the functions that it calls."
 
 
 def _has_tape(tree: ast.AST) -> bool:

@@ -8,6 +8,7 @@ JSON schema of the REST API is derived from the same annotations, so the two can
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import json
 import math
@@ -278,7 +279,9 @@ def _record(kind: type, value: object, where: str, unknown: str) -> object:
     if unknown == "refuse":
         strange = sorted(str(k) for k in value if k not in fields)
         if strange:
-            raise Invalid(f"{_path(where, strange[0])}: unknown field; the fields are {', '.join(fields)}")
+            close = difflib.get_close_matches(strange[0], fields, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"The fields are {', '.join(fields)}"
+            raise Invalid(f"{_path(where, strange[0])}: unknown field. {hint}")
     known: dict[str, object] = {}
     for name, (hint, bounds, is_needed) in fields.items():
         if name in value:

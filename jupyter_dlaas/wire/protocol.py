@@ -65,6 +65,8 @@ __all__ = [
 PROTOCOL: Final = 1
 """Protocol version. It rises when an older reader would misunderstand; a newer client asks the engine to hand over."""
 
+KEY_RULE: Final = "is not a valid request key: use 8 to 100 letters, digits and _ . : -"
+NAME_RULE: Final = "use letters, digits, _ and -, starting with a letter"
 NAME_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_]{0,39}(-[A-Za-z0-9_]{1,39}){0,8}"
 ID_PATTERN: Final = r"[A-Za-z][A-Za-z0-9_-]{0,99}-[0-9]{1,12}"
 _IDENTIFIER: Final = rule(longest=200)
@@ -219,11 +221,7 @@ class JobSpec:
 
     name: str = field(
         default="train",
-        metadata=rule(
-            pattern=NAME_PATTERN,
-            longest=80,
-            says="is not a valid job name: use letters, digits, _ and -, starting with a letter",
-        ),
+        metadata=rule(pattern=NAME_PATTERN, longest=80, says=f"is not a valid job name: {NAME_RULE}"),
     )
     learners_min: int = field(default=1, metadata=rule(least=1, most=100_000))
     learners_max: int = field(default=1, metadata=rule(least=1, most=100_000))
@@ -233,7 +231,8 @@ class JobSpec:
     gpu_kind: str | None = field(default=None, metadata=rule(longest=100))
     priority: int = field(default=0, metadata=rule(least=-1_000_000, most=1_000_000))
     queue: str = field(
-        default="default", metadata=rule(pattern=NAME_PATTERN, longest=80, says="is not a valid queue name")
+        default="default",
+        metadata=rule(pattern=NAME_PATTERN, longest=80, says=f"is not a valid queue name: {NAME_RULE}"),
     )
     spot: bool = False
     """True if it uses only devices that ordinary jobs leave idle, at a lower price, and returns them on demand."""
@@ -276,7 +275,7 @@ class JobSpec:
 class Submit:
     """Submission of a job. `key` makes it idempotent: the same key yields the same job."""
 
-    key: str = field(metadata=rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is not a valid request key"))
+    key: str = field(metadata=rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says=KEY_RULE))
     spec: JobSpec
     source: str = field(metadata=rule(longest=8_000_000))
     files: tuple[File, ...] = field(default=(), metadata=rule(longest=5000))

@@ -72,7 +72,13 @@ describe('all texts of the page pass the translator', () => {
         <Panel pool={pool} rows={rows} hasMore absent={false} {...common} />
         <Panel pool={pool} rows={[]} absent={false} {...common} />
         <Panel pool={null} rows={[]} absent {...common} />
-        <StatusItem views={views} failed={['gru-41']} {...common} heardS={NOW_S} onOpen={() => undefined} />
+        <StatusItem
+          views={views}
+          failed={['gru-41']}
+          {...common}
+          receivedS={NOW_S}
+          onOpen={() => undefined}
+        />
       </>,
       pseudoLanguage
     );

@@ -363,8 +363,8 @@ export type ClientMessage =
   | { type: 'ack'; bytes: number }
   | { type: 'ping' };
 
-/** One event of a job's story. */
-export interface IStoryEvent {
+/** One event of a job, as text. */
+export interface IJobEvent {
   at_s: number;
   text: string;
 }

@@ -26,7 +26,7 @@ export function cardHandlers() {
 }
 
 export function stateOf(view: IJobView, more: Partial<IJobState> = {}): IJobState {
-  const connection = { kind: 'live' as const, heardS: NOW_S, retryS: null, stale: false };
+  const connection = { kind: 'live' as const, receivedS: NOW_S, retryS: null, stale: false };
   return { ...stateOfCopy({ ...golden.bundle(), job: view }, connection), live: true, ...more };
 }
 

@@ -83,7 +83,7 @@ class Anything(Base):
             return await self.result(int(places[1]))
         answers: dict[str, Any] = {
             "why": {"sentences": ["fake-1 is 2nd of 5.", "needs 4 GPUs at once; 2 are free."]},
-            "story": {"events": [{"row": 1, "at_s": 0.0, "kind": "submitted", "text": "You submitted it."}]},
+            "events": {"events": [{"row": 1, "at_s": 0.0, "kind": "submitted", "text": "You submitted it."}]},
             "source": {"source": "print('hello')\n", "files": ["files/own.py"]},
             "metrics": {"from": 0, "to": 0, "size": 0, "records": []},
             "report": {},

@@ -145,7 +145,7 @@ def test_halt_of_several_jobs_asks_for_each(pool: FakePool, capsys: pytest.Captu
         (["retry", "fake-1"], "fake-1"),
         (["delete", "fake-1"], "fake-1 was deleted"),
         (["why", "fake-1"], r"^fake-1 is 2nd of 5.\n  needs 4 GPUs at once"),
-        (["story", "fake-1"], "You submitted it."),
+        (["events", "fake-1"], "You submitted it."),
         (["source", "fake-1"], r"print\('hello'\)"),
         (["report", "fake-1"], "{}"),
         (["logs", "fake-1"], "L0  hello"),

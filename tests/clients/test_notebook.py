@@ -38,7 +38,7 @@ def notebook(folder: Path) -> Notebook:
 
 def test_the_cells_become_one_program_with_their_lines(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("X = 1\n")
-    submit, parcel = make(asked(CELLS), notebook(tmp_path))
+    submit, packed = make(asked(CELLS), notebook(tmp_path))
 
     head, main = submit.source.split('if __name__ == "__main__":')
     assert "model = torch.nn.Linear(2, 1)" in head
@@ -47,7 +47,7 @@ def test_the_cells_become_one_program_with_their_lines(tmp_path: Path) -> None:
     spec = submit.spec
     assert (spec.name, spec.framework, spec.directory) == ("digits", "torch", str(tmp_path))
     assert (spec.origin.notebook, spec.origin.cell_id) == ("deep/digits.ipynb", "id-3")
-    assert ([one.path for one in submit.files], parcel.uploads) == (["files/own.py"], {})
+    assert ([one.path for one in submit.files], packed.uploads) == (["files/own.py"], {})
     assert dict(submit.environment) == {"A": "b"}
     lines = submit.source.splitlines()
     where = {text: place(spec.cells, n) for n, text in enumerate(lines, 1)}

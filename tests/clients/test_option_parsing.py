@@ -42,10 +42,10 @@ def test_sizes(gpus: str | None, learners: str | None, each: int | None, meant: 
         ("1:2:3", None, None, "gpus: '1:2:3' is not valid; use N or MIN:MAX"),
         ("-1", None, None, "gpus: '-1' is not valid; use N or MIN:MAX"),
         ("0:4", None, None, "gpus: the minimum is 1; use 1:4"),
-        ("3:5", None, 2, "gpus: 3:5 are not multiples of the 2 gpus per learner"),
-        ("1", "1", None, "gpus: use either gpus or learners"),
+        ("3:5", None, 2, "gpus: 3:5 are not multiples of the 2 GPUs per learner; use 2:6"),
+        ("1", "1", None, "gpus: set either gpus or learners, not both"),
         (None, "0", None, "learners: 0 is too small; the minimum is 1"),
-        ("0", None, 2, "gpus: 0 contradicts 2 gpus per learner"),
+        ("0", None, 2, "gpus: 0 contradicts 2 GPUs per learner"),
         (True, None, None, "gpus: True is not valid; use N"),
     ],
 )

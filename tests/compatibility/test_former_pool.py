@@ -107,7 +107,7 @@ def test_a_former_pool_opens_and_its_jobs_go_on(archive: Path, site: Build) -> N
     assert views["failing"].failure is not None
     assert views["failing"].failure.what == "ValueError: the third step has bad luck"
     for view in (*completed.values(), views["failing"], views["cancelled"]):
-        assert here.client.story(view.id)
+        assert here.client.events(view.id)
         assert here.client.why(view.id)
         assert here.client.source(view.id)[0] == (kept.job_dir(view.id) / "train.py").read_text()
         assert "retry" in {action.id for action in view.actions}

@@ -8,7 +8,7 @@ from dlaas_server.core.model.job import Job, Profile
 from dlaas_server.core.model.pool import Known
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.plan import DEFAULT, plan
-from dlaas_server.core.presentation.explain import NO_BOUND, why_it_waits
+from dlaas_server.core.presentation.explain import NO_BOUND, deciding_events, why_it_waits
 from dlaas_server.core.scheduling.policy import Policy, Share
 from tests.core.builders import job, node, pool, seats, training
 
@@ -25,6 +25,28 @@ def said(waits: Job, runs: Job, policy: Policy) -> list[str]:
     found = why_it_waits(waits, picture, plan(picture, 60.0, policy).waits, policy)
     assert found[0].startswith("It is 1st of 1 in the queue")
     return [text for text in found if "come first" in text]
+
+
+def test_why_names_events_that_decided_state_and_size() -> None:
+    history = [
+        (0.0, "submitted", "Submitted by ana."),
+        (0.0, "waits", "Waiting: needs 4 GPUs."),
+        (60.0, "placed", "Placed 4 learners on n1."),
+        (70.0, "scaling", "n1 is being drained by eve: job-1 shrinks from 4 to 2. Scaling 4 → 2, by a drain."),
+        (70.0, "training", "Scaled 4 → 2, by a drain, at step 7."),
+        (190.0, "checkpoint", "Requested checkpoint written at step 99."),
+    ]
+    assert deciding_events(history, 190.0) == [
+        "2 min 10 s ago: Placed 4 learners on n1.",
+        "2 min ago: n1 is being drained by eve: job-1 shrinks from 4 to 2. Scaling 4 → 2, by a drain.",
+        "Just now: Requested checkpoint written at step 99.",
+    ]
+    assert deciding_events(history[:2], 60.0) == ["1 min ago: Submitted by ana."], (
+        "the present wait reason replaces the first one"
+    )
+    back = [*history, (191.0, "preempted", "Preempted: urgent-2 (eve) needs 4 GPUs.")]
+    assert deciding_events(back, 200.0) == ["9 s ago: Preempted: urgent-2 (eve) needs 4 GPUs."]
+    assert deciding_events([], 1.0) == []
 
 
 def test_why_names_the_run_time_of_higher_priorities() -> None:

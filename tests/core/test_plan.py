@@ -191,8 +191,13 @@ def test_job_that_could_start_later_is_not_refused() -> None:
 
 
 def test_a_gang_whose_learners_fit_no_node_is_refused() -> None:
-    with pytest.raises(Refused, match="the nodes of the pool are too small"):
+    with pytest.raises(Refused, match=r"3 GPUs, but no node has all of that; the pool's nodes have up to 2 GPUs\."):
         check_feasible(job(1, gpus=3), [node("a", 2), node("b", 2)])
+
+
+def test_gang_that_fits_in_part_is_refused_with_a_number() -> None:
+    with pytest.raises(Refused, match=r"3 learners with 2 GPUs each, but only 2 fit on the pool's nodes\. Request at"):
+        check_feasible(job(1, (3, 3), gpus=2), [node("a", 3), node("b", 3)])
 
 
 def checkpointed(number: int, learners: int, slots: tuple[Seat, ...], ran_s: float = 1000.0) -> tuple[Job, Known]:

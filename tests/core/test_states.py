@@ -37,8 +37,18 @@ def test_refused_transition_lists_the_possible_ones() -> None:
 def test_refused_request_names_the_job(event: Event) -> None:
     failed = replace(job(3), state=State.FAILED)
 
-    with pytest.raises(NotAllowed, match=f"^{failed.id} is FAILED and does not accept '{event}': it has ended$"):
+    with pytest.raises(NotAllowed, match=f"^{failed.id} is FAILED and does not accept '{event}': it has ended"):
         apply_request(failed, event, by="me", now_s=1.0, learners=1)
+
+
+@pytest.mark.parametrize("event", [Event.HALT, Event.RESUME])
+def test_cancelled_job_has_ended_rather_than_being_cancelled(event: Event) -> None:
+    cancelled = apply_request(job(3), Event.CANCEL, by="me", now_s=1.0)[0]
+
+    with pytest.raises(NotAllowed) as refused:
+        apply_request(cancelled, event, by="me", now_s=2.0)
+    again = ". To run it again: `jupyter dlaas retry job-3`" if event is Event.RESUME else ""
+    assert str(refused.value) == f"job-3 is CANCELLED and does not accept '{event}': it has ended{again}"
 
 
 def test_a_card_offers_halt_exactly_when_the_table_does() -> None:

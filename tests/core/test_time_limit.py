@@ -43,7 +43,8 @@ def test_waiting_in_the_queue_uses_nothing_of_the_limit() -> None:
 
 
 def test_resumed_job_has_its_whole_limit_again() -> None:
-    one = apply_request(trains(job(), 1000.0), Event.HALT, by="its time limit of 100 s", now_s=1100.0)[0]
+    one, [event] = apply_request(trains(job(), 1000.0), Event.HALT, by="its time limit of 100 s", now_s=1100.0)
+    assert event.text.startswith("Its time limit of 100 s requested a halt.")
     one = closes(one, 1101.0)
     assert one.state is State.HALTED
 

@@ -16,7 +16,7 @@ from tests.pools.simulated.simulated_pool import SimulatedPool
 
 
 async def guardian_losses(engine: Engine, job: str) -> list[str]:
-    story = await engine.requests.story("ana", job)
+    story = await engine.requests.events("ana", job)
     return [str(event["text"]) for event in story if event["kind"] == "guardian"]
 
 

@@ -48,7 +48,7 @@ def test_job_passes_from_queued_to_completed(play: Callable[..., None]) -> None:
         job = await engine.submit()
         await engine.until(engine.all_ended)
 
-        story = await engine.requests.story("ana", job)
+        story = await engine.requests.events("ana", job)
         kinds = [e["kind"] for e in story]
         assert kinds[0] == "submitted"
         assert kinds[-1] == "completed"

@@ -104,11 +104,11 @@ def is_calm(engine: Engine, job: str) -> bool:
 
 
 async def story(engine: Engine, job: str) -> list[str]:
-    return [str(event["text"]) for event in await engine.requests.story("ana", job)]
+    return [str(event["text"]) for event in await engine.requests.events("ana", job)]
 
 
 async def moved_at(engine: Engine, job: str) -> list[float]:
-    story = await engine.requests.story("ana", job)
+    story = await engine.requests.events("ana", job)
     return [float(str(event["at_s"])) for event in story if event["kind"] == "scaling"]
 
 

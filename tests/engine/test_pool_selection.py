@@ -120,9 +120,12 @@ def test_wrong_options_are_named(
     ("words", "says"),
     [
         (["pool", "--image", "a"], "--image requires `pool use kubernetes`"),
-        (["pool", "use"], "missing place"),
+        (["pool", "use"], "name the place where jobs run"),
         (["pool", "use", "local", "--image", "a"], "applies only to `pool use kubernetes`"),
-        (["pool", "use", "local", "--order", "fair"], "with a command of its own"),
+        (["pool", "events", "local"], "unexpected argument: local"),
+        (["pool", "events", "--image", "a"], "--image requires `pool use kubernetes`"),
+        (["pool", "events", "--order", "fair"], "pool events: change scheduling settings in a separate command"),
+        (["pool", "use", "local", "--order", "fair"], "in a separate command, such as `pool --order fair`"),
     ],
 )
 def test_options_of_the_verb_must_go_together(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def view(engine: Engine, job: str) -> JobView:
 
 
 async def texts(engine: Engine, job: str) -> list[str]:
-    return [str(event["text"]) for event in await engine.requests.story("ana", job)]
+    return [str(event["text"]) for event in await engine.requests.events("ana", job)]
 
 
 def has_checkpoint(engine: Engine, *jobs: str) -> Callable[[], bool]:
@@ -97,6 +97,23 @@ def test_cordoned_node_gets_no_new_jobs_and_keeps_running_ones(play: Callable[..
         assert set(engine.states().values()) == {"COMPLETED"}
 
     play(scene, Script())
+
+
+def test_pool_events_list_the_requests_of_administrators(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, administration: Administration) -> None:
+        await engine.ask(administration.cordon("ana", "n1"))
+        await engine.ask(administration.cordon("ana", "n1"))
+        await engine.ask(administration.set_queue("ana", "research", QueueChange(guaranteed=3)))
+        await engine.ask(administration.uncordon("ana", "n1"))
+        assert [event["text"] for event in await administration.events("ana")] == [
+            "ana cordoned n1: no new learners are placed on it.",
+            "ana created the queue research: 3 GPUs guaranteed, weight 1.",
+            "ana uncordoned n1: it accepts learners again.",
+        ], "a request that changes nothing leaves no event"
+        with pytest.raises(Forbidden, match="eve may not read the events of the pool"):
+            await administration.events("eve")
+
+    play(scene)
 
 
 def test_drain_shrinks_elastic_jobs_moves_others_and_preempts_last(play: Callable[..., None]) -> None:

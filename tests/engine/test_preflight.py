@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from dlaas_server.core.model.cluster import Device, Node
@@ -10,6 +11,24 @@ from dlaas_server.core.scheduling.policy import Policy
 from tests.engine.driving import engine_on, submit
 from tests.pools.simulated.simulated_pool import Script, SimulatedPool
 from tests.pools.simulated.virtual_clock import VirtualClock
+
+
+def test_preflight_refuses_an_invalid_metric_pattern(tmp_path: Path) -> None:
+    async def whole() -> None:
+        engine = await engine_on(tmp_path, SimulatedPool([Node(name="n1")], clock := VirtualClock(0.0)), clock)
+        wrong = submit()
+        wrong = replace(wrong, spec=replace(wrong.spec, metric_patterns=("loss ([",)))
+        found = await engine.requests.preflight("ana", wrong)
+        assert found["problems"] == [
+            {
+                "code": "invalid",
+                "text": "spec.metric_patterns: 'loss ([' is not a regular expression "
+                "(unterminated character set at position 6)",
+            }
+        ]
+        await engine.close()
+
+    asyncio.run(whole())
 
 
 def test_preflight_uses_the_lengths_that_the_order_learnt(tmp_path: Path) -> None:

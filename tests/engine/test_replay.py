@@ -269,7 +269,7 @@ def test_many_events_become_a_snapshot_and_the_story_stays(tmp_path: Path, monke
         pool.script = Script(steps=120, checkpoint_every_steps=2)
         job = await engine.submit()
         await engine.until(lambda: pool.step(job) >= 60)
-        stories = [event["text"] for event in await engine.requests.story("ana", job)]
+        stories = [event["text"] for event in await engine.requests.events("ana", job)]
         await engine.check_replay()
         await engine.until(engine.all_ended)
 
@@ -278,6 +278,6 @@ def test_many_events_become_a_snapshot_and_the_story_stays(tmp_path: Path, monke
         assert kinds[0] == "submitted", "events with a story stay"
         assert "snapshot" in kinds
         assert len(events) < 60
-        assert [event["text"] for event in await engine.requests.story("ana", job)][: len(stories)] == stories
+        assert [event["text"] for event in await engine.requests.events("ana", job)][: len(stories)] == stories
 
     played(tmp_path, scene)

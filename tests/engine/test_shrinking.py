@@ -25,12 +25,16 @@ def test_job_shrinks_for_a_higher_priority_and_grows_back(tmp_path: Path) -> Non
             await engine.until(lambda: engine.lifecycle.jobs[low].checkpoint_step is not None)
             high = await engine.submit(submit((2, 2), name="high", priority=10))
             await engine.until(lambda: engine.is_at(high, "PROCESSING"))
+            why = await engine.requests.why("ana", low)
+            assert any(f"Makes room for the waiting job {high}. Scaling 4 → 2, by the pool." in text for text in why), (
+                why
+            )
             await engine.act(high, Event.CANCEL)
             await engine.until(engine.all_ended)
 
             sizes = [(r.before, r.after, r.by) for r in engine.lifecycle.jobs[low].resizes]
-            kinds = [e["kind"] for e in await engine.requests.story("ana", low)]
-            texts = [str(e["text"]) for e in await engine.requests.story("ana", low)]
+            kinds = [e["kind"] for e in await engine.requests.events("ana", low)]
+            texts = [str(e["text"]) for e in await engine.requests.events("ana", low)]
             assert sizes == [(4, 2, "pool"), (2, 4, "pool")]
             assert kinds.count("placed") == 1
             assert "preempted" not in kinds

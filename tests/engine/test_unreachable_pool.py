@@ -23,7 +23,7 @@ SEATS = [("n1", f"n1/{i}") for i in range(4)]
 
 
 async def kinds(engine: Engine, job: str) -> list[str]:
-    return [str(one["kind"]) for one in await engine.requests.story("ana", job)]
+    return [str(one["kind"]) for one in await engine.requests.events("ana", job)]
 
 
 def test_refused_seat_returns_the_job_to_its_old_place(play: Callable[..., None]) -> None:
@@ -189,7 +189,7 @@ async def _troubled(folder: Path, seed: int) -> None:
         assert set(engine.states().values()) == {"COMPLETED"}, seed
         assert pool.conflicts == [], seed
         assert not any(j.restarts_total for j in engine.lifecycle.jobs.values()), seed
-        texts = [str(one["text"]) for job in jobs for one in await engine.requests.story("ana", job)]
+        texts = [str(one["text"]) for job in jobs for one in await engine.requests.events("ana", job)]
         assert not [text for text in texts if "Starting another one" in text], f"{seed}: a start was counted"
     finally:
         await engine.close()

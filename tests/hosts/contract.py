@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from jupyter_dlaas.runtime.hosts.learner_host import (
     Connected,
     Ended,
-    Heard,
     HostEvent,
     LearnerHost,
     LearnerOrder,
+    MessageReceived,
     NotStarted,
     Started,
 )
@@ -77,7 +77,7 @@ def _of_process(event: Any, member: int) -> bool:
 
 
 def heard(rig: Rig, tag: str, member: int = 0) -> list[dict[str, Any]]:
-    messages = [json.loads(event.line) for event in of(rig, Heard, member)]
+    messages = [json.loads(event.line) for event in of(rig, MessageReceived, member)]
     return [message for message in messages if message["t"] == tag]
 
 
@@ -117,7 +117,7 @@ class LearnerHostContract:
 
         assert (end.code, end.signal, end.is_clean) == (3, None, True)
         assert heard(rig, "echo") == [{"t": "echo", "text": "ä \u2713"}]
-        assert [type(event) for event in rig.events if not isinstance(event, Heard)][-1] is Ended
+        assert [type(event) for event in rig.events if not isinstance(event, MessageReceived)][-1] is Ended
         # Whatever the learner wrote is in the job's directory before its end is reported.
         assert (rig.job_dir / "learner-0/stdout.log").read_text() == "learner 0 begins\nits log\n"
         assert json.loads((rig.job_dir / "learner-0/result.json").read_text()) == {"code": 3}

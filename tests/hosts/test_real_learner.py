@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_dlaas.jobdir.checkpoint_manifest import manifests
-from jupyter_dlaas.runtime.hosts.learner_host import Heard, LearnerOrder
+from jupyter_dlaas.runtime.hosts.learner_host import LearnerOrder, MessageReceived
 from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.spawner import LEARNER
 from jupyter_dlaas.wire.journal import MemberWanted
@@ -56,7 +56,7 @@ def order(rig: RemoteRig, member: int, generation: int, *more: str) -> LearnerOr
 
 
 def checkpoint_words(rig: RemoteRig, member: int) -> list[CheckpointWritten]:
-    messages = [learner_message(event.line) for event in of(rig, Heard, member)]
+    messages = [learner_message(event.line) for event in of(rig, MessageReceived, member)]
     return [message for message in messages if isinstance(message, CheckpointWritten)]
 
 

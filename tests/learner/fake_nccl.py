@@ -58,7 +58,7 @@ class FakeNccl:
         except RuntimeError:
             return
 
-    def talks(self) -> int:
+    def collectives_started(self) -> int:
         """As `nccl.Nccl`."""
         return int(self.backend._get_sequence_number_for_group())
 

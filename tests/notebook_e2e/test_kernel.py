@@ -414,7 +414,7 @@ def test_the_verbs_of_dlaas(kernel: Kernel, pool: Pool) -> None:
     assert re.search(r"^side +0 +2 +0 +0$", said("queue set side --weight 2"), re.MULTILINE)
     assert handle in said("scale verbs 1")
     assert handle in said("why verbs")
-    assert "Submitted" in said("story verbs")
+    assert "Submitted" in said("events verbs")
     assert "run.epochs(2000)" in said("source verbs")
     assert handle in said("halt verbs")
     pool.until("verbs", "HALTED")

@@ -251,12 +251,17 @@ LINES = {
     "--gpus 4:1": "gpus: minimum 4 exceeds maximum 1; use 1:4",
     "--gpus many": "gpus: 'many' is not valid; use N or MIN:MAX, such as 2 or 1:4",
     "--gpus 0:4": "gpus: the minimum is 1; use 1:4. To release all devices, halt the job",
-    "--gpus 3 --gpus-per-learner 2": "gpus: 3 is not a multiple of the 2 gpus per learner",
-    "--gpus 2 --learners 2": "gpus: use either gpus or learners (with gpus per learner), not both",
+    "--gpus 3 --gpus-per-learner 2": "gpus: 3 is not a multiple of the 2 GPUs per learner; use 4",
+    "--gpus 2 --learners 2": "gpus: set either gpus or learners, not both",
     "--cpus few": "cpus: 'few' is not a number; use 2 or 0.5",
+    "--gpus 2 --gpus-per-learner 0": (
+        "gpus: 2 contradicts 0 GPUs per learner; for learners without GPUs, set learners instead of gpus"
+    ),
     "--memory lots": "memory: 'lots' is not a memory size; use 8G or 512M",
+    "--memory 5": "memory: '5' is only 5 bytes; use a unit, such as 8G or 512M",
     "--priority urgent": "priority: 'urgent' is not valid; use low, normal, high or a whole number",
     "--max-time soon": "max time: 'soon' is not a duration; use 45s, 30m, 2h or 1h30m",
+    "--max-time 0s": "max time: '0s' is too short; the minimum is 1s",
     "--checkpoint-every often": "checkpoint every: 'often' is not a duration; use 45s, 30m, 2h or 1h30m",
     "--epochs 0": "epochs: 0 is too small; the minimum is 1",
     "--retries some": "retries: 'some' is not a whole number",
@@ -268,7 +273,14 @@ LINES = {
     "--with-cell x": "--with-cell: 'x' is not a whole number",
     "--env NOT_SET_ANYWHERE": "env: NOT_SET_ANYWHERE is not set in this environment; use NOT_SET_ANYWHERE=VALUE",
     "--env 1=2": "env: '1' is not a valid environment variable name",
-    "--metric 'loss": "no closing quotation; close or remove the quotes.",
+    "--metric 'loss": "a quotation mark is not closed; close or remove it.",
+    "--metric loss\\": "the line ends with a backslash; remove it.",
+    "--metric 'loss (['": (
+        "metric: 'loss ([' is not a regular expression (unterminated character set at position 6); "
+        "use one such as 'loss: ([0-9.]+)'"
+    ),
+    "--metric loss": ("metric: 'loss' matches no number; use a pattern with a group for it, such as 'loss: ([0-9.]+)'"),
+    "--framework caffe": "framework: 'caffe' is not valid; use torch, jax or tensorflow, or omit it",
     "my/name": "'my/name' is not a valid job name: use letters, digits, _ and -, starting with a letter",
     "--data d=http://x": "--data is not available yet. Load the data in a cell, or send files with --include PATH.",
     "--schedule 'at 30: 4'": "schedule: 'at 30: 4' is not valid; use 'epoch 30: 4 gpus', several separated by commas",
@@ -326,7 +338,7 @@ def test_unknown_dlaas_command(shell: InteractiveShell) -> None:
     assert refusal(shell, "%dlaas scale x") == "%dlaas scale: the following arguments are required: N"
     assert refusal(shell, "%dlaas halt") == "%dlaas halt: give the NAME of one or more jobs, or --state"
     assert refusal(shell, "%dlaas attach") == "%dlaas attach: requires one job, such as %dlaas attach resnet-48."
-    assert refusal(shell, "%dlaas why 'x") == "%dlaas: no closing quotation; close or remove the quotes."
+    assert refusal(shell, "%dlaas why 'x") == "%dlaas: a quotation mark is not closed; close or remove it."
 
 
 # ----------------------------------------------------------------------------------------------- the shell around it

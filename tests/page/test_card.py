@@ -208,7 +208,7 @@ def test_checkpoint_is_requested_in_the_menu_of_the_card(lab: Open, site: Site) 
     page.page.get_by_role("menuitem", name="Write a Checkpoint").click()
 
     page.page.get_by_text(f"{job} writes a checkpoint at its next step").wait_for()
-    until(lambda: "Requested checkpoint written" in site.job(job).story(), "it is kept")
+    until(lambda: "Requested checkpoint written" in site.job(job).events(), "it is kept")
     site.job(job).halt()
     page.is_at(job, "HALTED")
     page.card(job).get_by_role("button", name=f"More actions for {job}").click()

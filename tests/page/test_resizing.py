@@ -247,7 +247,7 @@ def test_last_of_many_presses_wins_and_the_curve_is_complete(
     assert len(drawn["dashes"]) == len(view.resizes) + 1, "each change, and the halt, is a line through the curve"
     assert drawn["dashes"] == sorted(drawn["dashes"])
 
-    story = site.job(job).story()
+    story = site.job(job).events()
     lines = re.findall(r"(\d) → (\d), by you, at step [\d,]+ after a pause of", story)
     assert [(int(a), int(b)) for a, b in lines] == list(pairwise(sizes)), story
     wishes = re.findall(r"requested (\d) learner", story)

@@ -49,7 +49,7 @@ def test_the_file_is_read_into_a_record(tmp_path: Path) -> None:
     [
         ("[pool]\ncpu_slots = 0", "pool.cpu_slots: 0 must be from 1 to 4096"),
         ("[pool]\npriority_max = 1000001", "pool.priority_max: 1000001 must be from 0 to 1000000"),
-        ("[pool]\ncpu_slot = 8", "pool.cpu_slot: unknown field; the fields are name, devices"),
+        ("[pool]\ncpu_slot = 8", "pool.cpu_slot: unknown field. Did you mean cpu_slots?"),
         ('[pool]\ndevices = "tpus"', "pool.devices: 'tpus' is not valid; use one of auto, gpus, cpus"),
         ("[pool\n", "is not valid TOML"),
         ("[[nodes]]\ncpus = 1", "nodes[0].name: is missing"),
@@ -60,7 +60,7 @@ def test_the_file_is_read_into_a_record(tmp_path: Path) -> None:
         ),
         (
             '[[nodes]]\nname = "a"\nslots = 1\n[[nodes.devices]]\nid = "x"',
-            "nodes[0].slots: give either slots or devices",
+            "nodes[0].slots: set either slots or devices, not both",
         ),
     ],
 )

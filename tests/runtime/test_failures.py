@@ -182,6 +182,7 @@ main_guard | RuntimeError | … start a new process before the current process h
 metric_labels | ValueError | Classification metrics can't handle a mix of binary and continuous targets
 metric_labels | ValueError | Target is multiclass but average='binary'. Please choose another average setting
 missing_values | ValueError | Input X contains NaN.
+module_hidden | ModuleNotFoundError ImportError | No module named 'sklearn.svm'; 'sklearn' is not a package
 module_missing | ImportError | Missing optional dependency 'pyarrow'.  Use pip or conda to install pyarrow.
 module_missing | ModuleNotFoundError ImportError | No module named 'nosuchmodule_x'
 name_missing | NameError | name 'lr' is not defined

@@ -17,7 +17,7 @@ LIMIT_S = 30.0
 def pulse(still_s: float = 0.0, *, step_s: float | None = None, collectives: int = 5, **more: object) -> Pulse:
     """Return a learner that has not moved for `still_s` seconds, and made no step for `step_s` seconds."""
     made_s = NOW - max(still_s, step_s if step_s is not None else still_s)
-    fields = {"heard_s": NOW, **more}
+    fields = {"received_s": NOW, **more}
     return Pulse(step_s=made_s, moved_s=NOW - still_s, step=7, collectives=collectives, **fields)  # type: ignore[arg-type]  # the fields of Pulse
 
 
@@ -40,7 +40,7 @@ def test_moving_learner_is_left_alone_and_reported_as_awaited() -> None:
 def test_earlier_heartbeat_does_not_make_a_learner_late() -> None:
     pulses = {
         0: pulse(0, step_s=10, collectives=9, collective_s=NOW),
-        1: pulse(0, step_s=10, collectives=5, heard_s=NOW - 0.4),
+        1: pulse(0, step_s=10, collectives=5, received_s=NOW - 0.4),
     }
     assert judge(pulses, (), NOW, 1.0).awaited is None
 
@@ -85,7 +85,7 @@ def test_wholly_stopped_gang_is_left_alone() -> None:
 
 
 def test_learner_with_heartbeats_waits_for_the_silent_one() -> None:
-    silent = pulse(40, heard_s=NOW - 5)
+    silent = pulse(40, received_s=NOW - 5)
 
     assert list(judge({0: pulse(40), 1: silent}, (), NOW, LIMIT_S).hung) == [1]
 
@@ -128,7 +128,7 @@ def test_a_newcomers_start_has_longer() -> None:
 
 
 def test_cpu_activity_counts_as_movement() -> None:
-    one = Pulse(step_s=0.0, moved_s=0.0, heard_s=0.0)
+    one = Pulse(step_s=0.0, moved_s=0.0, received_s=0.0)
     for beat in range(1, 5):
         one.receive(Heartbeat(step=2 * beat), 0.5 * beat)
     assert one.limit_s(1.0) == 10 * 0.25
@@ -148,7 +148,7 @@ pulses = st.builds(
     collectives=st.integers(0, 3),
     membership_epoch=st.integers(0, 1),
     is_held=st.booleans(),
-    heard_s=st.floats(NOW - 10, NOW),
+    received_s=st.floats(NOW - 10, NOW),
     stopped_s=st.none() | st.floats(0, NOW),
 )
 

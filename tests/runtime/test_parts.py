@@ -26,7 +26,7 @@ from jupyter_dlaas.runtime.guardian.decide import Act, Seen, agree, decide
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.spawn import launch
-from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, talks_itself
+from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, uses_torch_distributed
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process, uptime_s
 from jupyter_dlaas.wire.codec import encode
@@ -114,7 +114,7 @@ RUNS = {
     "import jupyter_dlaas as dlaas\n# dlaas.run()\ndlaas.shell('run()')": False,
     "import jupyter_dlaas as dlaas\ndlaas.run(": False,
 }
-TALKS = {
+DISTRIBUTED = {
     "import torch.distributed as dist": True,
     "import torch\ntorch.distributed.barrier()": True,
     "from torch import distributed as dist": True,
@@ -130,9 +130,9 @@ def test_a_program_that_calls_run_is_known_by_its_tree(source: str) -> None:
     assert expects_run(source) is RUNS[source]
 
 
-@pytest.mark.parametrize("source", TALKS)
+@pytest.mark.parametrize("source", DISTRIBUTED)
 def test_distributed_program_is_recognised_by_its_syntax_tree(source: str) -> None:
-    assert talks_itself(source) is TALKS[source]
+    assert uses_torch_distributed(source) is DISTRIBUTED[source]
 
 
 # -- pauses

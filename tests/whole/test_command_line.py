@@ -47,7 +47,7 @@ def test_killed_learner_continues_from_a_requested_checkpoint(site: Build) -> No
     began = job.directory / "output" / "began"
     until(lambda: began.exists() and job.status == "PROCESSING", "it trains")
     assert "keeps" in dlaas("checkpoint", "keeps")
-    until(lambda: "Requested checkpoint written" in dlaas("story", "keeps"), "it is kept")
+    until(lambda: "Requested checkpoint written" in dlaas("events", "keeps"), "it is kept")
     kill(next(iter(here.learners(job).values())))
     until(lambda: int(began.read_text() or 0) > 0, "it continues from the requested checkpoint")
     job.cancel()
@@ -65,7 +65,7 @@ def test_checkpoint_request_survives_the_death_of_a_learner(site: Build) -> None
     until(heard.exists, "it heard that a checkpoint is asked for")
     kill(last)
     hold.unlink()
-    until(lambda: "Requested checkpoint written" in job.story(), "the next learner keeps it")
+    until(lambda: "Requested checkpoint written" in job.events(), "the next learner keeps it")
     assert any(name.endswith("manifest.json") for name in job.artifacts())
     job.cancel()
 
@@ -99,7 +99,7 @@ def test_every_verb_works(site: Build) -> None:
 
     assert "behind-3" in dlaas("retry", "behind")
     assert "hello from __main__" in dlaas("attach", "behind-3")
-    assert "Cancelled." in dlaas("story", "slow")
+    assert "Cancelled." in dlaas("events", "slow")
     assert "answer = 42" in dlaas("source", "behind")
     assert "hello from __main__" in dlaas("report", "behind")
     states = {one["id"]: one["state"] for one in json.loads(dlaas("jobs", "--json"))["jobs"]}

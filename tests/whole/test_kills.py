@@ -129,7 +129,7 @@ def test_killed_guardian_is_replaced_and_the_learner_continues(site: Build) -> N
     until(lambda: len(ticks(job.logs())) > there + 50, "it continues")
     end_brief(here, job)
     assert_whole(job.logs())
-    assert "took over" in job.story()
+    assert "took over" in job.events()
     until(lambda: not here.orphans(), "no process of the job is left", 10)
 
 
@@ -159,7 +159,7 @@ def test_a_killed_learner_is_replaced_and_the_cause_is_shown(site: Build) -> Non
     end_brief(here, job)
 
     assert job.view.restarts == 1
-    assert "killed" in job.story()
+    assert "killed" in job.events()
     assert job.status == "COMPLETED"
     until(lambda: not here.orphans(), "no process of the job is left", 10)
 

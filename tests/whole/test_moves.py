@@ -62,7 +62,7 @@ def apart(here: Site) -> tuple[Job, Job, Job]:
     beside = [here.submit(SLEEPS, name=name, gpus="1", placement="spread") for name in ("left", "right")]
     until(lambda: [nodes_of(here, one) for one in beside] == [["n1"], ["n2"]], "there is a job on each node")
     gang = here.submit(GATED, name="gang", gpus="2", outputs="weights", framework="torch", checkpoint_every=0)
-    until(lambda: steps(gang) > 8, f"the gang trains\n{gang.story()}")
+    until(lambda: steps(gang) > 8, f"the gang trains\n{gang.events()}")
     assert nodes_of(here, gang) == ["n1", "n2"]
     return gang, beside[0], beside[1]
 
@@ -121,7 +121,7 @@ def test_gang_consolidates_on_one_node_despite_an_engine_kill(site: Build, weigh
     assert len(stayed) == 1, "who sat there trains on: the same process"
     assert moves(here, gang) == [(2, 2, "pool")]
     assert here.job(gang.id).view.resizes[0].idle_s is not None
-    story = gang.story()
+    story = gang.events()
     assert f"{TOGETHER.format('n1')} Moving, by the pool." in story
     assert "Moved, by the pool, at step " in story
     right.cancel()
@@ -139,14 +139,14 @@ def test_gang_moves_for_a_job_that_needs_a_whole_node(site: Build, weights: dict
     until(lambda: left.status == "CANCELLED", "the left one is gone")
     assert moves(here, gang) == []
     right.cancel()
-    until(lambda: whole.status == "PROCESSING", f"it has a node\n{gang.story()}")
+    until(lambda: whole.status == "PROCESSING", f"it has a node\n{gang.events()}")
 
     [node] = nodes_of(here, whole)
     assert set(nodes_of(here, gang)) == {"n1", "n2"} - {node}
     assert moves(here, gang) == [(2, 2, "pool")]
     assert (
         f"Makes room on {node} for the waiting job {whole.id}; it fits there afterwards. Moving, by the pool."
-        in gang.story()
+        in gang.events()
     )
     assert gang.status == "PROCESSING"
     whole.cancel()
@@ -167,7 +167,7 @@ def test_migration_without_joining_learners_is_abandoned_at_no_cost(
         kill(here.learners(gang)[joiner])
     else:
         go(gang, "fail")
-    until(lambda: moves_given_up(gang), f"it is given up\n{gang.story()}")
+    until(lambda: moves_given_up(gang), f"it is given up\n{gang.events()}")
 
     assert nodes_of(here, gang) == ["n1", "n2"]
     assert here.learners(gang) == before, "the same processes train on"
@@ -177,4 +177,4 @@ def test_migration_without_joining_learners_is_abandoned_at_no_cost(
 
 
 def moves_given_up(gang: Job) -> bool:
-    return "1 joining learner did not start; the job continues at its previous size." in gang.story()
+    return "1 joining learner did not start; the job continues at its previous size." in gang.events()

@@ -62,7 +62,7 @@ def test_drain_shrinks_elastic_jobs_despite_an_engine_kill(site: Build) -> None:
         view = here.job(job).view
         assert [(one.before, one.after, one.by) for one in view.resizes] == [(2, 1, "drain")]
         assert (view.restarts, view.generation) == (0, 2)
-        assert f"n1 is being drained by {view.owner}: {job} shrinks from 2 to 1" in here.job(job).story()
+        assert f"n1 is being drained by {view.owner}: {job} shrinks from 2 to 1" in here.job(job).events()
     assert [node.cordoned is not None for node in here.client.pool().nodes] == [True, False]
 
     third = here.submit("print('hi')\n", name="third", gpus="1").id
@@ -143,11 +143,11 @@ def test_start_estimate_is_scored_when_the_job_starts(site: Build) -> None:
     trains(first)
     second = here.submit("print('done')\n", name="second", gpus="2")
     until(lambda: "Expected to start in" in second.view.reason, "it has a start estimate")
-    assert "Waiting: needs 2 CPU slots at once" in second.story()
+    assert "Waiting: needs 2 CPU slots at once" in second.events()
     kill(here.engine_pid())
 
     second.wait(90)
-    story = second.story()
+    story = second.events()
     assert "Its start estimate was " in story
     assert "; it waited " in story
     pool = json.loads(here.terminal("jupyter", "dlaas", "pool", "--json"))

@@ -24,7 +24,7 @@ def test_preempted_job_waits_with_a_reason_and_continues_later(site: Build) -> N
     end_brief(here, urgent)
     low.wait(120)
     assert (urgent.status, low.status) == ("COMPLETED", "COMPLETED")
-    story = low.story()
+    story = low.events()
     assert f"learners from step {at}." in story
     assert f"The pool, for {urgent.id} (" in story
     assert "requested a checkpoint; it is written at the next step." in story

@@ -51,7 +51,7 @@ def test_secret_is_masked_everywhere_and_gone_with_its_job(
     assert f"has {len(CANARY)} {'*' * len(CANARY)}" in log
     assert f"child {'*' * len(CANARY)}" in log
     shown = [log, str(encode(job.view)), client.report(job.id), *client.why(job.id)]
-    shown += [str(client.request("GET", f"jobs/{job.id}/{path}")) for path in ("story", "stream?wait_s=0")]
+    shown += [str(client.request("GET", f"jobs/{job.id}/{path}")) for path in ("events", "stream?wait_s=0")]
     for text in shown:
         assert CANARY not in text
     assert job.view.failure is not None

@@ -149,7 +149,7 @@ def test_independent_learners_stay_at_one_until_a_user_scales(site: Build, elast
 
     view = here.job(job.id).view
     assert (view.size.wish, view.elastic, view.restarts) == (1, Elastic.MANUAL, 0)
-    assert "It stays at 1 learner until you scale it." in job.story()
+    assert "It stays at 1 learner until you scale it." in job.events()
     job.scale(2)
     settled(here, job, 2)
     until(lambda: here.job(job.id).view.progress, "they train")

@@ -22,7 +22,7 @@ def test_straggler_is_replaced_and_each_sample_is_trained_once(site: Build) -> N
     here = site(slots=4)
     gang = here.submit(SLOW, name="gang", gpus="1:3", start_with=3, framework="torch", checkpoint_every=0)
 
-    until(lambda: "Learner 0 on" in gang.story(), f"the straggler is reported\n{gang.story()}", 60)
+    until(lambda: "Learner 0 on" in gang.events(), f"the straggler is reported\n{gang.events()}", 60)
     until(lambda: here.job(gang.id).view.transition is None, "the replacement is there", 30)
     until(lambda: len(here.learners(gang.id)) == 3, "the slow one is gone", 30)
     (gang.directory / "output" / "hurry").touch()
@@ -33,4 +33,4 @@ def test_straggler_is_replaced_and_each_sample_is_trained_once(site: Build) -> N
     assert next(fact.member for fact in facts if isinstance(fact, StragglerFound)) == 0
     assert next(fact.member for fact in facts if isinstance(fact, LearnerDown) and not fact.failure) == 0
     assert not list(gang.directory.glob("checkpoints/step-*")), "no checkpoint was needed"
-    assert "it is replaced by another learner. Moving, by the pool." in gang.story()
+    assert "it is replaced by another learner. Moving, by the pool." in gang.events()

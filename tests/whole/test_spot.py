@@ -30,7 +30,7 @@ def test_spot_job_yields_with_a_checkpoint_and_continues_later(site: Build) -> N
     hurry(here)
     end_brief(here, ours)
     lent.wait(120)
-    story = lent.story()
+    story = lent.events()
     entries = (
         "Preempted: 2 CPU slots go back to",
         "It writes a checkpoint within 30 s",
@@ -54,7 +54,7 @@ def test_an_elastic_one_only_shrinks_and_grows_again(site: Build) -> None:
     until(lambda: lent.view.size.held == 2, "it has grown again", 60)
     hurry(here)
     lent.wait(120)
-    assert "It is a spot job: 1 CPU slot goes back to" in lent.story()
+    assert "It is a spot job: 1 CPU slot goes back to" in lent.events()
     assert [(one.before, one.after) for one in lent.view.resizes] == [(2, 1), (1, 2)]
 
 
@@ -68,5 +68,5 @@ def test_spot_job_without_checkpoint_is_gone_after_its_notice(site: Build) -> No
     ours = submit_brief(here, "ours", "1")
 
     end_brief(here, ours)
-    assert "It had no checkpoint and starts over." in lent.story()
+    assert "It had no checkpoint and starts over." in lent.events()
     lent.cancel()

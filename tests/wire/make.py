@@ -364,7 +364,7 @@ POOL: Final = PoolView(
         QueueView(name="default", weight=1.0, guaranteed=0, held=2, waiting=1),
         QueueView(name="research", weight=2.0, guaranteed=6, held=6, waiting=1),
     ),
-    track_record="Of the last 50 start estimates, 41 were correct; 44 were within a minute or a quarter of the wait.",
+    track_record="Of the last 50 start estimates, 41 were correct, 3 more within a minute or a quarter of the wait.",
     notices=("The pool's store was missing or empty. 2 jobs were recovered from disk: vit-49, eval-50.",),
     gist="8 of 12 GPUs in use",
     isolation="processes",

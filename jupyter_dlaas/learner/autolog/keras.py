@@ -68,7 +68,7 @@ def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: Ke
     bound.arguments.update(nothing, callbacks=[watch])
     history = original(*bound.args, **bound.kwargs)
     _put_back_variables(watch.fitted, end)
-    watch.put_back_talk(end)
+    watch.put_back_callbacks(end)
     for one in watch.users:
         one.set_model(watch.fitted)
         one.set_params(end["params"])
@@ -175,14 +175,14 @@ class _Watch:
             "streams": self.streams,
             "data": self.data_state,
             **_variables(self.fitted),
-            **self._talk(),
+            **self._history_and_callbacks(),
         }
 
     def end(self) -> dict[str, Any]:
         epochs = self.epoch + 1 - self.first
-        return {"epochs": epochs, "params": self.params, **_variables(self.fitted), **self._talk()}
+        return {"epochs": epochs, "params": self.params, **_variables(self.fitted), **self._history_and_callbacks()}
 
-    def _talk(self) -> dict[str, Any]:
+    def _history_and_callbacks(self) -> dict[str, Any]:
         history = self.fitted.history
         return {
             "history": (history.history, history.epoch),
@@ -190,7 +190,7 @@ class _Watch:
             "stop_training": bool(self.fitted.stop_training),
         }
 
-    def put_back_talk(self, kept: dict[str, Any]) -> None:
+    def put_back_callbacks(self, kept: dict[str, Any]) -> None:
         history = self.fitted.history
         history.history, history.epoch = kept["history"]
         self.fitted.stop_training = kept["stop_training"]
@@ -239,7 +239,7 @@ class _Watch:
         user_state.put_back(vars(self.data) if self.data_state else {}, self.data_state)
         rng_state.put_back(self.streams[1])
         _put_back_variables(self.fitted, kept)
-        self.put_back_talk(kept)
+        self.put_back_callbacks(kept)
         steps = original(iterator)
         trained = 0
         while trained < kept["index"]:

@@ -229,7 +229,7 @@ def load(job_dir: Path, *, may_tidy: bool, without: Collection[Path] = ()) -> tu
     facts, _ = read_facts(job_dir / "journal.jsonl")
     last = max((fact.step or 0 for fact in facts if isinstance(fact, CheckpointSaved)), default=None)
     if last is not None:
-        raise CheckpointsDamaged(f"the checkpoints of this job are gone (the last one was of step {last})")
+        raise CheckpointsDamaged(f"the checkpoints of this job are missing (the last one was of step {last})")
     return None
 
 

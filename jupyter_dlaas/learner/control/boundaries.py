@@ -35,7 +35,7 @@ _PART_S: Final = 60.0
 _NOTHING_KEPT: Final = (
     "[a checkpoint was requested: it is written when run.epochs, run.batches or a framework's fit begins]"
 )
-_LOOSE_S: Final = 20.0
+_ORPHAN_S: Final = 20.0
 """The time in seconds in which a learner without a guardian must reach a boundary before a signal ends it."""
 
 
@@ -229,6 +229,6 @@ class Boundaries:
         if not has_begun:
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        timer = threading.Timer(_LOOSE_S, os.kill, (os.getpid(), signal.SIGTERM))
+        timer = threading.Timer(_ORPHAN_S, os.kill, (os.getpid(), signal.SIGTERM))
         timer.daemon = True
         timer.start()

@@ -117,7 +117,7 @@ class Control:
 
     def _follow(self) -> None:
         sock = self._socket
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         is_orphan = False
         while True:
             if sock is not None:
@@ -125,8 +125,8 @@ class Control:
                 with self._lock:
                     self._socket = None
                 _close(sock)
-                heard_s, is_orphan = time.monotonic(), False
-            away_s = time.monotonic() - heard_s
+                received_s, is_orphan = time.monotonic(), False
+            away_s = time.monotonic() - received_s
             if away_s >= self._ttl_s and not is_orphan:
                 is_orphan = True
                 if self.on_orphaned is not None:

@@ -142,10 +142,10 @@ class Gang:
             ddp.process_group = group
             ddp.reducer._update_process_group(group)
 
-    def talks(self) -> int:
+    def collectives_started(self) -> int:
         """Return the number of collectives started in the current group. Raises RuntimeError if the group is lost."""
         group, segment = self._group, self._segment
-        begun = 0 if group is None else process_group.talks(group)
+        begun = 0 if group is None else process_group.collectives_started(group)
         return begun if segment is None else begun + segment.started
 
     def leave(self) -> Any:
@@ -485,7 +485,7 @@ class Averaging:
         is_last = bucket.is_last()
         self.passes += is_last
         if gang.may_change:
-            self._talk(buffer, is_first=number == 0, is_last=is_last)
+            self._start_all_reduce(buffer, is_first=number == 0, is_last=is_last)
             return self._now(number, buffer)
         if number == 0:
             gang.begin(Kind.GRADIENTS)
@@ -508,7 +508,7 @@ class Averaging:
                 raise
             self._gang.lost()
 
-    def _talk(self, buffer: torch.Tensor, *, is_first: bool, is_last: bool) -> None:
+    def _start_all_reduce(self, buffer: torch.Tensor, *, is_first: bool, is_last: bool) -> None:
         gang = self._gang
         try:
             if gang.is_stranded:

@@ -62,7 +62,7 @@ class Half(Protocol):
     def cut(self) -> None:
         """Abort the communicator soon, without waiting. Callable from any thread."""
 
-    def talks(self) -> int:
+    def collectives_started(self) -> int:
         """Return the number of collectives started."""
 
 
@@ -100,7 +100,7 @@ class Nccl:
             self.backend.abort()
         self._is_over.set()
 
-    def talks(self) -> int:
+    def collectives_started(self) -> int:
         """Return the number of collectives started."""
         return int(self.backend._get_sequence_number_for_group())
 

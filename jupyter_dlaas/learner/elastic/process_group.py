@@ -30,6 +30,7 @@ __all__ = [
     "AllReduce",
     "broadcast",
     "build_group",
+    "collectives_started",
     "cut",
     "drop",
     "finish",
@@ -37,7 +38,6 @@ __all__ = [
     "is_apart",
     "segment_of",
     "single_learner_group",
-    "talks",
 ]
 
 ADDRESS: Final = "DLAAS_ADDRESS"
@@ -152,13 +152,13 @@ def is_apart(group: Any) -> bool:
     return group is not None and group in _halves
 
 
-def talks(group: Any) -> int:
+def collectives_started(group: Any) -> int:
     """Return the number of collectives started in a group, except in shared memory.
 
     Raises RuntimeError if the group is lost.
     """
     half = _halves.get(group)
-    return int(group._get_sequence_number_for_group()) + (0 if half is None else half.talks())
+    return int(group._get_sequence_number_for_group()) + (0 if half is None else half.collectives_started())
 
 
 def build_group(where: tuple[str, int], number: int, rank: int, size: int, device: torch.device = CPU) -> Any:

@@ -153,9 +153,9 @@ class SharedSegment:
         is_same = True
         tags = [own] * len(self._peers)
         for rank, _ in self._others:
-            heard = tags[rank] = self._pending_tags[rank][:count]
+            received = tags[rank] = self._pending_tags[rank][:count]
             del self._pending_tags[rank][:count]
-            is_same = is_same and heard == own
+            is_same = is_same and received == own
         if not is_same:
             raise Diverged(next(column for column in zip(*tags, strict=True) if len(set(column)) > 1))
 

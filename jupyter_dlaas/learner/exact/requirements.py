@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NotExact", "begin", "check", "check_data"]
 
-_TALKS = ("SyncBatchNorm", "DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+_COMMUNICATING = ("SyncBatchNorm", "DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
 
 
 class NotExact(DlaasError):
@@ -67,7 +67,7 @@ def check(
 def _check_model(torch: Any, model: Any) -> None:
     for name, module in model.named_modules():
         kind, where = type(module).__name__, name or "the model itself"
-        if kind in _TALKS:
+        if kind in _COMMUNICATING:
             what = "BatchNorm itself" if kind == "SyncBatchNorm" else "the plain model"
             raise NotExact(f"exact mode: {where} is a {kind}, which communicates with the other learners; use {what}")
         if getattr(module, "sparse", False) and isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):

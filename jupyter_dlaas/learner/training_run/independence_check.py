@@ -28,7 +28,7 @@ _KNOWS_OTHERS: Final = re.compile(
 _LOOPS: Final = frozenset({"epochs", "batches"})
 _ROLES: Final = frozenset({"RANK", "rank"})
 """Names found in a program whose learners may each be meant to train something different."""
-_TALKERS: Final = ("mpi4py.MPI", "horovod")
+_MESSAGE_LIBRARIES: Final = ("mpi4py.MPI", "horovod")
 """Modules that are only imported to run several processes."""
 _looked: Final[list[str]] = []
 """The first finding; later ones would repeat it."""
@@ -84,7 +84,7 @@ def look(context: Context, why: str) -> None:
     if _looked or context.rank or not _may_have_others(context):
         return
     _looked.append(why)
-    if not (_talks() or _knows(context.job_dir)):
+    if not (_has_foreign_process_group() or _knows(context.job_dir)):
         _report(context, why)
 
 
@@ -121,7 +121,7 @@ def _may_have_others(context: Context) -> bool:
     return context.world_size > 1 or (spec.learners_max > 1 and spec.elastic is not Elastic.OFF)
 
 
-def _talks() -> bool:
+def _has_foreign_process_group() -> bool:
     """Return whether this process belongs to a process group that is not ours."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
@@ -129,7 +129,7 @@ def _talks() -> bool:
     jax: Any = sys.modules.get("jax._src.distributed")
     if jax is not None and getattr(jax.global_state, "client", None) is not None:
         return True
-    return any(name in sys.modules for name in _TALKERS)
+    return any(name in sys.modules for name in _MESSAGE_LIBRARIES)
 
 
 def _knows(job_dir: Path) -> bool:

@@ -193,7 +193,7 @@ def form_gang(run: RunState) -> None:
     is_elastic = may_change(run)
     run.gang = gang = module.Gang(run.device, run.rank, run.world_size, run.gate, may_change=is_elastic)
     if run.context is not None:
-        run.context.control.beats.collectives_started = gang.talks
+        run.context.control.beats.collectives_started = gang.collectives_started
     if is_elastic and run.context is not None:
         module = importlib.import_module("jupyter_dlaas.learner.training_run.membership")
         run.membership = module.LearnerMembership(run, run.context, gang)

@@ -45,9 +45,9 @@ from jupyter_dlaas.runtime.hosts.learner_host import (
     Connected,
     Disconnected,
     Ended,
-    Heard,
     HostEvent,
     LearnerHost,
+    MessageReceived,
     NotStarted,
     Started,
 )
@@ -454,7 +454,7 @@ class Guardian:
                 self._learners[member].connect()
             case Disconnected(member) if member in self._learners:
                 self._learners[member].is_connected = False
-            case Heard(member, line) if member in self._learners:
+            case MessageReceived(member, line) if member in self._learners:
                 self._take_in(self._learners[member], wire.learner_messages([line], _log))
             case _:
                 return

@@ -54,7 +54,7 @@ class Pulse:
     """Time at which it began the current step."""
     moved_s: float
     """Time at which it was last seen to move."""
-    heard_s: float
+    received_s: float
     step: int | None = None
     """Last reported step; None if no training loop runs."""
     is_held: bool = False
@@ -85,7 +85,7 @@ class Pulse:
             self.step, self.step_s = beat.step, now
         if beat.is_moving:
             self.moved_s = now
-        self.heard_s, self.stopped_s = now, None
+        self.received_s, self.stopped_s = now, None
         self.is_held = beat.awaits_guardian
         if beat.collectives_started != self.collectives:
             self.collectives, self.collective_s = beat.collectives_started, now
@@ -103,7 +103,7 @@ class Pulse:
 
     def is_silent(self, now: float) -> bool:
         """Return whether no heartbeat arrived for longer than its interval."""
-        return now - self.heard_s >= _SILENT_S
+        return now - self.received_s >= _SILENT_S
 
     @property
     def progress_s(self) -> float:
@@ -193,7 +193,7 @@ def _keeps_waiting(one: Pulse, waiting: Iterable[Pulse], now: float) -> bool:
     to lag behind.
     """
     return any(
-        other.is_held or one.is_silent(now) or (_is_ahead(other, one) and other.collective_s <= one.heard_s)
+        other.is_held or one.is_silent(now) or (_is_ahead(other, one) and other.collective_s <= one.received_s)
         for other in waiting
     )
 
@@ -297,8 +297,8 @@ class Hangs:
         late_s, self._look_s = now - self._look_s - LOOK_S, now
         for pulse in self._pulses.values() if late_s > _LATE_S else ():
             # This process, or the whole machine, was suspended meanwhile.
-            pulse.step_s, pulse.moved_s, pulse.heard_s = (
-                at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.heard_s)
+            pulse.step_s, pulse.moved_s, pulse.received_s = (
+                at_s + late_s for at_s in (pulse.step_s, pulse.moved_s, pulse.received_s)
             )
         members = {one.member: one for one in alive if _is_watched(one) or (self._is_set and one.is_ready)}
         self._pulses = {member: self._pulse(one, now) for member, one in members.items()}
@@ -328,7 +328,7 @@ class Hangs:
             self._journal.profile(max(training.values()), profile)
 
     def _pulse(self, one: Learner, now: float) -> Pulse:
-        return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, heard_s=now))
+        return self._pulses.setdefault(one.member, Pulse(step_s=now, moved_s=now, received_s=now))
 
     def _end(self, one: Learner, why: str, is_mutual: bool, now: float) -> None:
         if one.member in self._kill_at:

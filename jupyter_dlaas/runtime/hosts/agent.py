@@ -128,7 +128,7 @@ class Agent:
         self._ended: LearnerState | None = None
         """State of the ended learner, reported once its files are stored."""
         self._activity: Activity | None = None
-        self._activity_at = self._look_at = self._heard_s = 0.0
+        self._activity_at = self._look_at = self._received_s = 0.0
         self._linked_s: float | None = None
         """Time at which the link was cut; None while it is up."""
         self._ended_s = 0.0
@@ -268,7 +268,7 @@ class Agent:
             return  # repeated
         reported = {name: order.environment[name] for name in _REPORTED if name in order.environment}
         self._state = replace(self._about, started=order.number, environment=reported)
-        self._heard_s, self._activity_at = now, now + QUIET_S
+        self._received_s, self._activity_at = now, now + QUIET_S
         # Peers reach this machine where the guardian does; its host name may not resolve.
         address = self._address or self._link.own_address
         own = {PRIVATE: "1"} if address is None else {PRIVATE: "1", "DLAAS_ADDRESS": address}
@@ -290,8 +290,8 @@ class Agent:
                 self._report(replace(self._state, not_started=reason, is_permanent=is_permanent, program=program))
             case host.Connected() | host.Disconnected():
                 self._session.send_line(pack_line(ControlChannel(is_open=isinstance(event, host.Connected))))
-            case host.Heard(_, line):
-                self._heard_s = now
+            case host.MessageReceived(_, line):
+                self._received_s = now
                 self._forward_line(line)
             case host.Ended():
                 self._ended_s = now
@@ -334,9 +334,9 @@ class Agent:
     def _report_activity(self, now: float) -> None:
         if now < self._activity_at or not self._host.processes():
             return
-        self._activity_at = max(now + ACTIVITY_S, self._heard_s + QUIET_S)
+        self._activity_at = max(now + ACTIVITY_S, self._received_s + QUIET_S)
         activity = self._host.activity(self._member)
-        is_quiet = now >= self._heard_s + QUIET_S
+        is_quiet = now >= self._received_s + QUIET_S
         if is_quiet and self._session.is_linked and activity is not None and activity != self._activity:
             self._activity = activity
             self._session.send_line(pack_line(ActivityReport(ticks=activity.ticks, state=activity.state)))

@@ -19,7 +19,7 @@ __all__ = ["AGENTS", "LOST", "NOT_COLLECTED", "AgentSettings", "read_ending", "r
 AGENTS: Final = "agents.json"
 LOST: Final = "lost.json"
 NOT_COLLECTED: Final = 42
-"""Exit code of an agent that ends without having been heard by a guardian."""
+"""Exit code of an agent that ends because no guardian answered."""
 ANY_HOST: Final = "*"
 """Host in `listen` that stands for all addresses of all families."""
 _ADDRESS: Final = "DLAAS_GUARDIAN_ADDRESS"

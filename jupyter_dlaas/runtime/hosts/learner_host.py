@@ -18,11 +18,11 @@ __all__ = [
     "Disconnected",
     "Ended",
     "FileAppeared",
-    "Heard",
     "HostEvent",
     "LearnerHost",
     "LearnerOrder",
     "LearnerProcess",
+    "MessageReceived",
     "NotStarted",
     "Reachable",
     "Started",
@@ -109,7 +109,7 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class MessageReceived:
     """Message of a learner: one line of JSON without its line end. Files that it relies on have arrived before."""
 
     member: int
@@ -161,7 +161,9 @@ class Reachable:
     member: int
 
 
-HostEvent = Started | NotStarted | Connected | Disconnected | Heard | FileAppeared | Ended | Unreachable | Reachable
+HostEvent = (
+    Started | NotStarted | Connected | Disconnected | MessageReceived | FileAppeared | Ended | Unreachable | Reachable
+)
 
 
 class LearnerHost(Protocol):

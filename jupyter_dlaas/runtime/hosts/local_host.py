@@ -19,10 +19,10 @@ from jupyter_dlaas.runtime.hosts.learner_host import (
     Connected,
     Disconnected,
     Ended,
-    Heard,
     HostEvent,
     LearnerOrder,
     LearnerProcess,
+    MessageReceived,
     NotStarted,
     Started,
 )
@@ -231,7 +231,7 @@ class LocalHost:
                 member = learner.process.member
                 self.hang_up(member)
                 learner.line = line
-                self._events += [Connected(member), *(Heard(member, text) for text in received)]
+                self._events += [Connected(member), *(MessageReceived(member, text) for text in received)]
             elif self._on_zygote is not None and any(_is_zygote(text) for text in received):
                 self._on_zygote(line.detach())
             else:
@@ -246,7 +246,7 @@ class LocalHost:
 
     def _read(self, learner: _Learner, line: Lines) -> None:
         member = learner.process.member
-        self._events += [Heard(member, text) for text in line.read()]
+        self._events += [MessageReceived(member, text) for text in line.read()]
         if not line.is_open:
             line.close()
             learner.line = None

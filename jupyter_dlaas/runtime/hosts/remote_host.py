@@ -38,10 +38,10 @@ from jupyter_dlaas.runtime.hosts.learner_host import (
     Disconnected,
     Ended,
     FileAppeared,
-    Heard,
     HostEvent,
     LearnerOrder,
     LearnerProcess,
+    MessageReceived,
     NotStarted,
     Reachable,
     Started,
@@ -310,7 +310,7 @@ class RemoteHost:
             case ControlChannel():
                 self._events.append(Connected(member) if line.is_open else Disconnected(member))
             case LearnerLine():
-                self._events.append(Heard(member, line.text.encode()))
+                self._events.append(MessageReceived(member, line.text.encode()))
 
     def _see_state(self, member: int, agent: _Agent, state: LearnerState) -> None:
         former, agent.state = agent.state, state

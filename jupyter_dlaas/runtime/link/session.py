@@ -173,7 +173,7 @@ class Session:
         self._incoming: dict[int, _Incoming] = {}
         self._replies: deque[Record] = deque()
         self._turn = 0
-        self._heard_s = self._sent_s = 0.0
+        self._received_s = self._sent_s = 0.0
 
     # -- what the application sends ------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Session:
         assert connection.peer is not None
         self.detach()
         self._connection = connection
-        self._heard_s = self._sent_s = now
+        self._received_s = self._sent_s = now
         events: list[Event] = []
         if self._peer not in (None, connection.peer.session):
             events.append(PeerRestarted(tuple(text for _, text in self._lines)))
@@ -267,14 +267,14 @@ class Session:
 
     def due(self) -> float | None:
         """Return the time of the next call of `tick`."""
-        return None if self._connection is None else min(self._sent_s + PING_S, self._heard_s + SILENCE_S)
+        return None if self._connection is None else min(self._sent_s + PING_S, self._received_s + SILENCE_S)
 
     def tick(self, now: float) -> None:
         """Send a ping if nothing was sent for a while. Raise Refusal if nothing was received for long."""
         if self._connection is None:
             return
-        if now >= self._heard_s + SILENCE_S:
-            raise Refusal(f"it was silent for {now - self._heard_s:.0f} s")
+        if now >= self._received_s + SILENCE_S:
+            raise Refusal(f"it was silent for {now - self._received_s:.0f} s")
         if now >= self._sent_s + PING_S:
             self._sent_s = now
             self._connection.send(Ping())
@@ -283,7 +283,7 @@ class Session:
 
     def receive(self, records: list[tuple[Record, bytes]], now: float) -> list[Event]:
         """Process records of the attached connection. Raise Refusal, or OSError if they cannot be stored."""
-        self._heard_s = now
+        self._received_s = now
         events: list[Event] = []
         for record, body in records:
             events += self._process(record, body)

@@ -156,7 +156,7 @@ class _Channel:
     def read(self) -> tuple[list[tuple[Record, bytes]], bool]:
         """Return received records, and whether any byte was received. Raise Refusal or OSError."""
         records: list[tuple[Record, bytes]] = []
-        has_heard = False
+        has_received = False
         for _ in range(_ROUNDS):
             try:
                 data = self.sock.recv(_BYTES)
@@ -166,11 +166,11 @@ class _Channel:
                 break  # the next read reports the end
             if not data:
                 raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
-            has_heard = True
+            has_received = True
             records += self.connection.receive(data)
             if len(data) < _BYTES:
                 break
-        return records, has_heard
+        return records, has_received
 
     def write(self) -> bool:
         """Write queued bytes. Return whether the socket accepted all of them. Raise OSError."""
@@ -224,11 +224,11 @@ class _Linked:
             return events
         records = list(received)
         try:
-            has_heard = bool(records)
+            has_received = bool(records)
             if channel.fd in ready:
-                arrived, has_heard = channel.read()
+                arrived, has_received = channel.read()
                 records += arrived
-            if has_heard:
+            if has_received:
                 events += self.session.receive(records, now)
             if self.session.is_linked and not self._is_up:
                 self._is_up = True

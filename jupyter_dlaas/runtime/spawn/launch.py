@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from jupyter_dlaas.runtime.spawn.program_analysis import talks_itself
+from jupyter_dlaas.runtime.spawn.program_analysis import uses_torch_distributed
 from jupyter_dlaas.runtime.system.hash_seed import VARIABLE as HASH_SEED
 from jupyter_dlaas.runtime.system.hash_seed import hash_seed_of
 from jupyter_dlaas.runtime.system.process import JOB_MARK, MEMBER_MARK
@@ -88,7 +88,7 @@ def torch_is_used(framework: str | None, source: str) -> bool:
 def may_change(spec: JobSpec, source: str) -> bool:
     """Return whether learners may join and leave while others train. Programs that use torch.distributed may not."""
     is_elastic = spec.elastic is not Elastic.OFF and spec.learners_max > 1
-    return is_elastic and torch_is_used(spec.framework, source) and not talks_itself(source)
+    return is_elastic and torch_is_used(spec.framework, source) and not uses_torch_distributed(source)
 
 
 def guardian_environment(environment: Mapping[str, str], job_dir: str, package_dir: str) -> dict[str, str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["expects_run", "talks_itself"]
+__all__ = ["expects_run", "uses_torch_distributed"]
 
 _RUN: Final = re.compile(r"\brun\s*\(")
-_TALK: Final = re.compile(r"\btorch\.distributed\b|\bdistributed as\b|SyncBatchNorm|\bDistributedDataParallel\b")
-_TALKERS: Final = frozenset({"SyncBatchNorm", "DistributedDataParallel"})
+_DISTRIBUTED: Final = re.compile(r"\btorch\.distributed\b|\bdistributed as\b|SyncBatchNorm|\bDistributedDataParallel\b")
+_DISTRIBUTED_API: Final = frozenset({"SyncBatchNorm", "DistributedDataParallel"})
 
 
 def expects_run(source: str) -> bool:
@@ -34,9 +34,9 @@ def expects_run(source: str) -> bool:
     return not called.isdisjoint(functions | {f"{name}.run" for name in modules})
 
 
-def talks_itself(source: str) -> bool:
+def uses_torch_distributed(source: str) -> bool:
     """Return whether a program uses torch.distributed itself, so that its learners cannot change while they train."""
-    if _TALK.search(source) is None:
+    if _DISTRIBUTED.search(source) is None:
         return False
     import ast
 
@@ -44,13 +44,15 @@ def talks_itself(source: str) -> bool:
         match node:
             case ast.Attribute(value=ast.Name(id="torch"), attr="distributed"):
                 return True
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _TALKERS:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _DISTRIBUTED_API:
                 return True
             case ast.Import(names=names) if any(one.name.startswith("torch.distributed") for one in names):
                 return True
             case ast.ImportFrom(module=str(module), names=names):
                 found = {f"{module}.{one.name}" for one in names}
-                if any(one.startswith("torch.distributed") or one.rpartition(".")[2] in _TALKERS for one in found):
+                if any(
+                    one.startswith("torch.distributed") or one.rpartition(".")[2] in _DISTRIBUTED_API for one in found
+                ):
                     return True
             case _:
                 continue

@@ -8,7 +8,7 @@ import type {
   INotebookChecked,
   INotebookSubmit,
   IPoolView,
-  IStoryEvent,
+  IJobEvent,
   ServerMessage,
   Verb
 } from '../protocol';
@@ -124,8 +124,8 @@ export class Client {
     return (await this.json<{ sentences: string[] }>('GET', `jobs/${encodeURIComponent(id)}/why`)).sentences;
   }
 
-  async story(id: string): Promise<IStoryEvent[]> {
-    return (await this.json<{ events: IStoryEvent[] }>('GET', `jobs/${encodeURIComponent(id)}/story`)).events;
+  async events(id: string): Promise<IJobEvent[]> {
+    return (await this.json<{ events: IJobEvent[] }>('GET', `jobs/${encodeURIComponent(id)}/events`)).events;
   }
 
   async source(id: string): Promise<string> {

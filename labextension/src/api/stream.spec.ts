@@ -279,11 +279,11 @@ describe('the client', () => {
     });
   });
 
-  it('reads the events of a story', async () => {
+  it('reads the events of a job', async () => {
     const server = new FakeServer();
     const events = [{ row: 1, at_s: 1000, kind: 'submitted', text: 'Submitted.' }];
     server.answer = () => ({ status: 200, body: { events } });
-    const [event] = await new Client(server, trans).story('resnet-48');
+    const [event] = await new Client(server, trans).events('resnet-48');
 
     expect([event.at_s, event.text]).toEqual([1000, 'Submitted.']);
   });

@@ -16,7 +16,7 @@ export type ConnectionKind = 'idle' | 'connecting' | 'live' | 'polling' | 'lost'
 export interface IConnection {
   kind: ConnectionKind;
   /** Time of the last message, in seconds of this page's clock. */
-  heardS: number;
+  receivedS: number;
   /** Time of the next attempt, while none is under way. */
   retryS: number | null;
   /** No message came for 5 s: what is shown may be out of date. */
@@ -83,7 +83,7 @@ export class Stream {
     private readonly client: Client,
     private readonly nowS: () => number = () => Date.now() / 1000
   ) {
-    this.state = { kind: 'idle', heardS: nowS(), retryS: null, stale: false };
+    this.state = { kind: 'idle', receivedS: nowS(), retryS: null, stale: false };
     // one round is one session: it fails if the server never said hello, and then the delays grow
     this.reconnect = newPoll({
       name: 'jupyter-dlaas:reconnect',
@@ -192,7 +192,7 @@ export class Stream {
 
   private connect(): void {
     if (this.state.kind === 'idle' && !this.disposed) {
-      this.set({ kind: 'connecting', heardS: this.nowS() });
+      this.set({ kind: 'connecting', receivedS: this.nowS() });
       void this.reconnect.start();
     }
   }
@@ -315,7 +315,7 @@ export class Stream {
         this.session.isLive = true;
       }
     }
-    this.markHeard(message.type === 'hello' ? 'live' : undefined);
+    this.markReceived(message.type === 'hello' ? 'live' : undefined);
     if (message.type === 'log' || message.type === 'metrics') {
       this.acknowledge(message.to - message.from);
     }
@@ -343,7 +343,7 @@ export class Stream {
   /** Once a second: mark the state stale after a silence, and give up a silent socket. */
   private checkSilence(): void {
     const nowS = this.nowS();
-    const silenceS = nowS - this.state.heardS;
+    const silenceS = nowS - this.state.receivedS;
     if (silenceS > STALE_AFTER_S && !this.state.stale) {
       this.set({ stale: true });
     }
@@ -353,12 +353,12 @@ export class Stream {
     }
   }
 
-  private markHeard(kind?: ConnectionKind): void {
-    const heardS = this.nowS();
+  private markReceived(kind?: ConnectionKind): void {
+    const receivedS = this.nowS();
     if ((kind && kind !== this.state.kind) || this.state.stale) {
-      this.set({ kind: kind ?? this.state.kind, heardS, stale: false, retryS: null });
+      this.set({ kind: kind ?? this.state.kind, receivedS, stale: false, retryS: null });
     } else {
-      this.state = { ...this.state, heardS };
+      this.state = { ...this.state, receivedS };
     }
   }
 
@@ -388,7 +388,7 @@ export class Stream {
   private startPolling(): void {
     this.close();
     void this.reconnect.schedule({ interval: SOCKET_AGAIN_MS, phase: 'standby' });
-    this.set({ kind: 'polling', heardS: this.nowS(), stale: false, retryS: null });
+    this.set({ kind: 'polling', receivedS: this.nowS(), stale: false, retryS: null });
     for (const job of this.jobs.keys()) {
       this.pollJob(job);
     }
@@ -420,7 +420,7 @@ export class Stream {
       if (signal.aborted) {
         return;
       }
-      this.markHeard();
+      this.markReceived();
       messages.forEach(message => this.messageSignal.emit(message));
     } catch (error) {
       if (signal.aborted) {
@@ -449,7 +449,7 @@ export class Stream {
   private async requestPool(): Promise<void> {
     try {
       const [pool, jobs] = await Promise.all([this.client.pool(), this.client.jobs()]);
-      this.markHeard();
+      this.markReceived();
       this.messageSignal.emit({ type: 'pool', pool });
       this.messageSignal.emit({ type: 'jobs', jobs });
     } catch (error) {

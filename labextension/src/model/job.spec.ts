@@ -8,7 +8,7 @@ import { NO_WISH } from './wish';
 
 const CONNECTION: IConnection = {
   kind: 'live',
-  heardS: 0,
+  receivedS: 0,
   retryS: null,
   stale: false
 };

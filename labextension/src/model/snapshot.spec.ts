@@ -8,7 +8,7 @@ import { blocks, bundleOf, htmlOf, textOf } from './snapshot';
 
 const CONNECTION = {
   kind: 'live' as const,
-  heardS: 0,
+  receivedS: 0,
   retryS: null,
   stale: false
 };

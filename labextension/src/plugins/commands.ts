@@ -149,7 +149,7 @@ export const commands: JupyterFrontEndPlugin<void> = {
         const id = modelOf(args)?.id ?? '';
         if (await act('checkpoint')(args)) {
           const text = trans.__(
-            '%1 writes a checkpoint at its next step; its story reports when it is complete.',
+            '%1 writes a checkpoint at its next step; its events show when it is complete.',
             id
           );
           Notification.info(text, { autoClose: CONFIRMED_MS });

@@ -14,7 +14,7 @@ export const CommandIDs = {
   copyName: 'dlaas:copy-name',
   copyReport: 'dlaas:copy-report',
   showSource: 'dlaas:show-source',
-  story: 'dlaas:story',
+  events: 'dlaas:events',
   openNotebook: 'dlaas:open-notebook',
   remove: 'dlaas:delete-record',
   cordon: 'dlaas:cordon-node',

@@ -36,7 +36,7 @@ const JOB_MENU = [
   CommandIDs.why,
   CommandIDs.checkpoint,
   CommandIDs.showSource,
-  CommandIDs.story,
+  CommandIDs.events,
   CommandIDs.copyName,
   CommandIDs.copyReport,
   CommandIDs.remove
@@ -154,12 +154,12 @@ export const services: JupyterFrontEndPlugin<ICardServices> = {
       execute: args =>
         showText(trans.__('%1: %2', idOf(args), 'train.py'), () => jobs.client.source(idOf(args)))
     });
-    app.commands.addCommand(CommandIDs.story, {
-      label: trans.__('Story'),
+    app.commands.addCommand(CommandIDs.events, {
+      label: trans.__('Events'),
       describedBy: described,
       execute: args =>
-        showText(trans.__('Story of %1', idOf(args)), async () =>
-          (await jobs.client.story(idOf(args)))
+        showText(trans.__('Events of %1', idOf(args)), async () =>
+          (await jobs.client.events(idOf(args)))
             .map(event => `${format.clockWithSeconds(event.at_s)}  ${event.text}`)
             .join('\n')
         )

@@ -31,7 +31,7 @@ function LiveStatus(props: { jobs: Jobs; failed: readonly string[]; onOpen: () =
         views={views}
         failed={props.failed}
         stale={connection.stale && connection.kind !== 'idle' && connection.kind !== 'absent'}
-        heardS={connection.heardS}
+        receivedS={connection.receivedS}
         nowS={nowS}
         onOpen={props.onOpen}
       />

@@ -205,7 +205,7 @@ class Verb(Base):
             "report": "a report",
             "why": {"sentences": ["It waits for 2 GPUs."]},
             "source": {"source": "print(1)\n", "files": []},
-            "story": {"events": [{"row": 1, "at_s": time.time(), "kind": "submitted", "text": "Submitted."}]},
+            "events": {"events": [{"row": 1, "at_s": time.time(), "kind": "submitted", "text": "Submitted."}]},
         }
         self.finish(answers[verb])
 

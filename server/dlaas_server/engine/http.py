@@ -106,7 +106,8 @@ class Base(tornado.web.RequestHandler):
 
 def refusal(handler: tornado.web.RequestHandler, status: int) -> dict[str, Json]:
     """Return the error of a request that was refused before any operation."""
-    reason = "not found" if status == 404 else handler._reason
+    unknown = "not an operation; GET dlaas/openapi.json describes all operations"
+    reason = unknown if status in (404, 405) else handler._reason
     code = {404: "not_found", 405: "invalid", 400: "invalid", 413: "invalid"}.get(status, "internal")
     return {"error": {"code": code, "message": f"{handler.request.method} {handler.request.path}: {reason}"}}
 
@@ -204,6 +205,10 @@ async def _get_pool(h: Handler, user: str) -> None:
     h.answer(encode(h.requests.lifecycle.pool_view()))
 
 
+async def _pool_events(h: Handler, user: str) -> None:
+    h.answer({"events": await h.administration.events(user)})
+
+
 async def _change_pool(h: Handler, user: str) -> None:
     h.answer(encode(await h.administration.change_pool(user, h.body(PoolChange))))
 
@@ -280,8 +285,8 @@ async def _why(h: Handler, user: str, job: str) -> None:
     h.answer({"sentences": await h.requests.why(user, job)})
 
 
-async def _story(h: Handler, user: str, job: str) -> None:
-    h.answer({"events": await h.requests.story(user, job)})
+async def _events(h: Handler, user: str, job: str) -> None:
+    h.answer({"events": await h.requests.events(user, job)})
 
 
 async def _source(h: Handler, user: str, job: str) -> None:
@@ -333,6 +338,7 @@ async def _describe(h: Handler, user: str) -> None:
 
 _OPERATIONS: Final[dict[str, Operation]] = {
     "get_pool": _get_pool,
+    "events_of_pool": _pool_events,
     "change_pool": _change_pool,
     "set_queue": _set_queue,
     "remove_queue": _remove_queue,
@@ -351,7 +357,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "retry_job": _retry,
     "delete_job": _delete,
     "why_job": _why,
-    "story_of_job": _story,
+    "events_of_job": _events,
     "source_of_job": _source,
     "log_of_job": _log,
     "metrics_of_job": _metrics,

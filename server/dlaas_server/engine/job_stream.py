@@ -252,7 +252,7 @@ def cursor_of(row: int, metrics: int, logs: str) -> Cursor:
     for part in filter(None, logs.split(",")):
         member, _, offset = part.partition(":")
         if not (member.isascii() and member.isdigit() and offset.isascii() and offset.isdigit() and len(part) < 40):
-            raise Invalid(f"logs: '{part[:40]}' is not of the form member:offset")
+            raise Invalid(f"logs: '{part[:40]}' is not valid; use MEMBER:OFFSET, such as 0:4096")
         offsets[member] = int(offset)
     return Cursor(row=row, metrics=metrics, logs=offsets)
 

@@ -34,7 +34,7 @@ from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.plan import plan
 from dlaas_server.core.planning.pool_settings import check_queue
 from dlaas_server.core.presentation import artifact_paths
-from dlaas_server.core.presentation.explain import why_it_waits
+from dlaas_server.core.presentation.explain import deciding_events, why_it_waits
 from dlaas_server.core.presentation.job_view import learners_of
 from dlaas_server.core.presentation.waiting_text import waiting_sentences
 from dlaas_server.engine.admission import check_feasible_on
@@ -112,7 +112,7 @@ class Requests:
         if job is None:
             raise NotFound(f"there is no job '{handle[:80]}'; run `jupyter dlaas jobs` to list all jobs")
         if job.owner != user:
-            raise NotFound(f"{job.id} belongs to {job.owner}")
+            raise NotFound(f"{job.id} belongs to {job.owner}; only its owner can see and change it")
         return job
 
     def jobs(self, user: str, *, state: str | None, owner: str | None, limit: int) -> list[JobView]:
@@ -163,7 +163,7 @@ class Requests:
         for i, file in enumerate(submit.files):
             _check_path(file.path, f"files[{i}].path")
             if (file.text is None) == (file.sha256 is None):
-                raise Invalid(f"files[{i}]: give either text or sha256")
+                raise Invalid(f"files[{i}]: set either text or sha256")
             if file.sha256 is not None:
                 self.blobs.hold(file.sha256)
                 if not self.blobs.path(file.sha256).is_file():
@@ -174,6 +174,11 @@ class Requests:
         for name in spec.outputs:
             if not name.isidentifier():
                 raise Invalid(f"spec.outputs: '{name[:60]}' is not a valid variable name")
+        for pattern in spec.metric_patterns:
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise Invalid(f"spec.metric_patterns: '{pattern[:60]}' is not a regular expression ({error})") from None
 
     async def preflight(self, user: str, submit: Submit) -> dict[str, Json]:
         """Return the problems of this submit and its start estimate. Stores nothing."""
@@ -283,7 +288,8 @@ class Requests:
         """Return sentences that explain the job's state."""
         lifecycle, job = self.lifecycle, self.find(user, handle)
         view = lifecycle.view(job)
-        first = f"{view.id} is {view.state_label.lower()}{f' ({view.status_line})' if view.status_line else ''}."
+        state = view.state_label.lower() if view.state is State.FAILED else f"is {view.state_label.lower()}"
+        first = f"{view.id} {state}{f' ({view.status_line})' if view.status_line else ''}."
         out = [first] + ([view.reason] if view.reason else [])
         out += waiting_sentences(view.waiting_for, lifecycle.clock() + lifecycle.drift())
         if view.failure is not None:
@@ -295,12 +301,12 @@ class Requests:
         out += blockers
         if blockers and (record := track_record(lifecycle.forecasts)):
             out.append(record)
-        story = await lifecycle.store.story(view.id)
-        return out + ([f"Last: {story[-1].text}"] if story else [])
+        history = [(row.at_s, row.kind, row.text) for row in await lifecycle.store.history(view.id)]
+        return out + deciding_events(history, lifecycle.clock())
 
-    async def story(self, user: str, handle: str) -> list[dict[str, Json]]:
-        """Return the job's event history, oldest first."""
-        events, drift_s = await self.lifecycle.store.story(self.find(user, handle).id), self.lifecycle.drift()
+    async def events(self, user: str, handle: str) -> list[dict[str, Json]]:
+        """Return the job's events with a text, oldest first."""
+        events, drift_s = await self.lifecycle.store.history(self.find(user, handle).id), self.lifecycle.drift()
         return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in events]
 
     async def source(self, user: str, handle: str) -> dict[str, Json]:
@@ -385,7 +391,7 @@ class Requests:
         return await self.file_of(user, handle, f"results/{name}.bin")
 
     async def report(self, user: str, handle: str) -> str:
-        """Return spec, failure, story and last log lines as text, with secrets masked and without the environment."""
+        """Return spec, failure, events and last log lines as text, with secrets masked and without the environment."""
         job = self.find(user, handle)
         view = self.lifecycle.view(job)
         environment = (await self.lifecycle.store.payload(job.id)).get("environment")
@@ -393,7 +399,9 @@ class Requests:
         member = await self._main_member(job)
         chunk = await self._read(job.id, log_of(member), -262_144, 262_144)
         lines = chunk.data.decode("utf-8", "replace").splitlines()[-REPORT_LINES:]
-        story = [f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.story(job.id)]
+        history = [
+            f"{e.at_s + self.lifecycle.drift():.3f} {e.text}" for e in await self.lifecycle.store.history(job.id)
+        ]
         parts = [
             f"Job {view.id}: {view.state_label}",
             json.dumps({k: v for k, v in encode(job.spec).items() if k not in ("cells", "notes")}, indent=1),
@@ -403,7 +411,7 @@ class Requests:
             parts += [f"What: {view.failure.what}", *where, f"What to do: {view.failure.advice}"]
             parts += [view.failure.traceback or ""]
         parts += [f"Learners: {places}"] if (places := places_text(learners_of(job))) else []
-        parts += ["Story:", *story, f"Log of learner {member}, last {len(lines)} lines:", *lines]
+        parts += ["Events:", *history, f"Log of learner {member}, last {len(lines)} lines:", *lines]
         text = "\n".join(parts) + "\n"
         return mask.text(text)
 
@@ -444,7 +452,7 @@ def _wants(text: str) -> Sequence[str]:
         return WANTS
     chosen = text.split(",")
     if any(kind not in WANTS for kind in chosen):
-        raise Invalid(f"want: '{text[:80]}' may contain {', '.join(WANTS)}")
+        raise Invalid(f"want: '{text[:80]}' is not valid; use one or more of {','.join(WANTS)}")
     return chosen
 
 

@@ -18,9 +18,10 @@ from dlaas_server.core.lifecycle.requests import (
 )
 from dlaas_server.core.planning.pool_settings import Cordon, node_named
 from dlaas_server.engine.lifecycle import Lifecycle
+from dlaas_server.engine.reconciliation.transaction import POOL
 from dlaas_server.engine.request_handlers import drain_view
 from dlaas_server.rest.routes import DrainAsked, PoolChange, QueueChange
-from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.codec import Invalid, Json
 from jupyter_dlaas.wire.protocol import NAME_PATTERN, DrainView, Forbidden, PoolView
 
 __all__ = ["Administration"]
@@ -39,6 +40,12 @@ class Administration:
                 f"{user} may not {what}: only {owner} and the admins in the pool's config.toml may "
                 f'([pool] admins = ["{user}"])'
             )
+
+    async def events(self, user: str) -> list[dict[str, Json]]:
+        """Return what administrators requested and which devices failed, oldest first."""
+        self._check(user, "read the events of the pool")
+        rows, drift_s = await self.lifecycle.store.history(POOL), self.lifecycle.drift()
+        return [{"row": e.row, "at_s": e.at_s + drift_s, "kind": e.kind, "text": e.text} for e in rows]
 
     async def cordon(self, user: str, node: str) -> PoolView:
         """Place no new learners on the node; running ones stay."""

@@ -43,8 +43,8 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
         self.readers: dict[str, Reader] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.unacknowledged_bytes = 0
-        self.has_room = asyncio.Event()
-        self.has_room.set()
+        self.is_writable = asyncio.Event()
+        self.is_writable.set()
         self.pool_news = asyncio.Event()
         self.pool_jobs: set[str] = set()
 
@@ -116,7 +116,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
                 taken = frame.get("bytes")
                 if isinstance(taken, int) and taken > 0:
                     self.unacknowledged_bytes = max(self.unacknowledged_bytes - taken, 0)
-                    self.has_room.set()
+                    self.is_writable.set()
             case "ping":
                 self._send({"type": "heartbeat", "now_s": self.requests.lifecycle.clock()})
             case other:
@@ -128,7 +128,7 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
             raise Invalid("job: is missing")
         want = frame.get("want", list(WANTS))
         if not isinstance(want, list) or any(w not in WANTS for w in want):
-            raise Invalid(f"want: may contain {', '.join(WANTS)}")
+            raise Invalid(f"want: use a list with one or more of {', '.join(WANTS)}")
         cursor = decode(Cursor, frame.get("cursor") or {}, where="cursor")
         try:
             job = self.requests.find(self.user, handle).id
@@ -159,8 +159,8 @@ class StreamHandler(tornado.websocket.WebSocketHandler):
                 for message in messages:
                     await self._write(message)
                 if self.unacknowledged_bytes >= UNACKNOWLEDGED_BYTES_MAX:
-                    self.has_room.clear()
-                    await self.has_room.wait()
+                    self.is_writable.clear()
+                    await self.is_writable.wait()
                 await asyncio.sleep(BATCH_S)
             else:
                 await reader.news.wait()

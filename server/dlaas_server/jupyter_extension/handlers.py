@@ -331,8 +331,8 @@ class NotebookHandler(DlaasHandler):
             interpreter=await notebook_submit.interpreter_of(asked.kernel_name, spec, sys.executable),
             environment={**os.environ, **dict(getattr(spec, "env", None) or {})},
         )
-        submit, parcel = await asyncio.to_thread(notebook_submit.make, asked, notebook)
-        for sha256, path in (parcel.uploads or {}).items():
+        submit, packed = await asyncio.to_thread(notebook_submit.make, asked, notebook)
+        for sha256, path in (packed.uploads or {}).items():
             await self._engine("PUT", f"/dlaas/blobs/{sha256}", await asyncio.to_thread(path.read_bytes))
         return await self._engine("POST", "/dlaas/jobs", json.dumps(encode(submit)).encode())
 

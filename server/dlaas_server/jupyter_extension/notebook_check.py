@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dlaas_server.rest.routes import CheckedCell, NotebookCheck, NotebookChecked, SaidOfCell
+from dlaas_server.rest.routes import CellFinding, CheckedCell, NotebookCheck, NotebookChecked
 from jupyter_dlaas.suggest.notebook_report import CellReport, Finding, check
 
 __all__ = ["check_cells"]
@@ -36,9 +36,9 @@ def _checked(report: CellReport, ids: list[str | None]) -> CheckedCell:
     )
 
 
-def _finding(finding: Finding, ids: list[str | None]) -> SaidOfCell:
+def _finding(finding: Finding, ids: list[str | None]) -> CellFinding:
     known = 1 <= finding.cell <= len(ids)
-    return SaidOfCell(
+    return CellFinding(
         code=finding.code,
         cell=finding.cell,
         id=ids[finding.cell - 1] if known else None,

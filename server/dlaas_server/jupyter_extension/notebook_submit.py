@@ -18,7 +18,7 @@ from dlaas_server.rest.routes import Cell, NotebookSubmit
 from jupyter_dlaas.analysis.cells import clean_cell
 from jupyter_dlaas.analysis.model import Capture, ExecutedCell, LineRef, TrainingCell, line_map
 from jupyter_dlaas.api import option_parsing, sources
-from jupyter_dlaas.api.sources import Parcel
+from jupyter_dlaas.api.sources import PackedFiles
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.capture.training_detection import training_cells
 from jupyter_dlaas.suggest import advice_text
@@ -41,7 +41,7 @@ class Notebook:
     environment: Mapping[str, str]
 
 
-def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
+def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, PackedFiles]:
     """Return the submit, and the files to upload before it. Raises Refused, which names cell, line and fix."""
     chosen = _chosen(asked.cells)
     start = _first_training(chosen)
@@ -50,7 +50,7 @@ def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
     if made.errors:
         said = [one.message for one in made.errors]
         raise Refused(said[0] if len(said) == 1 else f"{len(said)} things to fix first:\n" + "\n".join(said))
-    parcel = sources.pack(sources.own_modules(made.text, notebook.folder))
+    packed = sources.pack(sources.own_modules(made.text, notebook.folder))
     spec = replace(
         asked.spec,
         name=option_parsing.job_name(asked.path) if asked.spec.name == JobSpec().name else asked.spec.name,
@@ -65,11 +65,11 @@ def make(asked: NotebookSubmit, notebook: Notebook) -> tuple[Submit, Parcel]:
         key=asked.key,
         spec=spec,
         source=made.text,
-        files=parcel.files,
+        files=packed.files,
         environment=option_parsing.without_jupyter(notebook.environment),
         learners=asked.learners,
     )
-    return submit, parcel
+    return submit, packed
 
 
 def _chosen(cells: Sequence[Cell]) -> list[tuple[int, Cell]]:

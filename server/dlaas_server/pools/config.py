@@ -42,12 +42,13 @@ import tomllib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, decode, rule
-from jupyter_dlaas.wire.protocol import NAME_PATTERN, PoolPlacement
+from jupyter_dlaas.wire.protocol import NAME_PATTERN, NAME_RULE, PoolPlacement
 
 __all__ = ["CONFIG_FILE", "ConfigError", "DeviceChoice", "PoolConfig", "PoolSection", "Retention", "load_config"]
 
@@ -58,6 +59,10 @@ class ConfigError(DlaasError):
     """Invalid configuration. The message names file and key."""
 
     code = "config"
+
+
+PLAIN_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}"
+PLAIN_NAME_RULE: Final = "use letters, digits, _ . and -, starting with a letter or digit"
 
 
 class DeviceChoice(StrEnum):
@@ -73,7 +78,7 @@ class PoolSection:
     """[pool]: name, devices and scheduling policy."""
 
     name: str | None = field(
-        default=None, metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid pool name")
+        default=None, metadata=rule(pattern=PLAIN_NAME, says=f"is not a valid pool name: {PLAIN_NAME_RULE}")
     )
     """Name of the pool, as the panel shows it; unset: `local`, or `kubernetes` where jobs run on a cluster."""
     devices: DeviceChoice = DeviceChoice.AUTO
@@ -107,7 +112,13 @@ class PoolSection:
 class QueueEntry:
     """[[queues]]: a queue and its share."""
 
-    name: str = field(metadata=rule(pattern=NAME_PATTERN, longest=80, says="is not a valid queue name"))
+    name: str = field(
+        metadata=rule(
+            pattern=NAME_PATTERN,
+            longest=80,
+            says=f"is not a valid queue name: {NAME_RULE}",
+        )
+    )
     """Name of the queue. `default` always exists."""
     guaranteed: int = field(default=0, metadata=rule(least=0, most=10**6))
     """Devices that the queue gets whenever it needs them. While they are idle, other queues borrow them."""
@@ -147,7 +158,7 @@ class DeviceEntry:
 class NodeEntry:
     """[[nodes]]: a node, described by hand."""
 
-    name: str = field(metadata=rule(pattern=r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", says="is not a valid node name"))
+    name: str = field(metadata=rule(pattern=PLAIN_NAME, says=f"is not a valid node name: {PLAIN_NAME_RULE}"))
     """Name of the node, unique in the pool."""
     cpus: float = field(default=0.0, metadata=rule(least=0, most=100_000))
     """CPUs that learners on the node may request in all."""
@@ -239,7 +250,7 @@ def _check_unique(file: Path, config: PoolConfig) -> None:
     seen: set[str] = set()
     for i, node in enumerate(config.nodes):
         if node.slots and node.devices:
-            raise ConfigError(f"{file}: nodes[{i}].slots: give either slots or devices")
+            raise ConfigError(f"{file}: nodes[{i}].slots: set either slots or devices, not both")
         for j, device in enumerate(node.devices):
             if device.id in seen:
                 raise ConfigError(f"{file}: nodes[{i}].devices[{j}].id: duplicate device {device.id!r}")

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from jupyter_dlaas.wire.codec import rule
-from jupyter_dlaas.wire.protocol import Elastic, JobSpec, PoolOrder, PoolPlacement
+from jupyter_dlaas.wire.protocol import KEY_RULE, Elastic, JobSpec, PoolOrder, PoolPlacement
 
 __all__ = [
     "Cell",
+    "CellFinding",
     "Change",
     "CheckedCell",
     "DrainAsked",
@@ -20,11 +21,10 @@ __all__ = [
     "NotebookSubmit",
     "PoolChange",
     "QueueChange",
-    "SaidOfCell",
     "Warm",
 ]
 
-_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says="is not a valid request key")
+_KEY: Final = rule(pattern=r"[A-Za-z0-9_.:-]{8,100}", says=KEY_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,12 @@ class Keyed:
 class DrainAsked:
     """Body of a drain. `plan`: plan of the reviewed preview; a different plan is refused."""
 
-    plan: str | None = field(default=None, metadata=rule(pattern=r"[0-9a-f]{16}", says="is not a valid drain plan"))
+    plan: str | None = field(
+        default=None,
+        metadata=rule(
+            pattern=r"[0-9a-f]{16}", says="is not a drain plan: use `plan` of the preview, GET dlaas/nodes/{node}/drain"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,7 @@ class NotebookCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidOfCell:
+class CellFinding:
     """Finding about a cell: what, where, what to do."""
 
     code: str
@@ -130,8 +135,8 @@ class CheckedCell:
     """Number of required statements of earlier cells."""
     kept_cells: tuple[int, ...]
     left_out: int
-    errors: tuple[SaidOfCell, ...]
-    warnings: tuple[SaidOfCell, ...]
+    errors: tuple[CellFinding, ...]
+    warnings: tuple[CellFinding, ...]
     type: str
     """Line to put on top of the cell; "" while there is a problem."""
 
@@ -141,6 +146,6 @@ class NotebookChecked:
     """Result of `jupyter dlaas check` for these cells."""
 
     cells: tuple[CheckedCell, ...]
-    notes: tuple[SaidOfCell, ...]
+    notes: tuple[CellFinding, ...]
     error: str | None
     """Reason if the cells cannot be read at all."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from dlaas_server.rest.bodies import (
     Cell,
+    CellFinding,
     Change,
     CheckedCell,
     DrainAsked,
@@ -24,7 +25,6 @@ from dlaas_server.rest.bodies import (
     NotebookSubmit,
     PoolChange,
     QueueChange,
-    SaidOfCell,
     Warm,
 )
 from jupyter_dlaas._version import __version__
@@ -35,6 +35,7 @@ from jupyter_dlaas.wire.protocol import DrainView, JobView, PoolView, Submit
 __all__ = [
     "ROUTES",
     "Cell",
+    "CellFinding",
     "Change",
     "CheckedCell",
     "DrainAsked",
@@ -47,7 +48,6 @@ __all__ = [
     "Query",
     "QueueChange",
     "Route",
-    "SaidOfCell",
     "Warm",
     "describe",
 ]
@@ -150,6 +150,7 @@ def _cordoning(name: str, says: str, *statuses: int) -> Route:
     )
 
 
+_EVENTS: Final = _object(events=_list(_object(row=_WHOLE, at_s=_NUMBER, kind=_TEXT, text=_TEXT)))
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="GET",
@@ -166,6 +167,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         request=PoolChange,
         response=PoolView,
         statuses=(200, 400, 413),
+    ),
+    Route(
+        method="GET",
+        path="/dlaas/pool/events",
+        operation="events_of_pool",
+        says="Requests of administrators and failures of devices. Pool administrators only.",
+        response=_EVENTS,
     ),
     Route(
         method="PUT",
@@ -289,10 +297,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="GET",
-        path="/dlaas/jobs/{id}/story",
-        operation="story_of_job",
-        says="Event history of the job.",
-        response=_object(events=_list(_object(row=_WHOLE, at_s=_NUMBER, kind=_TEXT, text=_TEXT))),
+        path="/dlaas/jobs/{id}/events",
+        operation="events_of_job",
+        says="Events of the job.",
+        response=_EVENTS,
         statuses=(200, 400, 404),
     ),
     Route(

@@ -68,8 +68,8 @@ EVENTS_KEPT: Final = 5000
 SNAPSHOT: Final = """'{"kind":"snapshot","format":1,"job":' || body || '}'"""
 DELETES_SECURELY: Final = 0x444C4153
 """The `application_id` of a store of which nothing that was deleted is left on unused pages."""
-MAKE_ROOM: Final = """
-BEGIN IMMEDIATE; CREATE TABLE room (x); INSERT INTO room VALUES (zeroblob(262144)); DROP TABLE room; COMMIT;
+ADD_FREE_PAGES: Final = """
+BEGIN IMMEDIATE; CREATE TABLE pages (x); INSERT INTO pages VALUES (zeroblob(262144)); DROP TABLE pages; COMMIT;
 """
 """Leaves 64 free pages in the store, and as many in its log: `secure_delete` writes what is freed."""
 EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
@@ -121,7 +121,7 @@ SELECT_LAST_ROW: Final = (
 )
 SELECT_LAST_TIME: Final = "SELECT at_s FROM events ORDER BY row DESC LIMIT 1"
 SELECT_PAYLOAD: Final = "SELECT body FROM payloads WHERE job = ?"
-SELECT_STORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? AND text <> '' ORDER BY row"
+SELECT_HISTORY: Final = "SELECT row, at_s, job, kind, text FROM events WHERE job = ? AND text <> '' ORDER BY row"
 SELECT_EVENT_COUNTS: Final = "SELECT job, count(*) FROM events WHERE text = '' GROUP BY job"
 COMPACT: Final = (
     f"""

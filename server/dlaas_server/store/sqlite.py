@@ -268,9 +268,9 @@ class Store:
 
         return await self._do(read)
 
-    async def story(self, job: str) -> list[Event]:
+    async def history(self, job: str) -> list[Event]:
         """Return all events of a job, oldest first."""
-        return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_STORY, (job,))])
+        return await self._do(lambda db: [Event(*row) for row in db.execute(schema.SELECT_HISTORY, (job,))])
 
     async def events(self, job: str) -> tuple[JobSpec, list[tuple[float, Origin | JobEvent]]]:
         """Return the job's spec and all its events with their times, oldest first. Raises StoreError, Invalid."""
@@ -312,7 +312,7 @@ class Store:
             if not self._reserve_path.exists():
                 self._reserve_path.write_bytes(b"\x01" * RESERVE_BYTES)
             if db.execute("PRAGMA freelist_count").fetchone()[0] < FREE_PAGES:
-                db.executescript(schema.MAKE_ROOM)
+                db.executescript(schema.ADD_FREE_PAGES)
                 db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _reuse_log(self) -> None:

@@ -51,7 +51,7 @@ function show(notes: INote[], allowed = true) {
   };
   const state = stateOfCopy(
     { ...golden.bundle(), job },
-    { kind: 'live', heardS: 0, retryS: null, stale: false }
+    { kind: 'live', receivedS: 0, retryS: null, stale: false }
   );
   render(<JobCard state={state} handlers={handlers} nowS={0} allowed={allowed} />);
   return copy;

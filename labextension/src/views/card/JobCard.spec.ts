@@ -165,7 +165,7 @@ describe('a failure', () => {
 describe('a card without a word from the server', () => {
   const stale = {
     kind: 'lost' as const,
-    heardS: NOW_S - 12,
+    receivedS: NOW_S - 12,
     retryS: NOW_S + 4,
     stale: true
   };

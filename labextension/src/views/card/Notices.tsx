@@ -30,7 +30,7 @@ function ConnectionBanner(props: {
   const delayS = connection.retryS === null ? 0 : connection.retryS - props.nowS;
   return (
     <Banner icon="plug" tone="idle" actions={retry}>
-      <b>{trans.__('Last update %1.', format.ago(props.nowS - connection.heardS))}</b>
+      <b>{trans.__('Last update %1.', format.ago(props.nowS - connection.receivedS))}</b>
       {isFinal(view.state) ? '' : ` ${trans.__('The job continues without this page.')}`}
       {delayS > 0
         ? ` ${trans.__('Trying again in %1 s.', Math.max(1, Math.round(delayS)))}`

@@ -13,7 +13,7 @@ import { Pictures } from './Pictures';
 afterEach(cleanup);
 
 function stateOf(name: string, lines: string[]): IJobState {
-  const connection = { kind: 'live' as const, heardS: 0, retryS: null, stale: false };
+  const connection = { kind: 'live' as const, receivedS: 0, retryS: null, stale: false };
   return stateOfCopy({ ...golden.bundle(), job: golden.job(name), log: lines }, connection);
 }
 

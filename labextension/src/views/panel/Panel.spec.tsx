@@ -14,7 +14,7 @@ import { statusText } from './StatusItem';
 const NOW_S = 1_773_497_801;
 const CONNECTION = {
   kind: 'live' as const,
-  heardS: NOW_S,
+  receivedS: NOW_S,
   retryS: null,
   stale: false
 };
@@ -183,7 +183,7 @@ describe('the panel', () => {
 
 describe('the status bar', () => {
   const say = (views: IJobView[], failed: string[] = [], stale = false) =>
-    statusText(language, { views, failed, stale, heardS: NOW_S - 12, nowS: NOW_S })?.parts.join(' · ');
+    statusText(language, { views, failed, stale, receivedS: NOW_S - 12, nowS: NOW_S })?.parts.join(' · ');
 
   it('counts what runs and waits', () => {
     expect(say([running, waiting])).toMatch(/^1 running · ends .+ · 1 queued$/);

@@ -10,7 +10,7 @@ export interface IStatusProps {
   /** Names of jobs that failed since this page was opened. */
   failed: readonly string[];
   stale: boolean;
-  heardS: number;
+  receivedS: number;
   nowS: number;
   onOpen: () => void;
 }
@@ -45,8 +45,8 @@ export function statusText(language: ILanguage, props: Omit<IStatusProps, 'onOpe
     return null;
   }
   if (props.stale) {
-    const heard = trans.__('Training: last update %1', format.ago(props.nowS - props.heardS));
-    return { icon: 'plug', parts: [heard], isFailure: false };
+    const updated = trans.__('Training: last update %1', format.ago(props.nowS - props.receivedS));
+    return { icon: 'plug', parts: [updated], isFailure: false };
   }
   const parts: string[] = [];
   if (newestFailed !== undefined) {

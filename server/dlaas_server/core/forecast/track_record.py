@@ -81,9 +81,9 @@ def track_record(forecasts: Sequence[Forecast]) -> str:
         return f"The last start estimate was {'correct' if newest[0].held else 'wrong'}."
     held, close = sum(f.held for f in newest), sum(f.is_close for f in newest)
     far = sum(f.is_far for f in newest)
-    missed = f"; {_were(far)} wrong by more than a factor of three" if far else ""
-    right = f"{_were(held)} correct; {_were(close)} within a minute or a quarter of the wait"
-    return f"Of the last {len(newest)} start estimates, {right}{missed}."
+    more = f", {close - held} more within a minute or a quarter of the wait" if close > held else ""
+    missed = f", {far} wrong by more than a factor of three" if far else ""
+    return f"Of the last {len(newest)} start estimates, {_were(held)} correct{more}{missed}."
 
 
 def _were(n: int) -> str:

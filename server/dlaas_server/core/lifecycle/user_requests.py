@@ -68,9 +68,9 @@ def _scale(job: Job, learners: int, by: str) -> Transition:
 def _halt(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.HALT or job.state is State.HALTED:
         return job, ()
+    after = step(job.state, Event.HALT, job.id)
     if job.intent is Intent.CANCEL:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be halted")
-    after = step(job.state, Event.HALT, job.id)
     job = replace(job, intent=Intent.HALT, state=after, halted_by=by)
     if job.is_closed:
         return with_story(replace(job, ended_s=None), "halt", f"Halted by {agent(job, by)} while it was in the queue.")
@@ -85,9 +85,9 @@ def _halt(job: Job, by: str, now_s: float) -> Transition:
 def _resume(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.RUN and not job.state.is_final:
         return job, ()
+    after = step(job.state, Event.RESUME, job.id)
     if job.intent is Intent.CANCEL:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it after it has ended")
-    after = step(job.state, Event.RESUME, job.id)
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
     job = time_limit.renewed(replace(job, is_wait_recorded=False, said=None, in_queue_s=now_s))
     return with_story(job, "resume", f"{actor(job, by)} resumed the job; it returns to the queue.")

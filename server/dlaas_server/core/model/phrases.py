@@ -24,8 +24,9 @@ def agent(job: Job, user: str) -> str:
 
 
 def actor(job: Job, user: str) -> str:
-    """Return `agent` for the beginning of a sentence."""
-    return "You" if user == job.owner else user
+    """Return `agent` for the beginning of a sentence: `You`, `Its time limit of 2 h`. User names keep their case."""
+    text = agent(job, user)
+    return f"{text[0].upper()}{text[1:]}" if text == "you" or text.startswith("its ") else text
 
 
 def attribution(by: str) -> str:

@@ -80,6 +80,7 @@ def step(state: State, event: Event, job: str = "the job") -> State:
     if event not in NEXT[state]:
         people = (Event.SCALE, Event.HALT, Event.RESUME, Event.CANCEL, Event.CHECKPOINT)
         asked = [e for e in people if e in NEXT[state]]
-        why = f"; it accepts {', '.join(asked)}" if asked else ": it has ended"
+        again = f". To run it again: `jupyter dlaas retry {job}`" if event is Event.RESUME else ""
+        why = f"; it accepts {', '.join(asked)}" if asked else f": it has ended{again}"
         raise NotAllowed(f"{job} is {state} and does not accept '{event}'{why}")
     return NEXT[state][event]

@@ -91,10 +91,19 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
         if reason is not None:
             return reason
     each = " each" if least > 1 else ""
-    return (
-        f"requests {count(least, 'learner')} with {said(shape, unit)}{each}, but the nodes of the pool are too small. "
-        "Request less per learner, or fewer learners"
+    requested = f"requests {count(least, 'learner')} with {said(shape, unit)}{each}"
+    if (most := capacity.room(shape, least)) > 0:
+        fit = "1 fits" if most == 1 else f"{most} fit"
+        return f"{requested}, but only {fit} on the pool's nodes. Request at most {most}, or less for each"
+    largest = replace(
+        shape,
+        gpus=max((len(node.devices) for node in nodes if shape.gpus), default=0),
+        gpu_kind=None,
+        cpus=max((node.cpus for node in nodes if shape.cpus), default=0.0),
+        memory_bytes=max((node.memory_bytes for node in nodes if shape.memory_bytes), default=0),
     )
+    has = said(largest, unit)
+    return f"{requested}, but no node has all of that; the pool's nodes have up to {has}. Request less per learner"
 
 
 def _kind_is_short(capacity: FreeCapacity, kinds: Sequence[str], shape: Shape, asked: int, unit: str) -> str | None:

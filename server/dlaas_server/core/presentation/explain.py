@@ -1,4 +1,4 @@
-"""Explanation of a job's wait: its place, the jobs ahead, the holders of devices and their ends, its queue's share."""
+"""Explanation of a job's state: the events that led to it, and its wait with place, jobs ahead, holders, and share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,36 @@ from dlaas_server.core.scheduling.ordering import length_counts, new_order
 from dlaas_server.core.scheduling.scheduler import Policy, Share
 from jupyter_dlaas.wire.journal import Goal
 
-__all__ = ["why_it_waits"]
+__all__ = ["deciding_events", "why_it_waits"]
 
 NAMES_MAX: Final = 5
 CANNOT_SAVE: Final = "has no checkpoint, so it is not preempted"
 SAVES: Final = "has to write its first checkpoint before it is preempted"
 NO_BOUND: Final = "so its wait has no upper bound"
+STATE_KINDS: Final = frozenset(
+    {"submitted", "recovered", "placed", "restart", "suspect", "seat_refused", "preempted", "halt", "resume", "cancel"}
+)
+"""Kinds of events that decide the state."""
+SIZE_KINDS: Final = frozenset({"wish", "elastic", "scaling", "regrouped"})
+"""Kinds of events that decide the size."""
+WAIT_KINDS: Final = frozenset({"waits", "expected"})
+"""Kinds of events that repeat the first wait reason and start estimate; the present ones are shown elsewhere."""
+
+
+def deciding_events(history: Sequence[tuple[float, str, str]], now_s: float) -> list[str]:
+    """Return the events that led to the job's state and to its size, and the newest one, each with its age.
+
+    `history`: time, kind and text of events, oldest first.
+    """
+    state = max((i for i, (_, kind, _) in enumerate(history) if kind in STATE_KINDS), default=0)
+    size = max((i for i, (_, kind, _) in enumerate(history) if kind in SIZE_KINDS), default=0)
+    newest = max((i for i, (_, kind, _) in enumerate(history) if kind not in WAIT_KINDS), default=0)
+    chosen = sorted({state, max(size, state), max(newest, state)}) if history else []
+    return [f"{_ago(now_s - at_s)}: {text}" for at_s, _, text in (history[i] for i in chosen)]
+
+
+def _ago(seconds: float) -> str:
+    return "Just now" if seconds < 1.0 else f"{duration(seconds)} ago"
 
 
 def why_it_waits(

@@ -121,13 +121,13 @@ class JobFolder:
         """Store one file atomically."""
         parts = writable(path)
         with in_words(f"{path} of job {self.job} cannot be stored"):
-            write_whole(self._room_for(parts), data)
+            write_whole(self._path_for(parts), data)
 
     def put_file(self, path: str, source: str) -> None:
         """Store a copy of a file (never a link: the job may write to its own)."""
         parts = writable(path)
         with in_words(f"{path} of job {self.job} cannot be stored"):
-            target = self._room_for(parts)
+            target = self._path_for(parts)
             part = target.with_name(f".{target.name}.{os.getpid()}.part")
             try:
                 shutil.copyfile(source, part)
@@ -136,7 +136,7 @@ class JobFolder:
             finally:
                 part.unlink(missing_ok=True)
 
-    def _room_for(self, parts: tuple[str, ...]) -> Path:
+    def _path_for(self, parts: tuple[str, ...]) -> Path:
         self.must_exist()
         folder = self.root
         for name in parts[:-1]:
