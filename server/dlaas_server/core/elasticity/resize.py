@@ -53,13 +53,15 @@ def may_change(job: Job, now_s: float) -> bool:
 def after_pending_changes(pool: Pool) -> Pool:
     """Return the pool after pending changes. Seats that are being released count as free, and are listed as `leaving`.
 
-    Seats released for the longest come first: the job ahead keeps them if others begin to leave for a job behind it.
+    Seats that the pool has released for a waiting job come last, those released for the longest first: the job ahead
+    keeps them if others begin to leave for a job behind it.
     """
     jobs = {name: job for name, job in pool.jobs.items() if not job.members or job.goal is Goal.RUN}
     resized = {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
     changing = {j.id: j for j in pool.jobs.values() if j.members and j.goal is not Goal.RUN} | resized
     first = sorted(changing, key=lambda name: (_since_s(pool.jobs[name]), name))
     loans = [loan for name in first for loan in _given_up(pool.jobs[name], resized.get(name))]
+    loans.sort(key=lambda loan: loan.is_for_waiting)
     return replace(pool, jobs=jobs | resized, leaving=(*pool.leaving, *loans))
 
 
@@ -72,7 +74,8 @@ def _given_up(job: Job, after: Job | None) -> list[Loan]:
     """Return the seats that the job holds but not `after` its change of size; None: it leaves."""
     kept = {m.seat for m in after.members} if after is not None else set()
     seats = dict.fromkeys(m.seat for m in job.members if m.seat not in kept)
-    return [Loan(job.id, job.spec.queue, shape_of(job), (seat,)) for seat in seats]
+    is_for_waiting = job.preempted is not None or (job.resize is not None and bool(job.resize.why))
+    return [Loan(job.id, job.spec.queue, shape_of(job), (seat,), is_for_waiting) for seat in seats]
 
 
 def shrinks_for(
@@ -111,7 +114,7 @@ def reduced_to(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
                 left[member.seat] -= 1
                 members.append(member)
         jobs[name] = replace(jobs[name], members=tuple(members))
-        loans += _given_up(pool.jobs[name], jobs[name])
+        loans += (replace(loan, is_for_waiting=True) for loan in _given_up(pool.jobs[name], jobs[name]))
     return replace(pool, jobs=jobs, leaving=tuple(loans))
 
 

@@ -48,12 +48,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Seats that a spot job gives back together once an ordinary job can use them."""
+    """Seats that a spot job gives back together once an ordinary job can use them, or that a job is releasing."""
 
     job: str
     queue: str
     shape: Shape
     seats: tuple[Seat, ...]
+    is_for_waiting: bool = False
+    """True if the pool has them released for a waiting job."""
 
     @property
     def weight(self) -> int:

@@ -221,8 +221,6 @@ class FreeCapacity(Sequence[NodeCapacity]):
         """Gang -> closest level on the empty pool; filled by `topology.py`."""
         self.usual = usual or Usual()
         """Request statistics: of the jobs present at the start, and of those placed by `fgd` since."""
-        self.leaving: Sequence[Loan] = ()
-        """Seats being released, which count as free. They are taken after idle ones, in this order."""
         self.lent: Sequence[Loan] = ()
         """Seats lent to spot jobs, which count as free. They are taken last, in this order."""
         for index, free in enumerate(self._nodes):

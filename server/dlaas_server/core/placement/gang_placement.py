@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, groupby
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from dlaas_server.core.model.cluster import Seat
@@ -37,7 +39,7 @@ def place(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float =
     same plan. A gang that accepts any device kind gets devices of one kind if possible. Lent devices are taken last
     (`sparing`).
     """
-    if capacity.leaving or capacity.lent:
+    if capacity.lent:
         return sparing(capacity, shape, partial(_place, capacity, shape, learners, waited_s))
     return _place(capacity, shape, learners, waited_s)
 
@@ -88,7 +90,7 @@ def beside(capacity: FreeCapacity, shape: Shape, learners: int, held: Sequence[S
 
     In layouts that pack, nodes with the most held seats come first.
     """
-    if capacity.leaving or capacity.lent:
+    if capacity.lent:
         return sparing(capacity, shape, partial(_beside, capacity, shape, learners, held))
     return _beside(capacity, shape, learners, held)
 
@@ -98,26 +100,41 @@ def sparing(
 ) -> tuple[Seat, ...] | None:
     """Return the seats that `choose` takes from `capacity`, using as little leaving and lent capacity as it can.
 
-    Seats that are released first are taken first, on as many nodes as that takes: those released later may have been
-    freed for a job behind this one. To spare lent seats, the gang is on no more nodes than if none were lent. Lending
-    never changes whether seats are found.
+    The seats are on no more nodes than without this, or than with only those jobs that the pool asked first to leave
+    for a waiting job: others leave for a job behind this one. Lending never changes whether seats are found.
     """
-    leaving, lent = (
-        [o for o in loans if capacity.has(o.shape, o.seats)] for loans in (capacity.leaving, capacity.lent)
-    )
-    loans = [*leaving, *lent]
+    loans = [loan for loan in capacity.lent if capacity.has(loan.shape, loan.seats)]
     found = choose()
     if found is None or all(capacity.has(loan.shape, loan.seats) for loan in loans):
         return found
     capacity.give(shape, found)
     learners, nodes = len(found), _nodes(found)
-    if not lent or shape.placement not in (Layout.PACK, Layout.TOPOLOGY):
+    freed = [loan for loan in loans if loan.is_for_waiting]
+    if shape.placement not in (Layout.PACK, Layout.TOPOLOGY):
         nodes = learners
-    elif leaving:
-        early = _sparing(capacity, shape, leaving, choose, learners, learners)
-        capacity.give(shape, early)
-        nodes = max(nodes, _nodes(early))
+    elif freed and nodes < learners:
+        nodes = max(nodes, _nodes(_with_first(capacity, shape, freed, choose, learners)))
     return _sparing(capacity, shape, loans, choose, learners, nodes)
+
+
+def _with_first(
+    capacity: FreeCapacity,
+    shape: Shape,
+    loans: Sequence[Loan],
+    choose: Callable[[], tuple[Seat, ...] | None],
+    learners: int,
+) -> tuple[Seat, ...]:
+    """Return the seats that `choose` would take with all loans of as few jobs as possible, the first ones."""
+    jobs = [list(own) for _, own in groupby(loans, key=attrgetter("job"))]
+    for loan in loans:
+        capacity.claim(loan.shape, loan.seats)
+    while capacity.room(shape, learners) < learners or (found := choose()) is None:
+        for loan in jobs.pop(0):
+            capacity.give(loan.shape, loan.seats)
+    capacity.give(shape, found)
+    for loan in chain.from_iterable(jobs):
+        capacity.give(loan.shape, loan.seats)
+    return found
 
 
 def _sparing(

@@ -38,7 +38,7 @@ ReservedSeats = Mapping[str, tuple[Shape, tuple[Seat, ...]]]
 def planning_capacity(pool: Pool) -> FreeCapacity:
     """Return the free capacity for planning. It includes seats being released or lent, which are taken last."""
     capacity = free_of(pool.nodes, (*pool.jobs.values(), *pool.taken))
-    capacity.leaving, capacity.lent = pool.leaving, pool.lent
+    capacity.lent = (*pool.leaving, *pool.lent)
     return capacity
 
 
