@@ -146,6 +146,9 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         if rewritten.node is not original.node:
             flow = rewritten.completed(flow, flow_of(original.node, lazy_annotations=self.lazy_annotations))
+        if statement.ran_node is not None:
+            node = statement.ran_node
+            flow = replace(flow_of(node, lazy_annotations=self.lazy_annotations), binds=flow.binds)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
         self.immutable = self.immutable_names.advance(reads)
