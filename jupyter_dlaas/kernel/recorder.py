@@ -234,7 +234,7 @@ def _module_states(own: Mapping[str, Any]) -> dict[str, ModuleState]:
 def _handed_on(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an imported module hands on: names for a star import, and where its objects come from."""
     space = dict(_FIELDS(own[name]))
-    listed = space.get("__all__")
+    listed: Any = space.get("__all__")
     is_listed = type(listed) in (list, tuple)
     exports = [one for one in (listed if is_listed else space) if type(one) is str and one in space]
     origins, shared = {}, {}
