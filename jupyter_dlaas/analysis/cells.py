@@ -21,6 +21,7 @@ from functools import lru_cache
 from jupyter_dlaas.analysis.effects import words
 from jupyter_dlaas.analysis.model import ExecutedCell, TrainingCell
 from jupyter_dlaas.analysis.syntax.ipython_magics import is_magic_call, translated
+from jupyter_dlaas.analysis.syntax.raised_parts import part_that_ran
 
 WRAPPERS = frozenset({"time", "capture", "prun"})  # IPython's magics that run the code in the user's namespace
 FOREIGN = words(
@@ -76,6 +77,8 @@ class Statement:
     node: ast.stmt | None
     kind: str = "python"  # "python", "magic", "job", "moved" (a change of directory)
     ran: str = "yes"  # "yes", "partly" (it raised an error), "unknown" (its cell did), "no"
+    ran_node: ast.stmt | None = None  # the part that ran before the error or raised it; None: unknown
+    raised_in: str = ""  # the expression that raised the error, if it is a part of the statement
     foreign: str = ""  # reason why it cannot run again: "a magic's result"
     is_last: bool = False  # last of its cell: IPython shows its value, unless that is None
 
@@ -186,7 +189,7 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
     if cell.has_value is False:
         found = [replace(s, is_last=False) if s.is_last else s for s in found]
     if cell.raised:
-        found = [_in_raised_cell(s, cell.raised_line) for s in found]
+        found = [_in_raised_cell(s, cell.raised_line, cell.raised_in) for s in found]
         if sum(s.ran == "partly" for s in found) > 1:  # on one line: `x = 2; check(x)`
             found = [replace(s, ran="unknown") if s.ran == "partly" else s for s in found]
     if clean.binds:
@@ -442,12 +445,15 @@ def _run_notebook(statement: Statement, name: str, files: Mapping[str, str]) -> 
     return found
 
 
-def _in_raised_cell(statement: Statement, raised_line: int | None) -> Statement:
+def _in_raised_cell(statement: Statement, raised_line: int | None, raised_in: str) -> Statement:
     if raised_line is None:
         return replace(statement, ran="unknown")
     if statement.lines[-1].line < raised_line:
         return statement
-    return replace(statement, ran="no" if statement.line > raised_line else "partly")
+    if statement.line > raised_line:
+        return replace(statement, ran="no")
+    part = part_that_ran(statement.node, raised_in) if raised_in else None
+    return replace(statement, ran="partly", ran_node=part, raised_in=raised_in if part is not None else "")
 
 
 def is_magic_word(source: str) -> bool:

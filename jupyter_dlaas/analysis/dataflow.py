@@ -149,6 +149,9 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         if rewritten.node is not original.node:
             flow = rewritten.completed(flow, flow_of(original.node, lazy_annotations=self.lazy_annotations))
+        if statement.ran_node is not None:
+            node = statement.ran_node
+            flow = replace(flow_of(node, lazy_annotations=self.lazy_annotations), binds=flow.binds)
         if self.binding:
             flow = bound_by_calls(node, flow, self._globals_bound_by)
         effects = effects_of([node])

@@ -37,6 +37,7 @@ class ExecutedCell:
     source: str  # raw text as typed, including magics
     raised: bool = False
     raised_line: int | None = None  # in `source`, from 1; None: unknown
+    raised_in: str = ""  # the expression of that line that raised the error; "": unknown
     duration_s: float | None = None  # None: executed before recording began
     cell_id: str | None = None  # the notebook's id of the cell, if the front end sends one
     random_state: str | None = None  # random state at the start of the cell; None: unknown

@@ -364,9 +364,10 @@ def check_raised(trace: Trace, found: Slice) -> tuple[Problem, ...]:
         )
         if step.statement.ran == "partly":  # it would raise the error again
             changed = sorted(step.altered & step.changes)
+            part = f", in `{step.statement.raised_in}`" if step.statement.raised_in else ""
             text = (
-                f"{place} in line {step.statement.line}, which may have changed {_list(changed)} before; the job omits "
-                f"the line. To send the current value: --push {','.join(changed)}."
+                f"{place} in line {step.statement.line}{part}, which may have changed {_list(changed)} before; the job "
+                f"omits all of the line. To send the current value: --push {','.join(changed)}."
             )
         problems.append(Problem("raised_cell", text, step.statement.label, step.statement.line))
     return tuple(problems)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import linecache
 import math
 import os
 import re
@@ -125,6 +126,7 @@ class Recorder:
                 source=info.raw_cell,
                 raised=error is not None,
                 raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
+                raised_in=_raised_in(self._shell, error) if error is not None else "",
                 duration_s=time.perf_counter() - start.at_s if start is not None else None,
                 cell_id=info.cell_id,
                 directory=start.directory if start is not None else None,
@@ -232,7 +234,7 @@ def _module_states(own: Mapping[str, Any]) -> dict[str, ModuleState]:
 def _handed_on(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an imported module hands on: names for a star import, and where its objects come from."""
     space = dict(_FIELDS(own[name]))
-    listed = space.get("__all__")
+    listed: Any = space.get("__all__")
     is_listed = type(listed) in (list, tuple)
     exports = [one for one in (listed if is_listed else space) if type(one) is str and one in space]
     origins, shared = {}, {}
@@ -351,6 +353,29 @@ def _raised_line(shell: InteractiveShell, source: str, error: BaseException) -> 
     if not at:
         return None
     return _page_line(source, at[-1] if source.lstrip().startswith("%%") else at[0])  # the outer frame is the magic's
+
+
+def _raised_in(shell: InteractiveShell, error: BaseException) -> str:
+    """Return the expression that the cell's top-level code was evaluating when the error was raised; "" if unknown."""
+    at = error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if at.tb_frame.f_globals is shell.user_ns and code.co_name == "<module>":
+            return _segment(code.co_filename, *next(islice(code.co_positions(), at.tb_lasti // 2, None)))
+        at = at.tb_next
+    return ""
+
+
+def _segment(file: str, line: int | None, last: int | None, begin: int | None, end: int | None) -> str:
+    """Return a part of a text that was executed; the offsets in its lines count bytes."""
+    if line is None or last is None or begin is None or end is None:
+        return ""
+    lines = [text.encode() for text in linecache.getlines(file)[line - 1 : last]]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    return b"".join(lines).decode(errors="replace")
 
 
 def _page_line(source: str, line: int) -> int | None:

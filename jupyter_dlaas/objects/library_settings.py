@@ -117,7 +117,7 @@ def _set_collector(gc: Any, values: tuple[Any, ...]) -> None:
 
 
 def _set_warnings(warnings: Any, filters: list[Any]) -> None:
-    warnings.resetwarnings()  # also tells the interpreter that the filters have changed
+    warnings.resetwarnings()  # also makes the interpreter read the filters again
     warnings.filters[:] = filters
 
 

@@ -105,8 +105,9 @@ def own_modules() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _own_modules(count: int, folder: str) -> tuple[str, ...]:
-    modules = [(name, one) for name, one in list(sys.modules.items()) if isinstance(one, types.ModuleType)]
-    return tuple(name for name, one in modules if name != "__main__" and is_own_module(one))
+    modules: list[tuple[str, Any]] = list(sys.modules.items())
+    found = [name for name, one in modules if isinstance(one, types.ModuleType) and is_own_module(one)]
+    return tuple(name for name in found if name != "__main__")
 
 
 def _job_dir() -> str:

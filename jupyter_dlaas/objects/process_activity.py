@@ -1,4 +1,4 @@
-"""What a loop starts or registers in the process and a checkpoint cannot keep: threads, handlers, late modules.
+"""Threads, handlers and late modules: a loop starts or registers them, and no checkpoint can keep them.
 
 Each is reported with its remedy. What the program starts above the loop, it starts again when it runs again.
 """

@@ -391,3 +391,23 @@ GANG_LIGHTNING = WAITING + dedent(
     weights = torch.cat([one.detach().flatten() for one in net.parameters()]).tolist()
     """
 )
+# Averages over an epoch that Lightning reduces over the learners, and one that it does not.
+AVERAGED_LIGHTNING = (
+    GANG_LIGHTNING.replace(
+        'self.log("loss", loss)',
+        """self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        self.log("largest", loss, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max")
+        self.error(self.layers(batch[0])[:, 0], batch[1])
+        self.log("error", self.error, on_step=False, on_epoch=True)
+        self.log("own", float(self.global_rank), on_step=False, on_epoch=True)""",
+    )
+    .replace("self.done = 0", "self.done = 0; self.error, self.averages = torchmetrics.MeanSquaredError(), []")
+    .replace(
+        "    def configure_optimizers",
+        """    def on_train_epoch_end(self):
+        self.averages.append({name: one.item() for name, one in sorted(self.trainer.callback_metrics.items())})
+    def configure_optimizers""",
+    )
+    .replace("import torch\n", "import torch, torchmetrics\n", 1)
+    + "averages = net.averages\n"
+)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.learner.autolog.batch_share import Shares, share, share_loader
 from jupyter_dlaas.wire.journal import FactKind
-from tests.autolog.programs import GANG_LIGHTNING, GANG_TRANSFORMERS, KERAS
+from tests.autolog.programs import AVERAGED_LIGHTNING, GANG_LIGHTNING, GANG_TRANSFORMERS, KERAS
 from tests.autolog.test_halting import DEADLINE_S, end_of, go_on, keras_environment, reach, result, result_of
 from tests.runtime.jobs import Job
 from tests.selection import each_nth, exhaustive
@@ -53,6 +53,26 @@ def test_changing_gang_trains_as_one_learner_does(job: Build, source: str, frame
     assert set(paces) == {1, 2}
     changes = [fact for fact in one.facts(FactKind.GENERATION) if fact.generation != 1]
     assert [fact.idle_s is not None and fact.idle_s > 0 for fact in changes] == [True, True, True], one.report()
+
+
+def test_epoch_averages_of_a_halted_gang_hold_all_learners_parts(job: Build) -> None:
+    untouched = job(AVERAGED_LIGHTNING, outputs=("averages",), framework="lightning", learners_max=2)
+    untouched.run(learners=2)
+    assert end_of(untouched) == "completed"
+    one = job(AVERAGED_LIGHTNING, outputs=("averages",), framework="lightning", learners_max=2, checkpoint_every_s=0.0)
+    one.output("pause").write_text("0-25")
+    one.run(learners=2)
+    reach(one, "0-25")
+    one.halt(grace_s=DEADLINE_S)
+    go_on(one, "0-25", "stop")
+    assert end_of(one) == "halted"
+    one.run(learners=2)
+    assert end_of(one, 2) == "completed"
+
+    found, expected = result_of(one, "averages"), result_of(untouched, "averages")
+    assert len(found) == len(expected) == 6
+    assert found == [pytest.approx(part, rel=1e-5) for part in expected]
+    assert "contain only the first learner's part" not in one.report()
 
 
 @exhaustive

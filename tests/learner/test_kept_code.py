@@ -78,8 +78,8 @@ CODE: Final = {
         """,
     ),
     "values behind methods": Part(
-        "(len(Keeper().log(0)), Keeper.log.calls, Keeper().count(), Keeper.each())",
-        "Keeper().log(run.step); Keeper.log.calls += 1; Keeper().count(); Keeper.each()",
+        "(len(Logbook().log(0)), Logbook.log.calls, Logbook().count(), Logbook.each())",
+        "Logbook().log(run.step); Logbook.log.calls += 1; Logbook().count(); Logbook.each()",
         above="""
             def counted(function):
                 n = 0
@@ -88,7 +88,7 @@ CODE: Final = {
                     n += 1
                     return n
                 return inner
-            class Keeper:
+            class Logbook:
                 def log(self, x, seen=[]):
                     seen.append(x)
                     return seen
@@ -325,7 +325,7 @@ OWN: Final = {
 
 @pytest.fixture
 def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return a function that runs a program with modules of its own, which each start imports anew."""
+    """Return a function that runs a program with modules of its own, which each start imports again."""
 
     def run(folder: Path, source: str, halts: tuple[int, ...] = ()) -> Any:
         files = folder / "files"

@@ -18,7 +18,7 @@ shell = InteractiveShell.instance()
 shell.run_cell("early = 1", store_history=True)
 shell.run_cell("early + 1", store_history=True)
 recorder = Recorder(shell)
-shell.run_cell("\\n\\nx = 1\\ny = 1 / 0\\nz = 2", store_history=True)
+shell.run_cell("\\n\\nx = 1\\ny = str(int('x'))\\nz = 2", store_history=True)
 shell.run_cell("%%time\\nok = 3\\nbad()", store_history=True)
 shell.run_cell("quiet = 1", store_history=False)
 shell.run_cell("for", store_history=True)
@@ -51,6 +51,7 @@ def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None
         (5, True, None),
         *((count, False, None) for count in (6, 7, 8)),
     ]
+    assert [c["raised_in"] for c in found["CELLS"]][:3] == ["", "", "int('x')"]
     assert [c["duration_s"] is not None for c in found["CELLS"]] == [False, False, *[True] * 6]
     assert [c["has_value"] for c in found["CELLS"]] == [False, True, False, False, False, True, None, False]
     assert found["NAMES"] == ["early", "late", "ok", "quiet", "x"]

@@ -206,6 +206,11 @@ class KeptCall(Call):
             run.epoch = self._epochs_before + epoch
             run.meter.show(run.epoch, epochs, run.step, steps, None)
 
+    @property
+    def halt_hooks(self) -> list[Callable[[], object]]:
+        """Functions that each learner calls when all of them stop at a boundary."""
+        return self._run.halt_hooks
+
     def boundary(self, epoch: int, index: int) -> None:
         """Handle the boundary before batch `index` of an epoch: halt, or write a checkpoint, if due."""
         run = self._run

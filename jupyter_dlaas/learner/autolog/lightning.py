@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -18,7 +18,14 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.autolog.batch_share import Shares
 from jupyter_dlaas.learner.autolog.deferred import held
-from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping
+from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping, print_once, watching
+from jupyter_dlaas.learner.autolog.lightning_sums import (
+    add_sums_of_others,
+    optional,
+    put_back_sums,
+    sums_of,
+    write_own_sums,
+)
 from jupyter_dlaas.learner.autolog.safe_callbacks import attempt, guarded, made_of
 from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
 from jupyter_dlaas.learner.training_run.independence_check import alone
@@ -37,11 +44,21 @@ _WHOLE: Final = frozenset({_SINGLE, "DDPStrategy"})
 _PARTED: Final = frozenset({"DeepSpeedStrategy"})
 """… except these."""
 _USUAL_WRITERS: Final = ("Strategy.save_checkpoint", "TorchCheckpointIO")
-_LOG_ARGUMENTS: Final = (
-    *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
-    *("dataloader_idx", "metric_attribute"),
+_NEEDED: Final = (
+    *("_checkpoint_connector.dump_checkpoint", "fit_loop._data_fetcher", "fit_loop.epoch_progress.current.processed"),
+    *("fit_loop.epoch_loop.batch_progress.current.ready", "fit_loop.epoch_loop.batch_progress.total.processed"),
 )
-"""Arguments of `log` that Lightning keeps with the metric."""
+"""Private names without which a training cannot halt at a batch."""
+_UNKNOWN_RELEASE: Final = (
+    "This release of Lightning cannot be halted at a batch: after a halt or a move, the training starts again from its "
+    "first step. To resume at a batch, install an earlier release: pip install 'lightning<2.7'"
+)
+_SUMS_LOST: Final = "after a halt, averages of the interrupted epoch lack its first batches"
+_METRICS_LOST: Final = "after a halt, trainer.callback_metrics is empty until the end of the epoch"
+_STEPS_LOST: Final = "after a halt, the steps of metrics in the logger start from zero"
+_CURVES_LOST: Final = "the card shows no curves of logged metrics"
+_SHARES_LOST: Final = "each learner reads whole batches of its own, so that a step has the samples of all of them"
+_RUN_LOST: Final = "a completed training may train again when the job restarts"
 _UNUSED: Final = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 """Lightning calls every hook that is callable, each in a profiler context, at each step."""
 
@@ -52,7 +69,10 @@ def hook(module: Any) -> None:
     trainer_class = module.Trainer
     original = trainer_class.fit
     signature = inspect.signature(original)
-    _wrap_fetchers(sys.modules[f"{package}.loops.fetchers"])
+    fetchers = sys.modules.get(f"{package}.loops.fetchers")
+    can_fetch = _has(fetchers, "_DataFetcher.__iter__", "_PrefetchDataFetcher.__next__")
+    if can_fetch:
+        _wrap_fetchers(fetchers)
     watch_class = made_of(_Watch, sys.modules[f"{package}.callbacks"].Callback)
     for name in _UNUSED:
         setattr(watch_class, name, None)
@@ -61,7 +81,12 @@ def hook(module: Any) -> None:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         kinds = {kind.__name__ for kind in type(self.strategy).__mro__}
         is_whole = bool(kinds & _WHOLE) and not kinds & _PARTED
-        with keeping("lightning", is_whole=is_whole, alone=_ALONE if _SINGLE in kinds else None) as call:
+        if can_fetch and _has(self, *_NEEDED):
+            mode: Any = keeping("lightning", is_whole=is_whole, alone=_ALONE if _SINGLE in kinds else None)
+        else:
+            print_once(_UNKNOWN_RELEASE)
+            mode = watching("lightning")
+        with mode as call:
             if call is None:
                 return original(self, *args, **kwargs)
             bound = attempt(lambda: signature.bind(self, *args, **kwargs))
@@ -84,6 +109,25 @@ def hook(module: Any) -> None:
     trainer_class.fit = fit
 
 
+def _has(owner: Any, *paths: str) -> bool:
+    """Return whether an object has all attributes with these paths."""
+    for path in paths:
+        found = owner
+        for name in path.split("."):
+            if not hasattr(found, name):
+                return False
+            found = getattr(found, name)
+    return True
+
+
+def _callback_metrics(trainer: Any) -> dict[str, Any]:
+    """Return the values of `trainer.callback_metrics`.
+
+    Several learners would compute them together; one alone uses those already computed.
+    """
+    return dict(trainer._logger_connector._callback_metrics if trainer.world_size > 1 else trainer.callback_metrics)
+
+
 def _start_from(path: Path, bound: inspect.BoundArguments, folders: list[Any]) -> None:
     """Let fit resume from a file. Its checkpoint callbacks keep their directories, so that they find their files."""
     bound.arguments["ckpt_path"] = str(path)
@@ -100,6 +144,7 @@ def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: Ke
     path = watch.temporary()
     path.write_bytes(end["checkpoint"])
     _start_from(path, bound, end["folders"])
+    optional("_run_stage", _RUN_LOST, lambda: trainer._run_stage, None)
     trainer._run_stage = lambda: None
     try:
         original(*bound.args, **bound.kwargs)
@@ -108,7 +153,7 @@ def _again(original: Callable[..., Any], bound: inspect.BoundArguments, call: Ke
         path.unlink()
     trainer.fit_loop.restarting = False
     trainer.should_stop = end["should_stop"]
-    trainer._logger_connector._callback_metrics.update(end["metrics"])
+    watch.put_back_metrics(end["metrics"])
     watch.put_back_held(end)
     call.close(watch.end, 0)
 
@@ -137,10 +182,13 @@ class _Watch:
         """Add this callback to the trainer during the call."""
         self.trainer.callbacks.append(self)
         _active.append(self)
+        hooks = self.call.halt_hooks if isinstance(self.call, KeptCall) else []
+        hooks.append(self._write_sums)
         try:
             with _shared_out(self.trainer, self.call):
                 yield
         finally:
+            hooks.remove(self._write_sums)
             _active.remove(self)
             self.trainer.callbacks.remove(self)
 
@@ -180,7 +228,7 @@ class _Watch:
     def _point(self, trainer: Any, outputs: Any) -> None:
         if not self.call.is_time_for_point():
             return
-        found = dict(trainer._logger_connector.metrics["log"])
+        found = optional("metrics", _CURVES_LOST, lambda: dict(trainer._logger_connector.metrics["log"]), {})
         self.known.update(found)
         if any("loss" in name for name in found):
             if self.counts_when_read and isinstance(self.call, KeptCall):
@@ -205,7 +253,7 @@ class _Watch:
         self._log_late(trainer)
 
     def _log_epoch(self, trainer: Any) -> None:
-        found = dict(trainer._logger_connector.metrics["callback"])
+        found = optional("metrics", _CURVES_LOST, lambda: dict(trainer._logger_connector.metrics["callback"]), {})
         self.known.update(found)
         self._log(found, trainer)
 
@@ -225,15 +273,31 @@ class _Watch:
 
     def state(self, folder: Path) -> dict[str, Any]:
         _write(self.trainer, folder / _FILE)
+        loop = self.trainer.fit_loop.epoch_loop
         return {
             "first": self.first,
             "index": self.index,
             "streams": self.streams,
             "generators": self.generators,
-            "sums": _sums(self.trainer, self.module, self.pending_sums),
-            "stepped": self.trainer.fit_loop.epoch_loop._batches_that_stepped,
+            "sums": self._sums(),
+            "learners": self.trainer.world_size,
+            "at": self._at(),
+            "stepped": optional("_batches_that_stepped", _STEPS_LOST, lambda: loop._batches_that_stepped, None),
             **self._kept(),
         }
+
+    def _sums(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {"logged": {}, "metrics": {}}
+        return optional("_results", _SUMS_LOST, lambda: sums_of(self.trainer, self.module, self.pending_sums), empty)
+
+    def _at(self) -> tuple[int, ...]:
+        return self.epoch, self.index, self._done(self.trainer)
+
+    def _write_sums(self) -> None:
+        """Write this learner's sums when all learners stop at the same boundary."""
+        if isinstance(self.call, KeptCall) and self.trainer.world_size > 1 and self.index:
+            rank = int(self.trainer.global_rank)
+            write_own_sums(self.call.job_dir, self.call.number, rank, self._at(), self._sums())
 
     def end(self) -> dict[str, Any]:
         path = self.temporary()
@@ -247,10 +311,7 @@ class _Watch:
     def _kept(self) -> dict[str, Any]:
         trainer = self.trainer
         return {
-            # Several learners would compute the numbers together; one alone uses those already computed.
-            "metrics": dict(
-                trainer._logger_connector._callback_metrics if trainer.world_size > 1 else trainer.callback_metrics
-            ),
+            "metrics": optional("_callback_metrics", _METRICS_LOST, lambda: _callback_metrics(trainer), {}),
             "folders": [one.dirpath for one in trainer.checkpoint_callbacks],
             "held": [_own(one) for one in self._holders()],
         }
@@ -330,12 +391,25 @@ class _Watch:
 
     def _put_back(self, kept: dict[str, Any]) -> None:
         trainer = self.trainer
-        trainer._logger_connector._callback_metrics.update(kept["metrics"])
+        self.put_back_metrics(kept["metrics"])
         trainer.fit_loop._restarting = False  # otherwise schedulers that use a metric miss this epoch
-        trainer.fit_loop.epoch_loop._batches_that_stepped = kept["stepped"]
+        if kept["stepped"] is not None:
+            trainer.fit_loop.epoch_loop._batches_that_stepped = kept["stepped"]
         if trainer.is_global_zero:  # the sums are rank 0's
-            self.pending_sums = _put_back_sums(trainer, self.module, kept["sums"])
+            sums = kept["sums"]
+            if kept.get("learners", 1) > 1 and kept["index"] and isinstance(self.call, KeptCall):
+                folder, number = self.call.job_dir, self.call.number
+                add_sums_of_others(self.module, folder, number, kept["learners"], tuple(kept["at"]), sums)
+            restore = functools.partial(put_back_sums, trainer, self.module, sums)
+            self.pending_sums = optional("_results", _SUMS_LOST, restore, {})
         self.put_back_held(kept)
+
+    def put_back_metrics(self, kept: Mapping[str, Any]) -> None:
+        """Restore the values of `trainer.callback_metrics`."""
+        connector = self.trainer._logger_connector if kept else None
+        optional(
+            "_callback_metrics", _METRICS_LOST, lambda: connector and connector._callback_metrics.update(kept), None
+        )
 
 
 def _write(trainer: Any, path: Path) -> None:
@@ -356,8 +430,11 @@ def _shared_out(trainer: Any, call: Call) -> Iterator[None]:
         yield
         return
     rank, learners = call.shares
-    connector = trainer._data_connector
-    original = connector._prepare_dataloader
+    connector: Any = getattr(trainer, "_data_connector", None)
+    original = optional("_prepare_dataloader", _SHARES_LOST, lambda: connector._prepare_dataloader, None)
+    if original is None:
+        yield
+        return
 
     def prepare(loader: Any, *args: Any, **kwargs: Any) -> Any:
         made = original(loader, *args, **kwargs)
@@ -418,7 +495,7 @@ def _wrap_fetchers(module: Any) -> None:
 def _watch_of(fetcher: Any) -> _Watch | None:
     """Return the watch whose training data this fetcher reads; None for other data."""
     for one in _active:
-        if one.trainer.fit_loop._data_fetcher is fetcher:
+        if getattr(one.trainer.fit_loop, "_data_fetcher", None) is fetcher:
             return one
     return None
 
@@ -441,90 +518,3 @@ def _generators(combined: Any) -> Iterator[Any]:
             if generator is not None and hasattr(generator, "get_state") and id(generator) not in seen:
                 seen.add(id(generator))
                 yield generator
-
-
-# -- sums accumulated over an epoch -----------------------------------------------------------------------------------
-
-
-def _metrics_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the torchmetrics among a module's submodules."""
-    for name, one in module.named_modules():
-        if hasattr(one, "_defaults") and hasattr(one, "_update_count"):
-            yield name, one
-
-
-def _sum(metric: Any) -> tuple[dict[str, Any], int]:
-    return {name: getattr(metric, name) for name in metric._defaults}, metric._update_count
-
-
-def _put_back_sum(metric: Any, kept: Sequence[Any]) -> None:
-    for name, value in kept[0].items():
-        is_list = isinstance(value, list)
-        setattr(metric, name, [one.to(metric.device) for one in value] if is_list else value.to(metric.device))
-    metric._update_count = kept[1]
-
-
-def _logged_sum(metric: Any) -> tuple[dict[str, Any], int, dict[str, Any]]:
-    """Return the sum of a logged metric, and the arguments with which the program logs it."""
-    meta, sync = metric.meta, metric.meta.sync
-    arguments = {name: getattr(meta, name) for name in _LOG_ARGUMENTS}
-    arguments |= {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": sync.should, "rank_zero_only": sync.rank_zero_only}
-    states, count = _sum(metric)
-    return states, count, {**arguments, "shown": metric._forward_cache}
-
-
-def _sums(trainer: Any, module: Any, pending: Mapping[str, Any]) -> dict[str, Any]:
-    logged = trainer.fit_loop.epoch_loop._results.items()
-    return {
-        "logged": {**pending, **{key: _logged_sum(one) for key, one in logged if not one.has_reset}},
-        "metrics": {name: _sum(one) for name, one in _metrics_of(module)},
-    }
-
-
-def _put_back_sums(trainer: Any, module: Any, kept: dict[str, Any]) -> dict[str, Any]:
-    """Restore the sums. Returns those that wait until the program logs the metric again; they leave the dict then."""
-    for name, one in _metrics_of(module):
-        if name in kept["metrics"]:
-            _put_back_sum(one, kept["metrics"][name])
-    results, pending = trainer.fit_loop.epoch_loop._results, dict(kept["logged"])
-    stand_ins: set[str] = set()
-    """Entries of metrics that the program has not logged again, and may not log again in this epoch."""
-    if trainer.world_size == 1:  # all learners must have the same metrics, since they sum them up together
-        stand_ins |= {key for key, one in pending.items() if len(one) > 2 and one[2]["dataloader_idx"] is None}
-    for key in sorted(stand_ins):
-        _log_again(trainer, module, key, *pending[key])
-        trainer._logger_connector._first_loop_iter = False  # otherwise the next batch resets the sums
-    log, update = results.log, results.update_metrics
-
-    def log_by_the_program(fx: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Remove the stand-in: Lightning compares the options of `log`, not all of which are kept."""
-        if f"{fx}.{name}" in stand_ins:
-            stand_ins.remove(f"{fx}.{name}")
-            del results[f"{fx}.{name}"]
-        if not stand_ins:
-            del results.log
-        return log(fx, name, *args, **kwargs)
-
-    def update_metrics(key: str, *args: Any) -> Any:
-        """Restore a logged sum when the program logs it for the first time, which creates its entry."""
-        if key in pending:
-            _put_back_sum(results[key], pending.pop(key))
-        if not pending:
-            del results.update_metrics
-        return update(key, *args)
-
-    if stand_ins:
-        results.log = log_by_the_program
-    if pending:
-        results.update_metrics = update_metrics
-    return pending
-
-
-def _log_again(trainer: Any, module: Any, key: str, states: dict[str, Any], count: int, how: dict[str, Any]) -> None:
-    """Restore a logged metric together with its sum: the program may not log it again in this epoch."""
-    results, attribute = trainer.fit_loop.epoch_loop._results, how["metric_attribute"]
-    value = states["value"].to(module.device) if attribute is None else module.get_submodule(attribute)
-    arguments = {name: one for name, one in how.items() if name not in {"dataloader_idx", "shown"}}
-    results.log(value=value, batch_size=1, sync_dist_fn=trainer.strategy.reduce, **arguments)
-    _put_back_sum(results[key], (states, count))
-    results[key]._forward_cache = how["shown"]
