@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dlaas_server.core.forecast.track_record import Forecast, track_record
-from dlaas_server.core.model.job import Said
+from dlaas_server.core.model.job import StartEstimate
 
 
 def forecast(low_s: float, high_s: float, waited_s: float) -> Forecast:
-    return Forecast(job="a", said=Said(at_s=0.0, low_s=low_s, high_s=high_s), started_s=waited_s)
+    return Forecast(job="a", estimate=StartEstimate(at_s=0.0, low_s=low_s, high_s=high_s), started_s=waited_s)
 
 
 def test_estimate_wrong_by_a_factor_above_three_misses() -> None:

@@ -297,13 +297,13 @@ def test_start_estimate_is_compared_with_the_actual_start(play: Callable[..., No
         await engine.until(engine.all_ended)
         runs, waits = await engine.submit(learners=(4, 4)), await engine.submit(learners=(4, 4))
         await engine.settle()
-        said = engine.lifecycle.jobs[waits].said
+        said = engine.lifecycle.jobs[waits].start_estimate
         assert said is not None
         assert "Expected to start in" in view(engine, waits).reason
         await engine.until(engine.all_ended)
 
         tested = {one.job: one for one in engine.lifecycle.forecasts}
-        assert tested[waits].said == said
+        assert tested[waits].estimate == said
         assert runs not in tested, "it did not wait"
         assert " start estimate" in engine.lifecycle.pool_view().track_record
         entries = await texts(engine, waits)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from dlaas_server.core.forecast.track_record import Forecast
 from dlaas_server.core.lifecycle.reconcile import wanted
 from dlaas_server.core.lifecycle.recovery import StoredJob, recovered
-from dlaas_server.core.model.job import Intent, Job
+from dlaas_server.core.model.job import Intent, Job, StartEstimate
 from dlaas_server.engine import recovery
 from dlaas_server.engine.service import main
 from dlaas_server.pools.base import PoolError
@@ -41,6 +42,7 @@ from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, State
 from tests.core.builders import job, with_fact
 
 KILLED = Failure(cause=Cause.YOUR_CODE, code="shape", what="ValueError: no", advice="See the line.")
+ESTIMATE = StartEstimate(at_s=1.0, low_s=2.0, high_s=9.0)
 RUN = Wanted(
     revision=7,
     goal=Goal.RUN,
@@ -202,17 +204,22 @@ def test_jobs_of_a_lost_store_are_taken_up_once(tmp_path: Path, harm: Callable[[
 def test_stored_fields_are_read_under_their_former_names(tmp_path: Path) -> None:
     async def write() -> None:
         store = await Store.open(tmp_path / "store.sqlite3")
-        waiting = replace(job(1), is_wait_recorded=True)
-        await store.commit(Batch(inserted=[Inserted(waiting, 1, {}, "key", "digest")]))
+        waiting = replace(job(1), is_wait_recorded=True, start_estimate=ESTIMATE)
+        started = Forecast(job="job-0", estimate=ESTIMATE, started_s=5.0)
+        await store.commit(Batch(inserted=[Inserted(waiting, 1, {}, "key", "digest")], forecasts=[started]))
         await store.close()
 
     asyncio.run(write())
     db = sqlite3.connect(tmp_path / "store.sqlite3")
     db.execute("UPDATE jobs SET body = replace(body, 'is_wait_recorded', 'is_told')")
+    db.execute("UPDATE jobs SET body = replace(body, 'start_estimate', 'said')")
+    db.execute("UPDATE forecasts SET body = replace(body, 'estimate', 'said')")
     db.commit()
     db.close()
 
-    assert load(tmp_path)[0].jobs["job-1"].is_wait_recorded
+    loaded = load(tmp_path)[0]
+    assert (loaded.jobs["job-1"].is_wait_recorded, loaded.jobs["job-1"].start_estimate) == (True, ESTIMATE)
+    assert [forecast.estimate for forecast in loaded.forecasts] == [ESTIMATE]
 
 
 def test_damaged_rows_do_not_stop_the_engine(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_notice_set_at_run_time_is_used_and_shown(tmp_path: Path) -> None:
         asked_s = engine.clock.now_s()
         ours = await engine.submit(submit((4, 4), name="ours"))
         await engine.settle()
-        said = engine.lifecycle.jobs[ours].said
+        said = engine.lifecycle.jobs[ours].start_estimate
         assert said is not None
         assert (said.low_s - asked_s, said.high_s - asked_s) == pytest.approx((0.0, 50.0), abs=1.0)
         await engine.until(lambda: engine.is_at(ours, "PROCESSING"))

@@ -414,8 +414,8 @@ class Lifecycle:
             draft.apply(preempt.job, Preempted(reason=preempt.reason, notice_s=preempt.notice_s))
         for start in decisions.starts:
             job = draft.job(start.job)
-            if job.said is not None:
-                draft.batch.forecasts.append(Forecast(job=job.id, said=job.said, started_s=draft.now_s))
+            if job.start_estimate is not None:
+                draft.batch.forecasts.append(Forecast(job=job.id, estimate=job.start_estimate, started_s=draft.now_s))
             draft.apply(job.id, Started(seats=start.seats))
         for resize in decisions.resizes:
             event = Resized(seats=resize.seats, by=resize.by, why=resize.why, notice_s=resize.notice_s)

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from dlaas_server.core.forecast.track_record import Forecast
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+FORMER_NAMES: Final = MappingProxyType({"said": "estimate"})
+"""Fields of stored forecasts that earlier releases called differently."""
 CHECK_BYTES: Final = 64 << 20
 """Largest size in bytes at which a store is checked for damage when it is opened."""
 RESERVE_BYTES: Final = 1 << 19
@@ -426,7 +429,7 @@ def _load(db: sqlite3.Connection) -> Loaded:
     used = [j.number for j in jobs.values()] + [row.number for row in damaged]
     used += [int(digits) for job, _ in keys.values() if (digits := job.rpartition("-")[2]).isdigit()]
     notices = [(at_s, text) for at_s, text in db.execute(schema.SELECT_NOTICES)][::-1]
-    forecasts = [_decoded(Forecast, body) for (body,) in db.execute(schema.SELECT_FORECASTS)]
+    forecasts = [_decoded(Forecast, body, FORMER_NAMES) for (body,) in db.execute(schema.SELECT_FORECASTS)]
     found = db.execute(schema.SELECT_SETTINGS).fetchone()
     settings = Settings() if found is None else _decoded(Settings, found[0])
     if settings is None:
@@ -444,9 +447,13 @@ def _load(db: sqlite3.Connection) -> Loaded:
     )
 
 
-def _decoded(kind: type[T], text: str) -> T | None:
+def _decoded(kind: type[T], text: str, former: Mapping[str, str] = MappingProxyType({})) -> T | None:
+    """Return the record of stored JSON; None if it is unreadable. `former`: names of fields in earlier releases."""
     try:
-        return decode(kind, json.loads(text), unknown="ignore")
+        fields = json.loads(text)
+        if isinstance(fields, dict):
+            fields = {former.get(name, name): value for name, value in fields.items()}
+        return decode(kind, fields, unknown="ignore")
     except (ValueError, TypeError, Invalid):
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dlaas_server.core.forecast.start_time import CLOSE, CLOSE_S
-from dlaas_server.core.model.job import Said
+from dlaas_server.core.model.job import StartEstimate
 from dlaas_server.core.model.phrases import duration
 
 __all__ = ["SHOWN", "Forecast", "outcome", "soon", "track_record"]
@@ -25,35 +25,36 @@ class Forecast:
     """Start estimate of a job that has started since."""
 
     job: str
-    said: Said
+    estimate: StartEstimate
     started_s: float
 
     @property
     def held(self) -> bool:
         """True if the job started within the range shown."""
-        return self.said.low_s <= self.started_s <= self.said.high_s
+        return self.estimate.low_s <= self.started_s <= self.estimate.high_s
 
     @property
     def is_close(self) -> bool:
         """True if the start was in the range, or off by at most a minute or a quarter of the wait."""
-        slack_s = max(CLOSE_S, CLOSE * (self.started_s - self.said.at_s))
+        slack_s = max(CLOSE_S, CLOSE * (self.started_s - self.estimate.at_s))
         if self.is_far:
             return False
-        return self.said.low_s - slack_s <= self.started_s <= self.said.high_s + slack_s
+        return self.estimate.low_s - slack_s <= self.started_s <= self.estimate.high_s + slack_s
 
     @property
     def is_far(self) -> bool:
         """True if the wait was more than FAR times longer or shorter than the range shown."""
         waited_s, low_s, high_s = (
-            max(at_s - self.said.at_s, LEAST_S) for at_s in (self.started_s, self.said.low_s, self.said.high_s)
+            max(at_s - self.estimate.at_s, LEAST_S)
+            for at_s in (self.started_s, self.estimate.low_s, self.estimate.high_s)
         )
         return waited_s > FAR * high_s or FAR * waited_s < low_s
 
 
 def outcome(forecast: Forecast) -> str:
     """Return `Its start estimate was 2 min to 5 min; it waited 3 min 10 s.`"""
-    said, waited_s = forecast.said, forecast.started_s - forecast.said.at_s
-    estimate = soon((said.low_s, said.high_s), said.at_s).removeprefix("in ")
+    first, waited_s = forecast.estimate, forecast.started_s - forecast.estimate.at_s
+    estimate = soon((first.low_s, first.high_s), first.at_s).removeprefix("in ")
     return f"Its start estimate was {estimate}; it waited {duration(max(waited_s, 0.0))}."
 
 

@@ -59,7 +59,7 @@ __all__ = [
     "snapshot",
 ]
 
-FORMER_NAMES: Final = {"is_told": "is_wait_recorded"}
+FORMER_NAMES: Final = {"is_told": "is_wait_recorded", "said": "start_estimate"}
 """Fields of stored jobs that earlier releases called differently."""
 
 

@@ -17,7 +17,7 @@ from dlaas_server.core.lifecycle.transition import (
 )
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.cluster import Seat
-from dlaas_server.core.model.job import Job, PendingResize, Said
+from dlaas_server.core.model.job import Job, PendingResize, StartEstimate
 from dlaas_server.core.model.phrases import attribution, clause, count, duration
 from dlaas_server.core.model.states import Event, step
 from jupyter_dlaas.wire.journal import Goal
@@ -34,8 +34,12 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Transition:
     since_s = job.submitted_s if job.in_queue_s is None else job.in_queue_s
     job = replace(job, seated_s=now_s, waited_s=job.waited_s + max(0.0, now_s - since_s))
     job = interruptions.held_again(job, now_s)
-    accuracy = "" if job.said is None else f" {outcome(Forecast(job=job.id, said=job.said, started_s=now_s))}"
-    job = replace(job, preempted=None, refusal=None, is_wait_recorded=False, said=None)
+    accuracy = (
+        ""
+        if job.start_estimate is None
+        else f" {outcome(Forecast(job=job.id, estimate=job.start_estimate, started_s=now_s))}"
+    )
+    job = replace(job, preempted=None, refusal=None, is_wait_recorded=False, start_estimate=None)
     return with_story(
         with_seats(job, seats), "placed", f"Placed {count(len(seats), 'learner')} on {nodes_text(seats)}.{accuracy}"
     )
@@ -47,8 +51,8 @@ def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: fl
     if not job.is_wait_recorded:
         job = replace(job, is_wait_recorded=True)
         events.append(Story("waits", f"Waiting: {clause(reason)}."))
-    if job.said is None and expected is not None:
-        job = replace(job, said=Said(at_s=now_s, low_s=expected[0], high_s=expected[1]))
+    if job.start_estimate is None and expected is not None:
+        job = replace(job, start_estimate=StartEstimate(at_s=now_s, low_s=expected[0], high_s=expected[1]))
         events.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
     return job, tuple(events)
 

@@ -89,7 +89,7 @@ def _resume(job: Job, by: str, now_s: float) -> Transition:
     if job.intent is Intent.CANCEL:
         raise NotAllowed(f"{job.id} is being cancelled and cannot be resumed; retry it after it has ended")
     job = replace(job, intent=Intent.RUN, state=after, halted_by=None, restarts=0, not_before_s=0.0, failure=None)
-    job = time_limit.renewed(replace(job, is_wait_recorded=False, said=None, in_queue_s=now_s))
+    job = time_limit.renewed(replace(job, is_wait_recorded=False, start_estimate=None, in_queue_s=now_s))
     return with_story(job, "resume", f"{actor(job, by)} resumed the job; it returns to the queue.")
 
 

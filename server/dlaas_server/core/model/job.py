@@ -10,7 +10,7 @@ from dlaas_server.core.model.size_search import Search
 from jupyter_dlaas.wire.journal import Goal, halts
 from jupyter_dlaas.wire.protocol import Elastic, Failure, Interruption, JobSpec, Note, Resize, State
 
-__all__ = ["Intent", "Job", "Member", "MemberState", "PendingResize", "Said", "Slow", "is_settled"]
+__all__ = ["Intent", "Job", "Member", "MemberState", "PendingResize", "Slow", "StartEstimate", "is_settled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class StartEstimate:
     """First start estimate shown to the owner of a waiting job: made at `at_s`, a start from `low_s` to `high_s`."""
 
     at_s: float
@@ -198,7 +198,7 @@ class Job:
     """Number of schedule entries applied."""
     is_wait_recorded: bool = False
     """True if the wait reason was recorded in its history since it was last queued."""
-    said: Said | None = None
+    start_estimate: StartEstimate | None = None
     """First start estimate since it was last queued."""
 
     @property
