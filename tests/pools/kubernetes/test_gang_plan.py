@@ -183,7 +183,7 @@ def test_time_to_bind_begins_when_predecessors_have_ended() -> None:
     settings = KubernetesSection(bind_timeout_s=BIND_S)
     pods = JobPods(job="a-1", settings=settings, package="p", resources=Resources(), grace_s=100.0)
     job = JobObjects(pods=pods, learners=(), spec_sha256="", wanted="{}", token=b"")
-    gang = Gang(cast(Api, NoAnchor()), job, pins=True, now=lambda: now_s[0])
+    gang = Gang(cast(Api, NoAnchor()), job, pins=True, now=lambda: now_s[0], reserve=lambda reservation: None)
     gang.accept(replace(wanted(2), grace_s=100.0))
 
     def refused_at(at_s: float, before: Json) -> bool:

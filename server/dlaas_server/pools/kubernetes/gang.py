@@ -18,6 +18,7 @@ from dlaas_server.pools.kubernetes.job_creation import (
     released_members,
     write_released,
 )
+from dlaas_server.pools.kubernetes.ledger import Reservation, SeatTaken
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import GATE, Json, learner_name
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
@@ -30,8 +31,10 @@ from jupyter_dlaas.wire.protocol import Failure
 __all__ = ["Gang", "GangOutcome"]
 
 NOT_FOUND: Final = 404
-DELETE_AGAIN_S: Final = 5.0
-"""Time after which a deletion is repeated if the picture does not show the pod leaving."""
+AGAIN_S: Final = 5.0
+"""Time after which a request that was accepted is repeated if the picture does not show its effect."""
+SEATS_AGAIN_S: Final = 1.0
+"""Time after which seats are reserved again that another job held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +47,28 @@ class GangOutcome:
     """Members whose pods are being ended by others."""
     refused: Mapping[int, PodWait] = field(default_factory=dict)
     """Seats of this generation that were given up."""
+    blocked: PodWait | None = None
+    """Reason for which seats cannot be reserved yet."""
     due_s: float | None = None
 
 
 class Gang:
     """Pods of one job. `step` blocks and may be repeated at any point; it follows each change of the picture."""
 
-    def __init__(self, api: Api, job: JobObjects, *, pins: bool, now: Callable[[], float]) -> None:
-        """Keep the pods of a job. `pins`: pods are pinned to the nodes that the document names."""
-        self._api, self._job, self._pins, self._now = api, job, pins, now
+    def __init__(
+        self,
+        api: Api,
+        job: JobObjects,
+        *,
+        pins: bool,
+        now: Callable[[], float],
+        reserve: Callable[[Reservation], None],
+    ) -> None:
+        """Keep the pods of a job. `pins`: pods are pinned to the nodes that the document names.
+
+        `reserve` commits the job's seats before its pods are created or released; it may raise SeatTaken and Fenced.
+        """
+        self._api, self._job, self._pins, self._now, self._reserve = api, job, pins, now, reserve
         self._owner: Json | None = None
         self._wanted: Wanted | None = None
         self._released: frozenset[int] = frozenset()
@@ -64,6 +80,12 @@ class Gang:
         self._given_up: set[str] = set()
         self._deleted_s: dict[str, float] = {}
         """Time at which the API server accepted the deletion of a pod, by uid; the picture may be older."""
+        self._created_s: dict[int, float] = {}
+        """Time at which it accepted the pod of a member."""
+        self._ungated_s: dict[int, float] = {}
+        """Time at which it accepted the removal of a member's gate."""
+        self._blocked_s: float | None = None
+        """Time since which seats cannot be reserved."""
         self._is_closed = False
         self._has_read = False
 
@@ -73,6 +95,7 @@ class Gang:
             return
         self._wanted = wanted
         self._refused = {}
+        self._blocked_s = None
 
     def close(self) -> None:
         """Let the next step delete all pods: the guardian has closed the job."""
@@ -85,15 +108,22 @@ class Gang:
         """
         if self._wanted is None:
             return GangOutcome()
+        plan, blocked = self._plan(pods), None
         try:
-            plan = self._plan(pods)
             self._carry_out(plan, pods)
         except ObjectRefused as error:
             # The quota, or a policy, does not take one of the pods: the generation's gated pods go, too.
             self._give_up(dict.fromkeys((m.member for m in self._wanted.members), error.wait), pods)
             return GangOutcome(lost={}, refused=dict(self._refused))
+        except SeatTaken as error:
+            blocked = self._wait_for_seats(error, pods)
         lost, ending = dict(plan.lost or {}), dict(plan.ending or {})
-        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), due_s=plan.due_s)
+        due_s = plan.due_s
+        if blocked is not None:
+            due_s = self._now() + SEATS_AGAIN_S
+        elif plan.create or plan.release:
+            due_s = self._now() + AGAIN_S
+        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), blocked=blocked, due_s=due_s)
 
     # ---- shell -----------------------------------------------------------------------------------------------------
 
@@ -148,13 +178,45 @@ class Gang:
             self._give_up(plan.refused, pods)
         elif plan.delete:
             self._delete([found[member] for member in plan.delete])
-        if plan.create:
-            self._create(plan.create)
-        if plan.release:
-            self._record(self._released | set(plan.release))
-            names = [learner_name(self._job.pods.name, member) for member in plan.release]
+        create = _due(plan.create, self._created_s, self._now())
+        release = _due(plan.release, self._ungated_s, self._now())
+        if create or release:
+            self._reserve(self._reservation())
+            self._blocked_s = None
+        if create:
+            self._create(create)
+            self._created_s |= dict.fromkeys(create, self._now())
+        if release:
+            if not self._released >= set(release):
+                self._record(self._released | set(release))
+            names = [learner_name(self._job.pods.name, member) for member in release]
             release_gates(self._api, settings.namespace, names)
             self._released_s = self._now()
+            self._ungated_s |= dict.fromkeys(release, self._released_s)
+
+    def _reservation(self) -> Reservation:
+        """Return the seats of the wanted learners. Without pins, the cluster chooses nodes and devices."""
+        assert self._wanted is not None
+        seats = {str(m.member): (m.node, m.devices) if self._pins else ("", ()) for m in self._wanted.members}
+        return Reservation(generation=self._wanted.generation, seats=seats)
+
+    def _wait_for_seats(self, error: SeatTaken, pods: Mapping[str, Json]) -> PodWait | None:
+        """Return why seats cannot be had while other jobs hold them; give them up after the time for binding pods."""
+        assert self._wanted is not None
+        settings, now_s = self._job.pods.settings, self._now()
+        wait = PodWait(
+            code="no_capacity",
+            object=f"job {self._job.pods.job}",
+            what=f"{str(error)[0].upper()}{str(error)[1:]}, whose pods still run.",
+            advice="It starts as soon as they have ended.",
+        )
+        if self._blocked_s is None:
+            self._blocked_s = now_s
+        if now_s < self._blocked_s + settings.bind_timeout_s:
+            return wait
+        new = [member.member for member in self._wanted.members if member.member not in self._released]
+        self._give_up(dict.fromkeys(new, replace(wait, advice="")), pods)
+        return None
 
     def _create(self, members: tuple[int, ...]) -> None:
         assert self._wanted is not None
@@ -179,6 +241,7 @@ class Gang:
         ran = {member for member in refused if member in found and not _has_not_run(found[member])}
         kept = {member: wait for member, wait in refused.items() if member not in ran}
         self._given_up |= {str(pod["metadata"]["uid"]) for pod in going}
+        self._created_s, self._ungated_s = {}, {}
         self._delete(going)
         if self._released & kept.keys():
             self._record(self._released - kept.keys())
@@ -188,13 +251,18 @@ class Gang:
         """Delete pods, but those whose deletion was just accepted: the next picture shows them leave."""
         now_s = self._now()
         by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
-        due = {uid: pod for uid, pod in by_uid.items() if now_s - self._deleted_s.get(uid, -inf) >= DELETE_AGAIN_S}
+        due = {uid: pod for uid, pod in by_uid.items() if now_s - self._deleted_s.get(uid, -inf) >= AGAIN_S}
         delete_pods(self._api, self._job.pods.settings.namespace, due.values())
         self._deleted_s |= dict.fromkeys(due, now_s)
 
     def _is_given_up(self, pod: Json) -> bool:
         """Return whether a pod belongs to a refused seat. Its agent may still start before the pod is gone."""
         return pod["metadata"]["uid"] in self._given_up
+
+
+def _due(members: Iterable[int], accepted_s: Mapping[int, float], now_s: float) -> tuple[int, ...]:
+    """Return the members whose request was not accepted a short time ago."""
+    return tuple(member for member in members if now_s - accepted_s.get(member, -inf) >= AGAIN_S)
 
 
 def _has_not_run(pod: Json) -> bool:
