@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from dlaas_server.pools.kubernetes.api import ApiError, ApiUnreachable
 from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
 from dlaas_server.pools.kubernetes.gang_plan import has_seats, members_of
 from dlaas_server.pools.kubernetes.job_creation import delete_job, delete_pods
-from dlaas_server.pools.kubernetes.ledger import Ledger, Reservation
+from dlaas_server.pools.kubernetes.ledger import Reservation
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import Json, object_name
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
@@ -166,17 +166,7 @@ class Gangs:
 
     def _reserve(self, job: str, reservation: Reservation) -> None:
         """Commit the seats of a job. Raises SeatTaken and Fenced."""
-
-        def change(ledger: Ledger) -> Ledger:
-            held = ledger.jobs.get(job)
-            is_same = held is not None and held.generation == reservation.generation
-            if held is not None and is_same and reservation.seats.items() <= held.seats.items():
-                return ledger
-            kept = ledger.kept(self._live())
-            saving = kept.jobs[job].seats if job in kept.jobs else {}
-            return kept.reserve(job, replace(reservation, seats={**saving, **reservation.seats}))
-
-        self._picture.commit(change)
+        self._picture.commit(lambda ledger: ledger.place(job, reservation, self._live()))
 
     def _live(self) -> dict[str, set[str]]:
         """Return the members of all jobs that have a seat: wanted ones, and those whose pods have not ended."""

@@ -77,6 +77,19 @@ class Ledger:
                         raise SeatTaken(f"device {device} of node {node} is held by job {other}")
         return replace(self, jobs={**self.jobs, job: reservation})
 
+    def place(self, job: str, reservation: Reservation, live: Mapping[str, Collection[str]]) -> Ledger:
+        """Return the ledger with the seats of a generation, beside those where its predecessors still save.
+
+        `live`: members of all jobs that are wanted or run; seats of others are dropped. Raises SeatTaken.
+        """
+        held = self.jobs.get(job)
+        is_same = held is not None and held.generation == reservation.generation
+        if held is not None and is_same and reservation.seats.items() <= held.seats.items():
+            return self
+        kept = self.kept(live)
+        saving = kept.jobs[job].seats if job in kept.jobs else {}
+        return kept.reserve(job, replace(reservation, seats={**saving, **reservation.seats}))
+
     def kept(self, live: Mapping[str, Collection[str]]) -> Ledger:
         """Return the ledger with the seats of these members only, by job. Others have ended, or never began."""
         jobs = {

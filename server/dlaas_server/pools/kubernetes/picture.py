@@ -73,14 +73,16 @@ class Picture:
         became_known: Callable[[], None],
         elected: Callable[[], None],
         holder: Callable[[], Holder],
+        is_own: Callable[[str], bool],
     ) -> None:
         """Call `pod_changed(job)` for each change of a learner's pod or of what is known about it.
 
         `elected` is called whenever this engine became the leader of the namespace. `holder`: returns this engine.
+        `is_own`: whether a job is one of this pool, and not one of a former engine of the namespace.
         """
         self.settings = settings
         self._pod_changed, self._nodes_changed, self._became_known = pod_changed, nodes_changed, became_known
-        self._elected, self._holder = elected, holder
+        self._elected, self._holder, self._is_own = elected, holder, is_own
         self._connected: _Connected | None = None
         self._problem = "it has not been contacted yet"
         self._quotas: Sequence[Json] = ()
@@ -261,9 +263,9 @@ class Picture:
             return
         pods = list(connected.others.objects().values())
         if connected.nodes is None:
-            found: tuple[Node, ...] = (namespace_node(self._quotas, pods, self.settings),)
+            found: tuple[Node, ...] = (namespace_node(self._quotas, pods, self.settings, is_own=self._is_own),)
         elif connected.nodes.knowledge().unknown is None:
-            found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings)
+            found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings, is_own=self._is_own)
         else:
             return
         self._has_capacity = True

@@ -72,6 +72,7 @@ class KubernetesPool:
             became_known=lambda: self._gangs.all_changed(),
             elected=lambda: self._gangs.read_again(),
             holder=self._holder,
+            is_own=lambda job: (self.path / "jobs" / job).is_dir(),
         )
         self._gangs = Gangs(
             self._picture,
