@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ import pytest
 from dlaas_server.pools.kubernetes.manifests.names import LEASE
 from jupyter_dlaas.client import engine_control
 from jupyter_dlaas.client.discovery import engine_record
-from jupyter_dlaas.runtime.system.process import is_alive, recorded
+from jupyter_dlaas.runtime.system.process import is_alive, recorded, stat_of
 from jupyter_dlaas.wire.protocol import JobSpec, JobView, Submit
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import Namespace
@@ -29,6 +31,22 @@ import time
 for step in range(100_000):
     print("step", step, flush=True)
     time.sleep(0.05)
+"""
+PAUSED_ENGINE = """
+import os, signal, sys
+from dlaas_server.engine.service import main
+from dlaas_server.pools.kubernetes import gang
+
+create_job, paused_jobs = gang.create_job, set()
+
+def paused(api, job, **options):
+    if job.pods.job.startswith("late") and job.pods.job not in paused_jobs:
+        paused_jobs.add(job.pods.job)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return create_job(api, job, **options)
+
+gang.create_job = paused
+sys.exit(main(["--pool-dir", sys.argv[1]]))
 """
 Open = Callable[..., Pool]
 
@@ -105,33 +123,59 @@ def test_another_engine_takes_over_from_a_killed_one(open_pool: Open, namespace:
     assert namespace.get("pods", f"{job}-m0")["metadata"]["uid"] == pod["metadata"]["uid"]
 
 
+@pytest.fixture
+def start_engine() -> Iterator[Callable[[Pool], int]]:
+    """Return a function that starts an engine which stops itself (SIGSTOP) between commit and pods of a job "late"."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(pool: Pool) -> int:
+        engine = subprocess.Popen([sys.executable, "-c", PAUSED_ENGINE, str(pool.directory)], stderr=subprocess.DEVNULL)
+        started.append(engine)
+        until(lambda: engine_control.state(pool.directory))
+        return engine.pid
+
+    yield start
+    for engine in started:
+        engine.send_signal(signal.SIGCONT)
+        engine.terminate()
+        engine.wait(60)
+
+
+def is_paused(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and stat.state == "T"
+
+
 def test_a_paused_engine_writes_nothing_after_another_took_over(
-    open_pool: Open, own_cluster: OwnCluster, namespace: Namespace, tmp_path: Path
+    open_pool: Open,
+    start_engine: Callable[[Pool], int],
+    own_cluster: OwnCluster,
+    namespace: Namespace,
+    tmp_path: Path,
 ) -> None:
     """The first engine has a service account, whose writes the API server audits."""
     section = service_account(namespace, section_of(namespace), tmp_path)
     first, second = open_pool("first", str(section.kubeconfig)), open_pool("second")
+    plane, engine = own_cluster.control_plane, start_engine(first)
     job = submit(first, "one").id
     first.until(job, "PROCESSING")
-    engine = pid_of(first)
-    os.kill(engine, signal.SIGSTOP)
-    try:
-        views: list[JobView] = []
-        request = threading.Thread(target=lambda: views.append(submit(first, "late")))
-        request.start()  # the first thing that the engine does when it continues
-        second.until(submit(second, "two").id, "PROCESSING")
-        before = len(own_cluster.control_plane.audited(namespace.name))
-    finally:
-        os.kill(engine, signal.SIGCONT)
+    views: list[JobView] = []
+    request = threading.Thread(target=lambda: views.append(submit(first, "late")))
+    request.start()  # its answer may come after the pause
+    until(lambda: is_paused(engine))
+    second.until(submit(second, "two").id, "PROCESSING")
+    before = len(plane.audited(namespace.name))
+    os.kill(engine, signal.SIGCONT)
     request.join(60)
     late = views[0].id
     until(lambda: f"(pool {second.directory} of" in first.job(late).reason)
 
-    written = own_cluster.control_plane.audited(namespace.name)[before:]
+    written = plane.audited(namespace.name)[before:]
     assert {entry for entry in written if entry[2] < 400} == set()
     assert {name for _, name, _ in written} <= {f"leases/{LEASE}"}
     assert engine_control.stop(second.directory) is not None
-    first.until(late, "PROCESSING")
-    assert first.job(job).restarts == 0
-    released = [entry for entry in own_cluster.control_plane.audited(namespace.name) if entry[1] == f"pods/{late}-m0"]
-    assert [verb for verb, _, _ in released] == ["create", "patch"], "it starts once"
+    for name in (job, late):
+        first.until(name, "PROCESSING")
+    assert (first.job(job).restarts, first.job(late).restarts) == (0, 0)
+    pods = [verb for verb, name, _ in plane.audited(namespace.name) if name == f"pods/{late}-m0"]
+    assert pods == ["create", "patch"], "it starts once"

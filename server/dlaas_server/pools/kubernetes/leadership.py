@@ -140,6 +140,7 @@ class Leadership:
         """Time since which the Lease of another engine has not changed."""
         self._valid_until_s = -inf
         self._is_ready = False
+        self._is_refused = False
         self._problem = f"This engine is about to ask for the Lease of namespace {namespace}."
         self._reported: str | None = self._problem
         self._ledger, self._version = Ledger(), ""
@@ -174,6 +175,11 @@ class Leadership:
         if self._is_ready and self._is_leader():
             return None
         return self._problem
+
+    @property
+    def is_refused(self) -> bool:
+        """True if another engine had the Lease when this one last asked."""
+        return self._is_refused
 
     def check(self) -> None:
         """Raise Fenced unless this engine is the leader at this moment. Sends no request."""
@@ -218,6 +224,7 @@ class Leadership:
     def step(self) -> None:
         """Acquire or renew the Lease once."""
         sent_s = self._now()
+        is_refused = False
         try:
             self._acquire()
             if self._is_closed.is_set():
@@ -229,6 +236,7 @@ class Leadership:
                 self._elected()
                 self._is_ready = True
         except LeaseHeld as error:
+            is_refused = True
             self._lose(str(error))
         except Fenced as error:
             self._lose(f"The Lease of namespace {self._namespace} was lost: {error}.")
@@ -237,6 +245,7 @@ class Leadership:
             self._problem = f"This engine cannot renew its Lease of namespace {self._namespace}: {error}."
             if self._is_leader():
                 self._problem = f"This engine cannot serve namespace {self._namespace}: {error}."
+        self._is_refused = is_refused
         problem = self.problem()
         if problem != self._reported:
             self._reported = problem

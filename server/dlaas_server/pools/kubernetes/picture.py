@@ -214,9 +214,9 @@ class Picture:
         """Return why the cluster cannot be reached now, as a sentence; None if it can."""
         if self._connected is None:
             return f"The Kubernetes cluster cannot be reached: {self._problem}."
-        unknown = self._connected.pods.knowledge().unknown
-        if unknown is None and self._has_capacity:
-            return self._connected.leadership.problem()
+        unknown, leadership = self._connected.pods.knowledge().unknown, self._connected.leadership
+        if leadership.is_refused or (unknown is None and self._has_capacity):
+            return leadership.problem()
         why = unknown or "its capacity has not been read yet"
         return f"The API server {self._connected.api.server} cannot be reached: {why}."
 
