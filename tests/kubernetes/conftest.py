@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.kubernetes.namespace_pools import Pools
 
 NODES = ("node-1", "node-2")
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 POD_SECURITY = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -162,12 +163,16 @@ def make_namespace(cluster: Cluster, labels: dict[str, str]) -> Namespace:
     return namespace
 
 
+def remove_namespace(namespace: Namespace) -> None:
+    namespace.cluster.loop.run(namespace.cluster.api.delete("namespaces", None, namespace.name))
+
+
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[Namespace]:
     """Create a namespace that enforces the restricted Pod Security standard."""
-    made = make_namespace(cluster, {"pod-security.kubernetes.io/enforce": "restricted"})
+    made = make_namespace(cluster, RESTRICTED)
     yield made
-    cluster.loop.run(cluster.api.delete("namespaces", None, made.name))
+    remove_namespace(made)
 
 
 @pytest.fixture

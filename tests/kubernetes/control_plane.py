@@ -33,6 +33,17 @@ NETWORKS: Final = range(64, 250)
 START_S: Final = 240.0
 """Far more than the 5 s that a quiet machine takes: the tests also run on busy ones."""
 POLL_S: Final = 0.05
+AUDIT_POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "None", "verbs": ["get", "list", "watch"]},
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+    ],
+}
+"""Requests of service accounts that change something."""
 NODE_GRACE_S: Final = 8
 """Time without a renewed Lease after which a node counts as lost; 50 s by default."""
 LOG_LINES: Final = 20
@@ -141,6 +152,17 @@ class ControlPlane:
     def log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
+    def audited(self, namespace: str) -> Sequence[tuple[str, str, int]]:
+        """Return verb, object and status of all requests by which service accounts changed a namespace, in order."""
+        found = []
+        for line in (self.folder / "audit.log").read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            about = event.get("objectRef", {})
+            if about.get("namespace") == namespace:
+                name = f"{about['resource']}/{about.get('name', '')}"
+                found.append((str(event["verb"]), name, int(event["responseStatus"]["code"])))
+        return found
+
     def last_logs(self, names: Sequence[str] = ()) -> str:
         """Return the ends of the programs' logs."""
         return "\n".join(_last_lines(self.log_of(name)) for name in names or self._ready)
@@ -174,6 +196,10 @@ class ControlPlane:
         yield f"--token-auth-file={self.folder / 'tokens.csv'}"
         yield "--authorization-mode=Node,RBAC"
         yield "--enable-admission-plugins=NodeRestriction"
+        policy = self.folder / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY), encoding="utf-8")
+        yield f"--audit-policy-file={policy}"
+        yield f"--audit-log-path={self.folder / 'audit.log'}"
         yield "--service-account-issuer=https://kubernetes.default.svc"
         yield f"--service-account-key-file={self.folder / 'tokens.key'}"
         yield f"--service-account-signing-key-file={self.folder / 'tokens.key'}"

@@ -1,4 +1,4 @@
-"""Pools of one namespace, each with settings of its own, and their jobs."""
+"""Pools of a cluster, each with settings and a namespace of its own, and their jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from jupyter_dlaas.runtime.system.process import kill_round
 from jupyter_dlaas.wire.journal import FactKind, Goal, LearnerDown, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec
-from tests.kubernetes.conftest import NODES, Namespace
+from tests.kubernetes.conftest import NODES, RESTRICTED, Namespace, make_namespace, remove_namespace
 from tests.kubernetes.pool import section_of
 from tests.pools.local_rig import PROGRAM
 from tests.pools.rig import ENDLESS
@@ -25,15 +25,18 @@ DEADLINE_S: Final = 120.0
 
 
 class Pools:
-    """Pools of one namespace, each with settings of its own, and their jobs."""
+    """Pools with settings and a namespace of their own, and their jobs. The first has the test's namespace."""
 
     def __init__(self, folder: Path, namespace: Namespace) -> None:
-        self.folder, self.namespace = folder, namespace
+        self.folder, self.namespaces = folder, [namespace]
         self.pools: list[KubernetesPool] = []
         self.of: dict[str, KubernetesPool] = {}
 
     async def open(self, **settings: Any) -> KubernetesPool:
-        section = replace(section_of(self.namespace), bind_timeout_s=600.0, **settings)
+        if self.pools:
+            first = self.namespaces[0]
+            self.namespaces.append(await asyncio.to_thread(make_namespace, first.cluster, RESTRICTED))
+        section = replace(section_of(self.namespaces[-1]), bind_timeout_s=600.0, **settings)
         pool = KubernetesPool(self.folder / f"pool-{len(self.pools)}", section, config=PoolConfig())
         self.pools.append(pool)
         await pool.open(lambda job, stream: None, lambda: None)
@@ -50,6 +53,10 @@ class Pools:
         await pool.put(job, "train.py", PROGRAM.format(steps=ENDLESS, fails_at=-1).encode())
         seats = (MemberWanted(member=0, node=node),)
         await pool.act(job, Wanted(revision=1, goal=Goal.RUN, generation=1, members=seats, grace_s=5.0))
+
+    def pod_of(self, job: str) -> str:
+        """Return the job's only pod, as texts name it."""
+        return f"pod {self.namespaces[self.pools.index(self.of[job])].name}/{job}-m0"
 
     async def trains(self, job: str) -> None:
         async def is_so() -> bool:
@@ -71,6 +78,8 @@ class Pools:
                 for _ in range(100):
                     if kill_round(str(root)) == 0:
                         break
+        for own in self.namespaces[1:]:
+            await asyncio.to_thread(remove_namespace, own)
 
     async def end_of(self, job: str) -> LearnerDown:
         """Return the end of the job's only learner."""

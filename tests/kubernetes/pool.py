@@ -6,12 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlaas_server.pools.kubernetes.api import Api
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, LearnerPod, Resources
+from dlaas_server.pools.kubernetes.manifests.pool_manifests import ENGINE, deployment_manifests
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.watch import Change, Watch
 from tests.kubernetes.api import Json
@@ -41,6 +44,26 @@ def job_of(section: KubernetesSection, *learners: LearnerPod, name: str = "digit
         guardian_address="127.0.0.1:1",  # no guardian listens: agents keep trying
     )
     return JobObjects(pods=pods, learners=learners, spec_sha256="5e", wanted="{}", token=b"0" * 32)
+
+
+def service_account(namespace: Namespace, section: KubernetesSection, folder: Path) -> KubernetesSection:
+    """Apply the manifests as an administrator; return settings with the credentials of the engine's account."""
+    for manifest in deployment_manifests(namespace.name):
+        kind = manifest["kind"]
+        if kind == "Namespace":
+            continue  # the test has made it
+        group = "/apis/rbac.authorization.k8s.io/v1" if kind.startswith("Role") else "/api/v1"
+        path = f"{group}/namespaces/{namespace.name}/{kind.lower()}s"
+        namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, manifest))
+    path = f"/api/v1/namespaces/{namespace.name}/serviceaccounts/{ENGINE}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    token = namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, request))["status"]["token"]
+    arguments = ("config", "view", "--raw", "--minify", "--flatten", "-o", "json")
+    config = json.loads(namespace.kubectl(*arguments))
+    config["users"][0]["user"] = {"token": token}
+    file = folder / "engine.kubeconfig"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return replace(section, kubeconfig=str(file))
 
 
 class Followed:

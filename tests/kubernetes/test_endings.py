@@ -86,7 +86,7 @@ async def test_ends_on_a_node_name_cause_object_and_fix(
         namespace.patch("pods", pod["deadline"], {"spec": {"activeDeadlineSeconds": 1}})
 
     await asyncio.to_thread(break_pods)  # the event loop of the pool is not blocked
-    await check(pools, namespace, ON_A_NODE)
+    await check(pools, ON_A_NODE)
 
 
 @pytest.mark.usefixtures("nodes")
@@ -118,7 +118,7 @@ async def test_ends_by_the_cluster_name_cause_object_and_fix(
         run(own_cluster.nodes["closing"].shut_down(30.0))
 
     await asyncio.to_thread(end_pods)  # the event loop of the pool is not blocked
-    await check(pools, namespace, BY_THE_CLUSTER)
+    await check(pools, BY_THE_CLUSTER)
 
 
 async def start(pools: Pools, ends: Mapping[str, End]) -> None:
@@ -130,14 +130,14 @@ async def start(pools: Pools, ends: Mapping[str, End]) -> None:
         await pools.trains(job_of(code))
 
 
-async def check(pools: Pools, namespace: Namespace, ends: Mapping[str, End]) -> None:
+async def check(pools: Pools, ends: Mapping[str, End]) -> None:
     for code, expected in ends.items():
         failure = (await pools.end_of(job_of(code))).failure
         assert failure is not None, code
         assert failure.code in (code, OTHER_CODES.get(code))
         assert failure.cause is expected.cause
         assert expected.words in failure.what
-        assert f"pod {namespace.name}/{job_of(code)}-m0" in failure.what
+        assert pools.pod_of(job_of(code)) in failure.what
         assert failure.advice
         assert is_retried(failure) is expected.is_retried, code
 

@@ -37,7 +37,13 @@ class Driven:
         ensure_package(api, section.namespace, package_archive())
 
     def _open(self) -> Gang:
-        return Gang(self._api, self._job, pins=self._pins, now=lambda: time.monotonic() + self.ahead_s)
+        return Gang(
+            self._api,
+            self._job,
+            pins=self._pins,
+            now=lambda: time.monotonic() + self.ahead_s,
+            reserve=lambda reservation: None,
+        )
 
     def restart(self, document: Wanted) -> None:
         self.gang = self._open()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,36 +20,27 @@ from dlaas_server.pools.kubernetes.job_creation import (
     ensure_package,
     release_gates,
 )
-from dlaas_server.pools.kubernetes.ledger import Fenced, Ledger, Reservation, SeatTaken
-from dlaas_server.pools.kubernetes.ledger_store import LeaseHeld, LedgerStore
-from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, Rule, accesses
+from dlaas_server.pools.kubernetes.leadership import Leadership, own_holder
+from dlaas_server.pools.kubernetes.ledger import Fenced, Reservation, SeatTaken
+from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, accesses
 from dlaas_server.pools.kubernetes.manifests.names import selector
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
-from dlaas_server.pools.kubernetes.manifests.pool_manifests import ENGINE, deployment_manifests
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
-from dlaas_server.pools.kubernetes.preflight import preflight
+from dlaas_server.pools.kubernetes.preflight import Finding, preflight
+from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.wire.protocol import State
 from tests.kubernetes.api import Json
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
-from tests.kubernetes.pool import Followed, job_of
+from tests.kubernetes.pool import Followed, job_of, service_account
 from tests.kubernetes.rights import Rights
 from tests.kubernetes.test_jobs import ENDLESS, Engine, Jobs
 
 pytestmark = pytest.mark.cluster
-PENDING = set(
-    accesses(
-        (
-            Rule(group="", resources=("configmaps",), verbs=("update",)),
-            Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create", "get", "update")),
-        )
-    )
-)
-"""Rights of the ledger and the leader's Lease, which the pool does not keep yet."""
 OWNED = ("secrets", "services", "networkpolicies", "configmaps", "pods")
 
 
@@ -167,33 +157,32 @@ def is_over(pod: Json) -> bool:
     return end_of_pod(pod) is not None
 
 
-def test_a_second_engine_waits_and_a_former_one_is_fenced(api: Api, namespace: Namespace) -> None:
-    first, second = (LedgerStore(api, namespace.name, holder) for holder in ("first", "second"))
-    first.take_office()
-    first.commit(lambda ledger: ledger.reserve("a-1", Reservation(generation=1, seats={"0": ("node-1", ("0",))})))
-    with pytest.raises(LeaseHeld, match="first"):
-        second.take_office()
-    late = LedgerStore(api, namespace.name, "late", now=lambda: datetime.now(UTC) + timedelta(seconds=60))
+def test_a_second_engine_waits_and_a_former_one_is_fenced(api: Api, namespace: Namespace, tmp_path: Path) -> None:
+    seat = Reservation(generation=1, seats={"0": ("node-1", ("0",))})
+    ahead_s = 0.0
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    first = Leadership(api, namespace.name, own_holder(folders[0]), duration_s=600)
+    second = Leadership(api, namespace.name, own_holder(folders[1]), duration_s=600, now=lambda: uptime_s() + ahead_s)
+    first.step()
+    first.commit(lambda ledger: ledger.reserve("a-1", seat))
+    second.step()
+    assert f"pool {folders[0]} of" in (second.problem() or "")
+    ahead_s = 600.0
+    second.step()
+    assert second.problem() is None
+    assert second.ledger.jobs.keys() == {"a-1"}
 
-    assert late.take_office().jobs.keys() == {"a-1"}
-    with pytest.raises(Fenced, match="late"):
+    with pytest.raises(Fenced, match=second.ledger.holder):
         first.commit(lambda ledger: ledger.release("a-1"))
-    with pytest.raises(LeaseHeld):
-        first.renew()
-    taken = Reservation(generation=1, seats={"0": ("node-1", ("0",))})
     with pytest.raises(SeatTaken):
-        late.commit(lambda ledger: ledger.reserve("b-1", taken))
-
-
-def test_only_one_of_two_simultaneous_swaps_succeeds(api: Api, namespace: Namespace) -> None:
-    store = LedgerStore(api, namespace.name, "first")
-    store.take_office()
-    other = LedgerStore(api, namespace.name, "first")
-    other.take_office()  # the same engine after a restart: its term is higher
-
-    with pytest.raises(Fenced):
-        store.commit(lambda ledger: ledger)
-    assert isinstance(other.commit(lambda ledger: ledger), Ledger)
+        second.commit(lambda ledger: ledger.reserve("b-1", seat))
+    first.step()
+    assert f"pool {folders[1]} of" in (first.problem() or "")
+    second.close()
+    first.step()
+    assert first.problem() is None
 
 
 def test_capacity_of_the_cluster_counts_pods_of_others(
@@ -219,26 +208,6 @@ def gpus_of(api: Api, section: KubernetesSection) -> dict[str, int]:
 # ---- rights ----------------------------------------------------------------------------------------------------------
 
 
-def service_account(namespace: Namespace, section: KubernetesSection, folder: Path) -> KubernetesSection:
-    """Apply the manifests as an administrator; return settings with the credentials of the engine's account."""
-    for manifest in deployment_manifests(namespace.name):
-        kind = manifest["kind"]
-        if kind == "Namespace":
-            continue  # the test has made it
-        group = "/apis/rbac.authorization.k8s.io/v1" if kind.startswith("Role") else "/api/v1"
-        path = f"{group}/namespaces/{namespace.name}/{kind.lower()}s"
-        namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, manifest))
-    path = f"/api/v1/namespaces/{namespace.name}/serviceaccounts/{ENGINE}/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    token = namespace.cluster.loop.run(namespace.cluster.api.request("POST", path, request))["status"]["token"]
-    arguments = ("config", "view", "--raw", "--minify", "--flatten", "-o", "json")
-    config = json.loads(namespace.kubectl(*arguments))
-    config["users"][0]["user"] = {"token": token}
-    file = folder / "engine.kubeconfig"
-    file.write_text(json.dumps(config), encoding="utf-8")
-    return replace(section, kubeconfig=str(file))
-
-
 @pytest.mark.anyio
 async def test_engines_use_exactly_the_rights_of_the_manifests(
     namespace: Namespace, section: KubernetesSection, tmp_path: Path, rights: Rights
@@ -260,7 +229,7 @@ async def test_engines_use_exactly_the_rights_of_the_manifests(
     finally:
         jobs.sweep()
 
-    assert rights.in_namespace | PENDING == set(accesses(ROLE_RULES))
+    assert rights.in_namespace == set(accesses(ROLE_RULES))
     assert rights.in_cluster == set(accesses(CLUSTER_RULES))
 
 
@@ -284,13 +253,39 @@ def test_the_preflight_passes_and_names_missing_rights(
     elsewhere = list(preflight(api, replace(account, namespace="default")))
     api.close()
 
-    assert [finding.name for finding in findings] == ["reachable", "rights", "view", "devices", "image", "reach"]
+    assert [finding.name for finding in findings] == [
+        "reachable",
+        "rights",
+        "engine",
+        "view",
+        "devices",
+        "image",
+        "reach",
+    ]
     assert [finding for finding in findings if finding.is_ok is False] == []
     assert "Python 3.1" in findings[-2].text
     assert "Pods reach this machine at" in findings[-1].text
     assert [finding.is_ok for finding in elsewhere] == [True, False]
     assert "create configmaps" in elsewhere[-1].text
     assert "jupyter dlaas k8s manifests --namespace default" in elsewhere[-1].advice
+
+
+def test_the_preflight_names_the_engine_of_the_namespace(
+    api: Api, section: KubernetesSection, namespace: Namespace, tmp_path: Path
+) -> None:
+    holder = own_holder(tmp_path)
+    leadership = Leadership(api, namespace.name, holder, duration_s=600)
+    leadership.step()
+
+    def found(pool: str | None) -> Finding:
+        (finding,) = (f for f in preflight(api, section, pool=pool, probes_image=False) if f.name == "engine")
+        return finding
+
+    assert [found(pool).is_ok for pool in (None, holder.pool, "another")] == [None, True, False]
+    assert f"on host {holder.host} (pool {tmp_path} of {holder.user}), since" in found(None).text
+    assert f"jupyter dlaas engine stop --pool {tmp_path}" in found("another").advice
+    leadership.close()
+    assert found("another").is_ok is True
 
 
 def test_the_preflight_names_an_image_that_cannot_be_pulled(

@@ -128,7 +128,7 @@ async def test_waiting_jobs_name_cause_object_and_fix(
                 await pools.trains(wait.job)
                 own_cluster.loop.run(last.cut_network())
         for wait in WAITS:
-            await check(pools, wait, namespace)
+            await check(pools, wait)
     finally:
         first.start_delay_s = 0.0
         first.images.endless.clear()
@@ -141,7 +141,7 @@ async def test_waiting_jobs_name_cause_object_and_fix(
             namespace.cluster.loop.run(namespace.cluster.api.request("DELETE", f"{POLICIES}/{path}"))
 
 
-async def check(pools: Pools, wait: Wait, namespace: Namespace) -> None:
+async def check(pools: Pools, wait: Wait) -> None:
     pool = pools.of[wait.job]
 
     async def is_known() -> bool:
@@ -157,10 +157,10 @@ async def check(pools: Pools, wait: Wait, namespace: Namespace) -> None:
         (reason,) = (found for found in pool.waiting(wait.job) if found.code == wait.code)
         what, advice = reason.what, reason.advice
         assert reason.member == 0
-        assert reason.object in (f"pod {namespace.name}/{wait.job}-m0", f"node {wait.node}")
+        assert reason.object in (pools.pod_of(wait.job), f"node {wait.node}")
         assert reason.object in what
         assert reason.since_s is not None
-    assert f"pod {namespace.name}/{wait.job}-m0" in what
+    assert pools.pod_of(wait.job) in what
     assert wait.words in what
     assert bool(advice) is wait.needs_advice
 

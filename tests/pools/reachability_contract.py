@@ -183,8 +183,8 @@ class ReachabilityContract(ContractSteps):
                 assert [(j.restarts_total, j.guardian_starts, j.is_closed) for j in found[:2]] == [(0, 0, False)] * 2
             view = engine.lifecycle.view(engine.job(job))
             assert [reason.code for reason in view.waiting_for] == ["unavailable"]
-            assert "cannot be reached" in view.reason
-            assert "cannot be reached" in engine.lifecycle.view(engine.job(waiting)).reason
+            assert "The pool is unavailable." in view.reason
+            assert "The pool is unavailable." in engine.lifecycle.view(engine.job(waiting)).reason
             rig.restore()
             rig.pass_time(5.0)
             await engine.until(lambda: engine.job(cancelled).state is State.CANCELLED, "the cancel is carried out")

@@ -302,7 +302,7 @@ class Lifecycle:
 
     def _notices(self) -> list[str]:
         why = self.pool.unavailable()
-        unavailable = [] if why is None else [f"The pool cannot be reached. {why} Nothing is started until it can be."]
+        unavailable = [] if why is None else [f"The pool is unavailable. {why} Nothing is started meanwhile."]
         return unavailable + [text for at_s, text in self.notices if at_s > self.clock() - NOTICES_S]
 
     # -- the loop -----------------------------------------------------------------------------------------------------

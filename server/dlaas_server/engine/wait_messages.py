@@ -20,12 +20,12 @@ __all__ = ["waits_of_long_queue", "waits_while_unavailable", "waits_with_estimat
 
 
 def waits_while_unavailable(jobs: Iterable[Job], before: Mapping[str, Wait], why: str) -> dict[str, Wait]:
-    """Return the waits while the pool cannot be reached and nothing is planned: all keep their places."""
+    """Return the waits while the pool is unavailable and nothing is planned: all keep their places."""
     waiting = [job for job in jobs if job.waits]
     places = {name: wait.place for name, wait in before.items() if wait.is_queued}
     last = max(places.values(), default=0) + 1
     waiting.sort(key=lambda job: (places.get(job.id, last), job.number))
-    reason = f"The pool cannot be reached. {why} The job starts when it can be reached again."
+    reason = f"The pool is unavailable. {why} The job starts when it is available again."
     return {job.id: Wait(job.id, reason, place, len(waiting)) for place, job in enumerate(waiting, start=1)}
 
 

@@ -118,7 +118,7 @@ class Pool(Protocol):
         """Return the nodes and devices as last observed, in stable order. They remain while it cannot be reached."""
 
     def unavailable(self) -> str | None:
-        """Return why the pool cannot be reached now, as a sentence that names the address; None if it can.
+        """Return why the pool is unavailable now, in sentences that name its address or another engine; or None.
 
         Until then the engine plans nothing new, and keeps what people ask for.
         """

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from dlaas_server.pools.kubernetes.ledger import Ledger, Reservation
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects, anchor, job_objects
+from dlaas_server.pools.kubernetes.manifests.lease import Holder, lease
 from dlaas_server.pools.kubernetes.manifests.names import Json
 from dlaas_server.pools.kubernetes.manifests.package_archive import Package, package_config_map
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, LearnerPod, Resources
 from dlaas_server.pools.kubernetes.manifests.pool_manifests import (
     deployment_manifests,
-    lease,
     ledger_config_map,
     to_yaml,
 )
@@ -56,9 +56,12 @@ def job_manifests(described: JobObjects) -> list[Json]:
 def pool_manifests() -> list[Json]:
     package = Package(data=b"zip", bootstrap="print()\n", name="jupyter-dlaas-package-1")
     ledger = Ledger(term=3, holder="a").reserve("digits-1", Reservation(generation=1, seats={"0": ("gpu-a", ("g-0",))}))
+    holder = Holder(
+        pool="9f", directory="/home/ana/pool", user="ana", host="ws-3", is_pod=False, pid=4711, start=99, boot="b0"
+    )
     return [
         *deployment_manifests("ml", sees_cluster=True, users=("ana",), groups=("ml",)),
-        lease("ml", "engine-1", "2026-01-01T00:00:00.000000Z", transitions=2),
+        lease("ml", holder, "2026-01-01T00:00:00.000000Z", duration_s=15),
         ledger_config_map("ml", ledger.to_text()),
         package_config_map(package, "ml"),
     ]

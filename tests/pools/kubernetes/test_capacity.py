@@ -56,6 +56,24 @@ def test_our_own_learners_use_no_capacity_of_others() -> None:
     assert found.cpus == 7.5
 
 
+def test_learners_of_another_engines_jobs_use_capacity() -> None:
+    learner = job_manifests(job())[-1]
+    learner["spec"]["nodeName"] = "a"
+    name = f"used by pod ml/{learner['metadata']['name']}"
+    jobs = []
+
+    def is_own(job: str) -> bool:
+        jobs.append(job)
+        return False
+
+    (found,) = cluster_nodes([node("a", gpus=3)], [learner], SETTINGS, is_own=is_own)
+
+    assert [device.out_of_service for device in found.devices] == [None, name, name]
+    assert jobs == ["digits-1"]
+    quota = {"spec": {"hard": {"requests.nvidia.com/gpu": "3"}}}
+    assert len(namespace_node([quota], [learner], SETTINGS, is_own=is_own).devices) == 1
+
+
 def test_a_cluster_without_gpus_offers_cpu_slots() -> None:
     (found,) = cluster_nodes([node("a")], [foreign("web", "a", 0, cpu="2")], SETTINGS)
 

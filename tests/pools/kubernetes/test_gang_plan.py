@@ -200,7 +200,7 @@ def gang_of(api: NoAnchor, now_s: list[float]) -> Gang:
         job="a-1", settings=settings, package="p", resources=Resources(), grace_s=100.0, guardian_address="127.0.0.1:1"
     )
     job = JobObjects(pods=pods, learners=(), spec_sha256="", wanted="{}", token=b"")
-    return Gang(cast(Api, api), job, pins=True, now=lambda: now_s[0])
+    return Gang(cast(Api, api), job, pins=True, now=lambda: now_s[0], reserve=lambda reservation: None)
 
 
 def step(gang: Gang, *pods: Json) -> GangOutcome:

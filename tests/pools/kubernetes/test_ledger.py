@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,49 @@ def test_a_device_is_reserved_for_one_job_only() -> None:
     assert ledger.reserve("y", held("1")).jobs.keys() == {"x", "y"}
     assert ledger.reserve("x", held("0", "1", generation=2)).jobs["x"].generation == 2
     assert ledger.release("x").reserve("y", held("0")).jobs.keys() == {"y"}
+
+
+def seats(*devices: str, first: int = 0, generation: int = 1) -> Reservation:
+    """Return a reservation with one device for each member."""
+    return Reservation(
+        generation=generation, seats={str(n): ("a", (device,)) for n, device in enumerate(devices, first)}
+    )
+
+
+def test_seats_of_former_engines_block_no_device() -> None:
+    ledger = Ledger().reserve("gone", seats("0")).reserve("shrunk", seats("1", "2")).reserve("runs", seats("3"))
+    live = {"shrunk": {"0"}, "runs": {"0"}}
+    placed = ledger.place("new", seats("0", "2"), live)
+
+    assert placed.jobs.keys() == {"shrunk", "runs", "new"}
+    assert placed.jobs["shrunk"].seats.keys() == {"0"}
+    for device in ("1", "3"):
+        with pytest.raises(SeatTaken):
+            ledger.place("new", seats(device), live)
+
+
+def test_successors_are_placed_while_their_predecessors_save() -> None:
+    first = Ledger().place("x", seats("0", "1"), {})
+    both = first.place("x", seats("0", "1", first=2, generation=2), {"x": {"0", "2", "3"}})
+
+    assert both.jobs["x"].seats.keys() == {"0", "2", "3"}
+    with pytest.raises(SeatTaken):
+        both.place("y", seats("0"), {"x": {"0"}})
+    assert both.place("x", seats("0", "1", first=2, generation=2), {"x": {"2", "3"}}) is both
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.sampled_from("xyz"), SEATS, st.dictionaries(st.sampled_from("xyz"), st.just(set("0123")))))
+)
+def test_no_device_is_ever_placed_for_two_jobs(placements: list) -> None:
+    ledger = Ledger()
+    for generation, (job, wanted, live) in enumerate(placements):
+        with suppress(SeatTaken):
+            ledger = ledger.place(job, Reservation(generation=generation, seats=wanted), live)
+        found = {name: {(node, d) for node, devices in held.seats.values() for d in devices if node}
+                 for name, held in ledger.jobs.items()}  # fmt: skip
+        assert sum(map(len, found.values())) == len(set().union(*found.values()))
 
 
 def test_a_former_leader_is_fenced() -> None:

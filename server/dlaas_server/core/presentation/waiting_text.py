@@ -1,4 +1,4 @@
-"""Waiting reasons of a job's processes as text, and the reason of a job in a pool that cannot be reached."""
+"""Waiting reasons of a job's processes as text, and the reason of a job in a pool that is unavailable."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SHOWN_MAX = 3
 
 
 def unreachable(job: Job, why: str | None) -> tuple[WaitingReason, ...]:
-    """Return the reason of a job with devices in a pool that cannot be reached because of `why`; () for other jobs."""
+    """Return the reason of a job with devices in a pool that is unavailable because of `why`; () for other jobs."""
     if why is None or job.is_closed:
         return ()
     if job.state.is_final or job.intent is not Intent.RUN:
-        advice = "The request is carried out when the pool can be reached again."
+        advice = "The request is carried out when the pool is available again."
     elif job.state in (State.PROCESSING, State.STORING):
         advice = "Its learners keep running. The numbers shown here may be out of date."
     else:
-        advice = "It starts when the pool can be reached again."
-    return (WaitingReason(code=UNAVAILABLE, what=f"The pool cannot be reached. {sentence(why)}", advice=advice),)
+        advice = "It starts when the pool is available again."
+    return (WaitingReason(code=UNAVAILABLE, what=f"The pool is unavailable. {sentence(why)}", advice=advice),)
 
 
 def waiting_text(reasons: Sequence[WaitingReason]) -> str:

@@ -92,7 +92,7 @@ class Delivery:
                 self.known[act.job] = Known(act.wanted.revision, is_guarded=True)
         except PoolUnavailable as error:
             why = sentence(str(error))
-            self._postpone(act.job, f"The pool cannot be reached: {why} What was requested is done when it can be.")
+            self._postpone(act.job, f"The pool is unavailable: {why} What was requested is done when it is available.")
         except Exception as error:  # top of a task: report it, and retry with a delay
             is_ours = isinstance(error, DlaasError)
             text = str(error) if is_ours else f"{type(error).__name__}: {error}"

@@ -151,8 +151,16 @@ class LineStream:
 class Api:
     """Requests to one API server. Safe for use by several threads."""
 
-    def __init__(self, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._connection, self._sleep = connection, sleep
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        fence: Callable[[], None] = lambda: None,
+        read_s: float = READ_S,
+    ) -> None:
+        """Open a connection. `fence` is called right before each request that changes something, and may refuse it."""
+        self._connection, self._sleep, self._fence, self._read_s = connection, sleep, fence, read_s
         self._lock = threading.Lock()
         self._transport = connection()
         self.requests = 0
@@ -181,7 +189,7 @@ class Api:
         content_type: str = "application/json",
     ) -> Json:
         """Send a request and return the JSON of its answer. Raises ApiError and ApiUnreachable."""
-        answer = self._send(method, _target(path, query), body, content_type, (CONNECT_S, READ_S))
+        answer = self._send(method, _target(path, query), body, content_type, (CONNECT_S, self._read_s))
         try:
             return dict(json.loads(_read(answer) or b"{}"))
         except (ValueError, OSError) as error:
@@ -190,7 +198,7 @@ class Api:
     def text(self, path: str, query: Mapping[str, str]) -> str:
         """Return an answer that is not JSON, such as a log."""
         try:
-            answer = self._send("GET", _target(path, query), None, "application/json", (CONNECT_S, READ_S))
+            answer = self._send("GET", _target(path, query), None, "application/json", (CONNECT_S, self._read_s))
             return _read(answer).decode("utf-8", "replace")
         except OSError as error:
             raise ApiUnreachable(f"the connection to {self.server} broke: {error}") from error
@@ -241,6 +249,8 @@ class Api:
         has_new_credentials = False
         for attempt in range(RETRIES + 1):
             transport = self._transport
+            if method != "GET":
+                self._fence()
             self.requests += 1
             if self.recorder is not None:
                 self.recorder(method, target)
@@ -271,14 +281,14 @@ class Api:
                 self._transport = self._connection()
 
 
-def connect(settings: KubernetesSection) -> Api:
-    """Return a connection as the settings describe it.
+def connect(settings: KubernetesSection, *, fence: Callable[[], None] = lambda: None, read_s: float = READ_S) -> Api:
+    """Return a connection as the settings describe it. `fence` and `read_s`: see `Api`.
 
     Raises KubernetesMissing without the package, ApiUnreachable if there are no usable credentials.
     """
     from dlaas_server.pools.kubernetes.transport import open_transport
 
-    return Api(lambda: open_transport(settings.kubeconfig, settings.context))
+    return Api(lambda: open_transport(settings.kubeconfig, settings.context), fence=fence, read_s=read_s)
 
 
 def _target(path: str, query: Mapping[str, str] | None) -> str:

@@ -7,17 +7,25 @@ node's devices stand for a number, and GPUs that others use are the last ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
 from dlaas_server.core.model.cluster import Device, Node
-from dlaas_server.pools.kubernetes.manifests.names import MANAGED_BY, Json, described
+from dlaas_server.pools.kubernetes.manifests.names import (
+    ANNOTATION_JOB,
+    LABEL_ROLE,
+    MANAGED_BY,
+    ROLE_LEARNER,
+    Json,
+    described,
+)
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection, TolerationEntry
 from dlaas_server.pools.kubernetes.pod_fields import condition
 
 __all__ = ["cluster_nodes", "has_gpus", "namespace_node", "quantity"]
 
+IsOwn = Callable[[str], bool]
 _FACTORS: Final[Mapping[str, Fraction]] = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -45,15 +53,19 @@ def has_gpus(nodes: Iterable[Json], settings: KubernetesSection) -> bool:
     return any(_allocatable(node, settings.gpu_resource) > 0 for node in nodes)
 
 
-def cluster_nodes(nodes: Sequence[Json], pods: Iterable[Json], settings: KubernetesSection) -> tuple[Node, ...]:
+def cluster_nodes(
+    nodes: Sequence[Json], pods: Iterable[Json], settings: KubernetesSection, *, is_own: IsOwn = lambda job: True
+) -> tuple[Node, ...]:
     """Return the nodes on which learners may be placed, less what pods of others use.
+
+    `is_own`: whether a job with learners in the namespace is the pool's; those of another engine's pool use capacity.
 
     With GPUs in the cluster, only nodes that have some; without any, CPU slots.
     """
     foreign: dict[str, list[Json]] = {}
     for pod in pods:
         node = pod.get("spec", {}).get("nodeName")
-        if node and not _is_learner(pod, settings) and pod.get("status", {}).get("phase") not in _ENDED:
+        if node and not _is_learner(pod, settings, is_own) and pod.get("status", {}).get("phase") not in _ENDED:
             foreign.setdefault(node, []).append(pod)
     by_gpu = has_gpus(nodes, settings)
     found = []
@@ -63,12 +75,16 @@ def cluster_nodes(nodes: Sequence[Json], pods: Iterable[Json], settings: Kuberne
     return tuple(found)
 
 
-def namespace_node(quotas: Iterable[Json], pods: Iterable[Json], settings: KubernetesSection) -> Node:
+def namespace_node(
+    quotas: Iterable[Json], pods: Iterable[Json], settings: KubernetesSection, *, is_own: IsOwn = lambda job: True
+) -> Node:
     """Return one node that stands for the namespace: its quota, or the configured number of GPUs or learners.
 
     Of several quotas the one counts that leaves least. Use by pods of others in the namespace is subtracted.
     """
-    others = [p for p in pods if not _is_learner(p, settings) and p.get("status", {}).get("phase") not in _ENDED]
+    others = [
+        p for p in pods if not _is_learner(p, settings, is_own) and p.get("status", {}).get("phase") not in _ENDED
+    ]
     resource = settings.gpu_resource
     limits = {name: _quota(quotas, name) for name in (resource, "cpu", "memory", "pods")}
     used = {name: sum((_requested(pod, name) for pod in others), Fraction(0)) for name in (resource, "cpu", "memory")}
@@ -165,13 +181,12 @@ def _allocatable(node: Json, resource: str) -> Fraction:
     return quantity((node.get("status", {}).get("allocatable") or {}).get(resource, 0))
 
 
-def _is_learner(pod: Json, settings: KubernetesSection) -> bool:
+def _is_learner(pod: Json, settings: KubernetesSection, is_own: IsOwn) -> bool:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     is_managed = all(labels.get(key) == value for key, value in MANAGED_BY.items())
-    return (
-        is_managed and metadata.get("namespace") == settings.namespace and labels.get("jupyter-dlaas/role") == "learner"
-    )
+    is_here = is_managed and metadata.get("namespace") == settings.namespace and labels.get(LABEL_ROLE) == ROLE_LEARNER
+    return is_here and is_own(str((metadata.get("annotations") or {}).get(ANNOTATION_JOB, "")))
 
 
 def _requested(pod: Json, resource: str) -> Fraction:

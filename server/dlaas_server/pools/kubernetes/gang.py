@@ -18,6 +18,7 @@ from dlaas_server.pools.kubernetes.job_creation import (
     released_members,
     write_released,
 )
+from dlaas_server.pools.kubernetes.ledger import Reservation, SeatTaken
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import GATE, Json, learner_name
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
@@ -32,6 +33,8 @@ __all__ = ["Gang", "GangOutcome"]
 NOT_FOUND: Final = 404
 AGAIN_S: Final = 5.0
 """Time after which a request is repeated if the picture does not show its effect."""
+SEATS_AGAIN_S: Final = 1.0
+"""Time after which seats are reserved again that another job held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +47,28 @@ class GangOutcome:
     """Members whose pods are being ended by others."""
     refused: Mapping[int, PodWait] = field(default_factory=dict)
     """Seats of this generation that were given up."""
+    blocked: PodWait | None = None
+    """Reason for which seats cannot be reserved yet."""
     due_s: float | None = None
 
 
 class Gang:
     """Pods of one job. `step` blocks and may be repeated at any point; it follows each change of the picture."""
 
-    def __init__(self, api: Api, job: JobObjects, *, pins: bool, now: Callable[[], float]) -> None:
-        """Keep the pods of a job. `pins`: pods are pinned to the nodes that the document names."""
-        self._api, self._job, self._pins, self._now = api, job, pins, now
+    def __init__(
+        self,
+        api: Api,
+        job: JobObjects,
+        *,
+        pins: bool,
+        now: Callable[[], float],
+        reserve: Callable[[Reservation], None],
+    ) -> None:
+        """Keep the pods of a job. `pins`: pods are pinned to the nodes that the document names.
+
+        `reserve` commits the job's seats before its pods are created or released; it may raise SeatTaken and Fenced.
+        """
+        self._api, self._job, self._pins, self._now, self._reserve = api, job, pins, now, reserve
         self._owner: Json | None = None
         self._wanted: Wanted | None = None
         self._released: frozenset[int] = frozenset()
@@ -69,6 +85,8 @@ class Gang:
         """Removal of a pod's gate, by uid."""
         self._deleted_s: dict[str, float] = {}
         """Deletion of a pod, by uid."""
+        self._blocked_s: float | None = None
+        """Time since which seats cannot be reserved."""
         self._is_closed = False
         self._has_read = False
 
@@ -78,6 +96,7 @@ class Gang:
             return
         self._wanted = wanted
         self._refused = {}
+        self._blocked_s = None
 
     def close(self) -> None:
         """Let the next step delete all pods: the guardian has closed the job."""
@@ -90,16 +109,19 @@ class Gang:
         """
         if self._wanted is None:
             return GangOutcome()
+        plan, blocked = self._plan(pods), None
         try:
-            plan = self._plan(pods)
             self._carry_out(plan, pods)
         except ObjectRefused as error:
             # The quota, or a policy, does not take one of the pods: the generation's gated pods go, too.
             self._give_up(dict.fromkeys((m.member for m in self._wanted.members), error.wait), pods)
             return GangOutcome(lost={}, refused=dict(self._refused))
+        except SeatTaken as error:
+            blocked = self._wait_for_seats(error, pods)
         lost, ending = dict(plan.lost or {}), dict(plan.ending or {})
-        due_s = min([*self._due_s(), *([] if plan.due_s is None else [plan.due_s])], default=None)
-        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), due_s=due_s)
+        again_s = [] if blocked is None else [self._now() + SEATS_AGAIN_S]
+        due_s = min([*self._due_s(), *again_s, *([] if plan.due_s is None else [plan.due_s])], default=None)
+        return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), blocked=blocked, due_s=due_s)
 
     # ---- shell -----------------------------------------------------------------------------------------------------
 
@@ -157,6 +179,9 @@ class Gang:
             self._give_up(plan.refused, pods)
         elif plan.delete:
             self._delete([found[member] for member in plan.delete])
+        if plan.create or plan.release:
+            self._reserve(self._reservation())
+            self._blocked_s = None
         if plan.create:
             self._create(plan.create)
         if plan.release:
@@ -165,6 +190,30 @@ class Gang:
             release_gates(self._api, settings.namespace, names)
             self._released_s = self._now()
             self._ungated_s |= {str(found[m]["metadata"]["uid"]): self._released_s for m in plan.release}
+
+    def _reservation(self) -> Reservation:
+        """Return the seats of the wanted learners. Without pins, the cluster chooses nodes and devices."""
+        assert self._wanted is not None
+        seats = {str(m.member): (m.node, m.devices) if self._pins else ("", ()) for m in self._wanted.members}
+        return Reservation(generation=self._wanted.generation, seats=seats)
+
+    def _wait_for_seats(self, error: SeatTaken, pods: Mapping[str, Json]) -> PodWait | None:
+        """Return why seats cannot be had while other jobs hold them; give them up after the time for binding pods."""
+        assert self._wanted is not None
+        settings, now_s = self._job.pods.settings, self._now()
+        wait = PodWait(
+            code="no_capacity",
+            object=f"job {self._job.pods.job}",
+            what=f"{str(error)[0].upper()}{str(error)[1:]}, whose pods still run.",
+            advice="It starts as soon as they have ended.",
+        )
+        if self._blocked_s is None:
+            self._blocked_s = now_s
+        if now_s < self._blocked_s + settings.bind_timeout_s:
+            return wait
+        new = [member.member for member in self._wanted.members if member.member not in self._released]
+        self._give_up(dict.fromkeys(new, replace(wait, advice="")), pods)
+        return None
 
     def _create(self, members: tuple[int, ...]) -> None:
         assert self._wanted is not None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from dlaas_server.pools.kubernetes.api import ApiError, ApiUnreachable
 from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
 from dlaas_server.pools.kubernetes.gang_plan import has_seats, members_of
 from dlaas_server.pools.kubernetes.job_creation import delete_job, delete_pods
+from dlaas_server.pools.kubernetes.ledger import Reservation
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import Json, object_name
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
@@ -126,9 +128,16 @@ class Gangs:
         self._steps.changed(job)
 
     def _opened(self, folder: JobFolder, wanted: Wanted, was_closed_at: int) -> _Job:
-        described = _described(folder, wanted, self._picture)
-        gang = Gang(self._picture.api, described, pins=self._picture.pins, now=time.monotonic)
-        return _Job(folder=folder, wanted=wanted, gang=gang, closed_bytes=was_closed_at)
+        return _Job(folder=folder, wanted=wanted, gang=self._gang(folder, wanted), closed_bytes=was_closed_at)
+
+    def _gang(self, folder: JobFolder, wanted: Wanted) -> Gang:
+        return Gang(
+            self._picture.api,
+            _described(folder, wanted, self._picture),
+            pins=self._picture.pins,
+            now=time.monotonic,
+            reserve=partial(self._reserve, folder.job),
+        )
 
     def changed(self, job: str) -> None:
         """Note a change of the job's pods, or of its journal."""
@@ -146,6 +155,30 @@ class Gangs:
         """Step all jobs: the cluster can be reached again."""
         for job in sorted({*self._jobs, *self._picture.jobs()}):
             self.changed(job)
+
+    def read_again(self) -> None:
+        """Drop what is known of objects: another engine may have changed them since this one was the leader."""
+        for known in self._jobs.values():
+            known.gang = self._gang(known.folder, known.wanted)
+            known.gang.accept(known.wanted)
+
+    # ---- seats in the ledger, in the threads of steps --------------------------------------------------------
+
+    def _reserve(self, job: str, reservation: Reservation) -> None:
+        """Commit the seats of a job. Raises SeatTaken and Fenced."""
+        self._picture.commit(lambda ledger: ledger.place(job, reservation, self._live()))
+
+    def _live(self) -> dict[str, set[str]]:
+        """Return the members of all jobs that have a seat: wanted ones, and those whose pods have not ended."""
+        found: dict[str, set[str]] = {}
+        for job, known in list(self._jobs.items()):
+            if not known.is_closed and known.wanted.goal is Goal.RUN:
+                refused = {seat.member for seat in known.refused}
+                found[job] = {str(one.member) for one in known.wanted.members if one.member not in refused}
+        for job in self._picture.jobs():
+            pods = members_of(self._picture.pods_of(job))
+            found.setdefault(job, set()).update(str(m) for m, pod in pods.items() if end_of_pod(pod) is None)
+        return found
 
     # ---- steps -----------------------------------------------------------------------------------------------
 
@@ -166,7 +199,7 @@ class Gangs:
                 known.problem = self._problem(job, error) if isinstance(error, ApiError) else None
                 self._again(job, known, RETRY_S)
             else:
-                known.problem = None
+                known.problem = outcome.blocked
                 if known.is_closed and not known.is_over:
                     self._again(job, known, LEFT_S)
                 await self._report(job, known, outcome)
@@ -194,6 +227,7 @@ class Gangs:
         if known.is_closed and not pods:
             settings = self._picture.settings
             delete_job(self._picture.api, settings.namespace, object_name(known.folder.job))
+            self._picture.commit(lambda ledger: ledger.release(known.folder.job))
             known.is_over = True
         return outcome
 
@@ -302,6 +336,7 @@ class Gangs:
         api, namespace = self._picture.api, self._picture.settings.namespace
         delete_pods(api, namespace, self._picture.pods_of(job).values())
         delete_job(api, namespace, object_name(job))
+        self._picture.commit(lambda ledger: ledger.release(job))
 
     def forget(self, job: str) -> None:
         """Drop what is known of the job."""

@@ -7,10 +7,11 @@ A leader whose term is lower than the ledger's has lost its office: its writes a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dlaas_server.pools.kubernetes.api import ApiUnreachable
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["Fenced", "Ledger", "LedgerDamaged", "Reservation", "SeatTaken", "parse_ledger"]
@@ -20,8 +21,8 @@ PlacedSeat = tuple[str, tuple[str, ...]]
 """Node and devices of a learner. The node is "" where the cluster chooses it."""
 
 
-class Fenced(DlaasError):
-    """The error for a write by an engine that has lost the pool's leadership."""
+class Fenced(ApiUnreachable):
+    """Write that was not sent because this engine is not the pool's leader. It may be repeated once it is."""
 
     code = "fenced"
 
@@ -75,6 +76,28 @@ class Ledger:
                     if (node, device) in wanted:
                         raise SeatTaken(f"device {device} of node {node} is held by job {other}")
         return replace(self, jobs={**self.jobs, job: reservation})
+
+    def place(self, job: str, reservation: Reservation, live: Mapping[str, Collection[str]]) -> Ledger:
+        """Return the ledger with the seats of a generation, beside those where its predecessors still save.
+
+        `live`: members of all jobs that are wanted or run; seats of others are dropped. Raises SeatTaken.
+        """
+        held = self.jobs.get(job)
+        is_same = held is not None and held.generation == reservation.generation
+        if held is not None and is_same and reservation.seats.items() <= held.seats.items():
+            return self
+        kept = self.kept(live)
+        saving = kept.jobs[job].seats if job in kept.jobs else {}
+        return kept.reserve(job, replace(reservation, seats={**saving, **reservation.seats}))
+
+    def kept(self, live: Mapping[str, Collection[str]]) -> Ledger:
+        """Return the ledger with the seats of these members only, by job. Others have ended, or never began."""
+        jobs = {
+            job: replace(held, seats={m: seat for m, seat in held.seats.items() if m in live[job]})
+            for job, held in self.jobs.items()
+            if job in live
+        }
+        return replace(self, jobs=jobs)
 
     def release(self, job: str) -> Ledger:
         """Return the ledger without a job's seats."""

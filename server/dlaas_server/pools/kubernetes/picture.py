@@ -14,7 +14,10 @@ from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, connect
 from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node
 from dlaas_server.pools.kubernetes.job_creation import ensure_package
+from dlaas_server.pools.kubernetes.leadership import Leadership
+from dlaas_server.pools.kubernetes.ledger import Ledger
 from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES
+from dlaas_server.pools.kubernetes.manifests.lease import Holder
 from dlaas_server.pools.kubernetes.manifests.names import ANNOTATION_JOB, LABEL_ROLE, ROLE_LEARNER, Json, selector
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
 from dlaas_server.pools.kubernetes.manifests.settings import CapacityView, KubernetesSection
@@ -43,6 +46,9 @@ class _Connected:
     """Connection to the cluster, and what it follows."""
 
     api: Api
+    """Requests of the leader: those that change something are refused while another engine leads."""
+    unfenced: Api
+    leadership: Leadership
     pods: Watch
     events: Watch
     others: Watch
@@ -65,10 +71,18 @@ class Picture:
         pod_changed: Callable[[str], None],
         nodes_changed: Callable[[], None],
         became_known: Callable[[], None],
+        elected: Callable[[], None],
+        holder: Callable[[], Holder],
+        is_own: Callable[[str], bool],
     ) -> None:
-        """Call `pod_changed(job)` for each change of a learner's pod or of what is known about it."""
+        """Call `pod_changed(job)` for each change of a learner's pod or of what is known about it.
+
+        `elected` is called whenever this engine became the leader of the namespace. `holder`: returns this engine.
+        `is_own`: whether a job is one of this pool, and not one of a former engine of the namespace.
+        """
         self.settings = settings
         self._pod_changed, self._nodes_changed, self._became_known = pod_changed, nodes_changed, became_known
+        self._elected, self._holder, self._is_own = elected, holder, is_own
         self._connected: _Connected | None = None
         self._problem = "it has not been contacted yet"
         self._quotas: Sequence[Json] = ()
@@ -90,19 +104,25 @@ class Picture:
                 await self._has_answered.wait()
         self._update_nodes()
 
-    async def close(self) -> None:
-        """Stop following the cluster."""
+    async def stop_watching(self) -> None:
+        """Stop following the cluster: no step begins any more because of it."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self._capacity_timer is not None:
             self._capacity_timer.cancel()
+        if self._connected is not None:
+            await asyncio.gather(*(asyncio.to_thread(watch.close) for watch in self._connected.watches))
+
+    async def close(self) -> None:
+        """Release the Lease and close all connections."""
         connected, self._connected = self._connected, None
         self._problem = "the pool is closed"
         if connected is not None:
-            await asyncio.gather(*(asyncio.to_thread(watch.close) for watch in connected.watches))
+            await asyncio.to_thread(connected.leadership.close)
             connected.api.close()
+            connected.unfenced.close()
 
     async def _keep_connecting(self) -> None:
         pause_s = RETRY_S
@@ -116,6 +136,7 @@ class Picture:
                 self._has_answered.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S_MAX)
+        self._connected.leadership.start()
         for watch in self._connected.watches:
             watch.start()
         while self._connected.nodes is None:
@@ -127,28 +148,45 @@ class Picture:
             self._update_nodes()
 
     def _connect(self) -> _Connected:
-        api, settings = connect(self.settings), self.settings
+        settings, holder = self.settings, self._holder()
+        unfenced = connect(settings, read_s=settings.lease_s / 3)
+        leadership = Leadership(
+            unfenced,
+            settings.namespace,
+            holder,
+            duration_s=settings.lease_s,
+            elected=lambda: self._prepare(api),
+            changed=lambda: self._in_loop(self._report_leadership),
+        )
+        api = connect(settings, fence=leadership.check)
         try:
             is_allowed = settings.view is not CapacityView.NAMESPACE and not list(
-                missing_accesses(api, CLUSTER_RULES, None)
+                missing_accesses(unfenced, CLUSTER_RULES, None)
             )
             if settings.view is CapacityView.CLUSTER and not is_allowed:
                 raise ApiError(403, "Forbidden", 'nodes of the cluster cannot be read; set view = "auto"')
-            ensure_package(api, settings.namespace, package_archive())
             if not is_allowed:
                 self._read_quotas(api)
         except BaseException:
             api.close()
+            unfenced.close()
             raise
         everywhere = None if is_allowed else settings.namespace
         learners = f"{selector()},{LABEL_ROLE}={ROLE_LEARNER}"
         return _Connected(
             api=api,
+            unfenced=unfenced,
+            leadership=leadership,
             pods=Watch(api, "pods", settings.namespace, self._note_pod, labels=learners, knows=self._note_knowledge),
             events=Watch(api, "events", settings.namespace, self._note_event, fields="involvedObject.kind=Pod"),
             others=Watch(api, "pods", everywhere, self._note_capacity, knows=self._note_knowledge),
             nodes=Watch(api, "nodes", None, self._note_capacity, knows=self._note_knowledge) if is_allowed else None,
         )
+
+    def _prepare(self, api: Api) -> None:
+        """Prepare the namespace for jobs, in the leadership's thread, in each term."""
+        ensure_package(api, self.settings.namespace, package_archive())
+        self._in_loop(self._elected)
 
     def _read_quotas(self, api: Api) -> None:
         self._quotas = api.list("resourcequotas", self.settings.namespace)["items"]
@@ -176,11 +214,17 @@ class Picture:
         """Return why the cluster cannot be reached now, as a sentence; None if it can."""
         if self._connected is None:
             return f"The Kubernetes cluster cannot be reached: {self._problem}."
-        unknown = self._connected.pods.knowledge().unknown
-        if unknown is None and self._has_capacity:
-            return None
+        unknown, leadership = self._connected.pods.knowledge().unknown, self._connected.leadership
+        if leadership.is_refused or (unknown is None and self._has_capacity):
+            return leadership.problem()
         why = unknown or "its capacity has not been read yet"
         return f"The API server {self._connected.api.server} cannot be reached: {why}."
+
+    def commit(self, change: Callable[[Ledger], Ledger]) -> None:
+        """Change the ledger of the namespace. Raises ApiUnreachable, also if this engine is not the leader."""
+        if self._connected is None:
+            raise ApiUnreachable(self._problem)
+        self._connected.leadership.commit(change)
 
     @property
     def unit(self) -> str:
@@ -219,9 +263,9 @@ class Picture:
             return
         pods = list(connected.others.objects().values())
         if connected.nodes is None:
-            found: tuple[Node, ...] = (namespace_node(self._quotas, pods, self.settings),)
+            found: tuple[Node, ...] = (namespace_node(self._quotas, pods, self.settings, is_own=self._is_own),)
         elif connected.nodes.knowledge().unknown is None:
-            found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings)
+            found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings, is_own=self._is_own)
         else:
             return
         self._has_capacity = True
@@ -258,6 +302,12 @@ class Picture:
     def _plan_update(self) -> None:
         if self._capacity_timer is None and self._loop is not None:
             self._capacity_timer = self._loop.call_later(BATCH_S, self._update_nodes)
+
+    def _report_leadership(self) -> None:
+        connected = self._connected
+        if connected is not None and connected.leadership.problem() is not None:
+            self._has_answered.set()
+        self._report_knowledge()
 
     def _report_knowledge(self) -> None:
         self._update_nodes()

@@ -22,6 +22,8 @@ from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.api import ApiUnreachable, own_address
 from dlaas_server.pools.kubernetes.gang_plan import grows
 from dlaas_server.pools.kubernetes.gangs import TOKEN, Gangs, closed_bytes
+from dlaas_server.pools.kubernetes.leadership import own_holder
+from dlaas_server.pools.kubernetes.manifests.lease import Holder
 from dlaas_server.pools.kubernetes.manifests.pod_environment import pod_environment
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.picture import Picture
@@ -69,6 +71,9 @@ class KubernetesPool:
             pod_changed=lambda job: self._gangs.changed(job),
             nodes_changed=self._note_nodes,
             became_known=lambda: self._gangs.all_changed(),
+            elected=lambda: self._gangs.read_again(),
+            holder=self._holder,
+            is_own=lambda job: (self.path / "jobs" / job).is_dir(),
         )
         self._gangs = Gangs(
             self._picture,
@@ -88,9 +93,14 @@ class KubernetesPool:
 
     async def close(self) -> None:
         """Stop. Jobs continue."""
-        await self._picture.close()
+        await self._picture.stop_watching()
         await self._gangs.close()
+        await self._picture.close()
         await self._local.close()
+
+    def _holder(self) -> Holder:
+        with in_words("its directory is not writable"):
+            return own_holder(self.path)
 
     def _note(self, job: str, stream: str) -> None:
         self._changed(job, stream)
@@ -106,7 +116,7 @@ class KubernetesPool:
         return self._picture.nodes()
 
     def unavailable(self) -> str | None:
-        """Return why the pool's directory or the cluster cannot be reached."""
+        """Return why the pool's directory or the cluster cannot be reached, or which engine serves the namespace."""
         return self._local.unavailable() or self._picture.unavailable()
 
     def _check_cluster(self) -> None:

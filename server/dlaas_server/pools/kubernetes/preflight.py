@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Final, TextIO
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ from dlaas_server.pools.kubernetes.manifests.access import (
     access_review,
     accesses,
 )
-from dlaas_server.pools.kubernetes.manifests.names import MANAGED_BY, Json
+from dlaas_server.pools.kubernetes.manifests.lease import holder_of, holder_text, is_renewed, stop_command
+from dlaas_server.pools.kubernetes.manifests.names import LEASE, MANAGED_BY, Json
 from dlaas_server.pools.kubernetes.manifests.settings import CapacityView, KubernetesSection
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod, wait_of_refusal
@@ -30,6 +32,7 @@ from dlaas_server.pools.kubernetes.watch import Change, Watch
 __all__ = ["Finding", "missing_accesses", "preflight", "print_findings"]
 
 MINOR_MIN: Final = 30
+NOT_FOUND: Final = 404
 PROBE: Final = "jupyter-dlaas-preflight"
 PROBE_S: Final = 300.0
 MARKS: Final = {True: "ok", False: "FAILED", None: "note"}
@@ -74,9 +77,17 @@ def print_findings(findings: Iterable[Finding], *, as_json: bool = False, file: 
 
 
 def preflight(
-    api: Api, settings: KubernetesSection, *, probes_image: bool = True, probe_s: float = PROBE_S
+    api: Api,
+    settings: KubernetesSection,
+    *,
+    pool: str | None = None,
+    probes_image: bool = True,
+    probe_s: float = PROBE_S,
 ) -> Iterator[Finding]:
-    """Yield findings one by one. After one that makes the others meaningless, the check ends."""
+    """Yield findings one by one. After one that makes the others meaningless, the check ends.
+
+    `pool`: id of the pool that is to use the namespace; None: the check is not for a certain one.
+    """
     version = _version(api)
     yield version
     if not version.is_ok:
@@ -85,6 +96,7 @@ def preflight(
     yield _rights(settings, missing)
     if missing:
         return
+    yield _engine(api, settings, pool)
     sees_cluster = settings.view is not CapacityView.NAMESPACE and not list(missing_accesses(api, CLUSTER_RULES, None))
     yield _view(settings, sees_cluster)
     yield from _devices(api, settings, sees_cluster)
@@ -124,6 +136,26 @@ def _rights(settings: KubernetesSection, missing: Sequence[Access]) -> Finding:
     advice = f"Ask an administrator to run: {command}"
     text = f"Rights are missing in namespace {settings.namespace}: {named}{more}."
     return Finding(name="rights", is_ok=False, text=text, advice=advice)
+
+
+def _engine(api: Api, settings: KubernetesSection, pool: str | None) -> Finding:
+    """Return whether the namespace is free for a pool, or which engine serves it."""
+    try:
+        found = api.get("leases", settings.namespace, LEASE)
+    except ApiError as error:
+        if error.status != NOT_FOUND:
+            raise
+        found = {}
+    if not is_renewed(found, datetime.now(UTC)):
+        return Finding(name="engine", is_ok=True, text=f"No engine serves namespace {settings.namespace} now.")
+    holder, text = holder_of(found), f"An engine serves namespace {settings.namespace}: {holder_text(found)}."
+    if pool is None or (holder is not None and holder.pool == pool):
+        return Finding(name="engine", is_ok=None if pool is None else True, text=text)
+    advice = (
+        f"One engine at a time uses a namespace. Choose another one with --namespace, or stop that engine there: "
+        f"{stop_command(holder)}"
+    )
+    return Finding(name="engine", is_ok=False, text=text, advice=advice)
 
 
 def _view(settings: KubernetesSection, sees_cluster: bool) -> Finding:

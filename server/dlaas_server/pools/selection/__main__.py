@@ -14,6 +14,7 @@ from typing import Final
 
 from dlaas_server.pools.config import ConfigError
 from dlaas_server.pools.kubernetes.api import connect
+from dlaas_server.pools.kubernetes.leadership import pool_id
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.preflight import PROBE_S, preflight, print_findings
 from dlaas_server.pools.selection.selection import OPTIONS, requested_section, use_kubernetes, use_local
@@ -68,7 +69,8 @@ def _use_kubernetes(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace, section: KubernetesSection) -> bool:
     api = connect(section)
     try:
-        findings = preflight(api, section, probes_image=not options.no_image, probe_s=options.timeout)
+        pool = pool_id(options.pool_dir) or "none yet"
+        findings = preflight(api, section, pool=pool, probes_image=not options.no_image, probe_s=options.timeout)
         return print_findings(findings, file=sys.stderr) or bool(options.force)
     finally:
         api.close()

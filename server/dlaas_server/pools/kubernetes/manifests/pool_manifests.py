@@ -1,4 +1,4 @@
-"""Objects of the pool: leader's Lease and ledger, and what administrators apply once. Pure."""
+"""Objects of the pool: the ledger, and what administrators apply once. Pure."""
 
 from __future__ import annotations
 
@@ -8,32 +8,13 @@ from typing import Final
 import yaml
 
 from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, role_rules
-from dlaas_server.pools.kubernetes.manifests.names import (
-    LEASE,
-    LEDGER,
-    MANAGED_BY,
-    Json,
-)
+from dlaas_server.pools.kubernetes.manifests.names import LEDGER, MANAGED_BY, Json
 
-__all__ = ["ENGINE", "deployment_manifests", "kustomization", "lease", "ledger_config_map", "to_yaml"]
+__all__ = ["ENGINE", "deployment_manifests", "kustomization", "ledger_config_map", "to_yaml"]
 
 ENGINE: Final = "jupyter-dlaas-engine"
 """Name of the engine's service account, and of its Role and binding."""
-LEASE_S: Final = 4
 _RESTRICTED: Final = "pod-security.kubernetes.io"
-
-
-def lease(namespace: str, holder: str, renewed: str, *, transitions: int) -> Json:
-    """Return the leader's Lease. `renewed` is a time in RFC 3339 with microseconds."""
-    spec = {
-        "holderIdentity": holder,
-        "leaseDurationSeconds": LEASE_S,
-        "acquireTime": renewed,
-        "renewTime": renewed,
-        "leaseTransitions": transitions,
-    }
-    metadata = {"name": LEASE, "namespace": namespace, "labels": dict(MANAGED_BY)}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
 def ledger_config_map(namespace: str, text: str) -> Json:

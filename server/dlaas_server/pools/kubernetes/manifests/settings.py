@@ -89,5 +89,7 @@ class KubernetesSection:
     """`true`: pods run in user namespaces of their own (`hostUsers: false`)."""
     keep_results_s: float = field(default=6 * 3600.0, metadata=rule(least=60, most=30 * 86_400))
     """Seconds for which an ended learner's pod keeps its result, and its GPUs, while it reaches no guardian."""
+    lease_s: int = field(default=15, metadata=rule(least=3, most=600))
+    """Seconds after which another engine may take over the namespace from one that has ended without notice."""
     bind_timeout_s: float = field(default=30.0, metadata=rule(least=1, most=86_400))
     """Seconds in which all pods of a gang must get their nodes; set more where nodes are added on demand."""
