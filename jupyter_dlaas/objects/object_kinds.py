@@ -312,7 +312,7 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return (_ARRAY,) if value.flags.writeable else ()
     keras = keras_objects.aspect_of(value)
     if keras is not None:
-        return (keras,)
+        return (keras, keras_objects.LAYER_FIELDS) if keras_objects.is_layer(value) else (keras,)
     if has_plain_fields(kind):
         return (INSTANCE_FIELDS,)
     return (_REFILLED,) if _has_plain_layout(kind) and _is_rebuilt_as_its_class(value) else (_WHOLE,)
