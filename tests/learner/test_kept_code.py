@@ -138,6 +138,17 @@ CODE: Final = {
         """,
         above="made = []",
     ),
+    "fields that a class does not pickle": Part(
+        "(tally.n, tally.seen, tally.kept, tally.lock.locked())",
+        "tally.n += 1; tally.seen.append(run.step); tally.kept += 2",
+        above="""
+            import threading
+            class Tally:
+                def __init__(self): self.n, self.kept, self.seen, self.lock = 0, 0, [], threading.Lock()
+                def __getstate__(self): return {"kept": self.kept}
+            tally = Tally()
+        """,
+    ),
     "default of a dictionary": Part(
         "found['new']",
         "if run.step == 2: found.default_factory = list",
