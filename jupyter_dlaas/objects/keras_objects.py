@@ -16,8 +16,11 @@ from typing import Any, Final
 from jupyter_dlaas import stored
 from jupyter_dlaas.objects.array_digests import Budget, digest
 from jupyter_dlaas.objects.object_aspects import Aspect
+from jupyter_dlaas.objects.object_items import Items
+from jupyter_dlaas.objects.object_values import is_atom
 
 __all__ = [
+    "LAYER_FIELDS",
     "aspect_of",
     "fits",
     "is_layer",
@@ -32,6 +35,27 @@ __all__ = [
 
 _seen: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 """Layers of this program, whose variables an optimiser trains."""
+
+
+class LayerFields(Items):
+    """Plain public attributes of a layer, such as the rate of a dropout."""
+
+    def items(self, value: Any) -> dict[Any, Any]:
+        fields = vars(value).items()
+        return {name: one for name, one in fields if not name.startswith("_") and name != "built" and is_atom(one)}
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        return iter(())
+
+    def set(self, value: Any, key: Any, item: Any) -> None:
+        setattr(value, key, item)
+
+    def delete(self, value: Any, key: Any) -> None:
+        if key in vars(value) and is_atom(vars(value)[key]):
+            delattr(value, key)
+
+
+LAYER_FIELDS: Final = LayerFields()
 
 
 def aspect_of(value: Any) -> Aspect | None:

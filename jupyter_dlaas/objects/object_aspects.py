@@ -36,6 +36,9 @@ class Aspect:
         """Return whether it holds objects that have no path of their own, so that it is stored changed or not."""
         return False
 
+    def mark(self, value: Any, now: Any) -> None:
+        """Record the state at the beginning of an epoch."""
+
     def withheld(self, base: Any, now: Any) -> Mapping[str, str]:
         """Return, by path, the changes that `carry` leaves out on purpose, with the reasons."""
         return {}

@@ -251,14 +251,36 @@ class _Refilled(Aspect):
     is_pickled = True
     can_revert = False
 
+    def __init__(self, left_out: frozenset[str] = frozenset()) -> None:
+        """`left_out`: fields that the class does not pickle; they stay."""
+        self._left_out = left_out
+
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         return _Content(value)
 
     def put(self, value: Any, carried: Any) -> None:
-        for name in FIELDS.items(value):
+        before = FIELDS.items(value)
+        stays = {name: item for name, item in before.items() if name in self._left_out}
+        for name in before:
             FIELDS.delete(value, name)
-        for name, item in FIELDS.items(carried).items():
+        for name, item in (FIELDS.items(carried) | stays).items():
             FIELDS.set(value, name, item)
+
+
+class _LeftOut(Items):
+    """Fields that a class leaves out of its own pickling."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def items(self, value: Any) -> dict[Any, Any]:
+        return {name: one for name, one in FIELDS.items(value).items() if name in self._names}
+
+    def set(self, value: Any, key: Any, item: Any) -> None:
+        FIELDS.set(value, key, item)
+
+    def delete(self, value: Any, key: Any) -> None:
+        FIELDS.delete(value, key)
 
 
 # -- which kind an object is of
@@ -312,10 +334,25 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return (_ARRAY,) if value.flags.writeable else ()
     keras = keras_objects.aspect_of(value)
     if keras is not None:
-        return (keras,)
+        return (keras, keras_objects.LAYER_FIELDS) if keras_objects.is_layer(value) else (keras,)
     if has_plain_fields(kind):
         return (INSTANCE_FIELDS,)
-    return (_REFILLED,) if _has_plain_layout(kind) and _is_rebuilt_as_its_class(value) else (_WHOLE,)
+    if not (_has_plain_layout(kind) and _is_rebuilt_as_its_class(value)):
+        return (_WHOLE,)
+    left_out = _left_out_of_pickling(value)
+    return (_Refilled(left_out), _LeftOut(left_out)) if left_out else (_REFILLED,)
+
+
+def _left_out_of_pickling(value: Any) -> frozenset[str]:
+    """Return the fields that are not in the state that a class pickles by its own `__getstate__`."""
+    usual: Any = object
+    if getattr(type(value), "__getstate__", None) in (None, getattr(usual, "__getstate__", None)):
+        return frozenset()
+    try:
+        state = value.__getstate__()
+    except Exception:  # noqa: BLE001 - objects of any class may fail in any way
+        return frozenset()
+    return frozenset(FIELDS.items(value)) - state.keys() if isinstance(state, dict) else frozenset()
 
 
 def _is_ctypes(value: Any) -> bool:

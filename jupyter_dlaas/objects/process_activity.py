@@ -5,6 +5,8 @@ Each is reported with its remedy. What the program starts above the loop, it sta
 
 from __future__ import annotations
 
+import dis
+import functools
 import logging
 import signal
 import sys
@@ -13,9 +15,9 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
-from jupyter_dlaas.objects.object_values import is_infrastructure, is_of_the_program, own_modules
+from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_of_the_program, own_modules
 
-__all__ = ["read_activity", "remedy_of"]
+__all__ = ["is_repeated", "read_activity", "remedy_of"]
 
 _THREAD: Final = "thread "
 _PROCESS: Final = "process "
@@ -46,13 +48,18 @@ def read_activity() -> Iterator[tuple[str, Any]]:
     if threading.current_thread() is threading.main_thread():
         for number in _CATCHABLE:
             found: Any = signal.getsignal(number)
-            if isinstance(found, types.FunctionType | types.MethodType) and not is_infrastructure(found):
+            if is_of_the_program(found):
                 yield f"{_SIGNAL}{number.name}", id(found)
     yield from _of_loggers()
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and (handler := numpy.geterrcall()) is not None:
         yield _ERRORS, id(handler)
-    yield from ((f"{_MODULE}{name}", True) for name in own_modules())
+    yield from ((f"{_MODULE}{name}", True) for name in own_modules() if _has_state(name, id(sys.modules.get(name))))
+
+
+def is_repeated(label: str) -> bool:
+    """Return whether an epoch that starts or registers something does so again when the job resumes within it."""
+    return not label.startswith(_MODULE)
 
 
 def remedy_of(label: str) -> str:
@@ -64,7 +71,28 @@ def _of_loggers() -> Iterator[tuple[str, Any]]:
     loggers: Any = logging.getLogger().manager.loggerDict
     for name, one in [("root", logging.getLogger()), *loggers.items()]:
         if isinstance(one, logging.Logger) and (one.handlers or one.filters):
-            yield f"{_LOGGER}{name}", (*map(id, one.handlers), *map(id, one.filters))
+            handlers = [handler for handler in one.handlers if _is_chosen(type(handler))]
+            if handlers or one.filters:
+                yield f"{_LOGGER}{name}", (*map(id, handlers), *map(id, one.filters))
 
 
+def _is_chosen(kind: type) -> bool:
+    """Return whether a program adds handlers of this class: libraries add those that only print by themselves."""
+    is_printing = kind in (logging.StreamHandler, logging.NullHandler)
+    return is_of_the_program(kind) or (kind.__module__.partition(".")[0] == "logging" and not is_printing)
+
+
+@functools.lru_cache(maxsize=512)
+def _has_state(name: str, identity: int) -> bool:
+    """Return whether a module holds objects that can change, or has functions that rebind its names."""
+    for key, one in vars(sys.modules[name]).items():
+        if isinstance(one, types.FunctionType):
+            if any(step.opname == "STORE_GLOBAL" for step in dis.get_instructions(one.__code__)):
+                return True
+        elif not (key.startswith("__") or is_atom(one) or is_infrastructure(one) or isinstance(one, _DEFINED)):
+            return True
+    return False
+
+
+_DEFINED: Final = (type, types.ModuleType, types.BuiltinFunctionType)
 _CATCHABLE: Final = [one for one in signal.Signals if one not in (signal.SIGKILL, signal.SIGSTOP)]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from jupyter_dlaas.objects.array_digests import Budget
 from jupyter_dlaas.objects.library_settings import LIBRARY_SETTINGS, read_settings, restore_setting
 from jupyter_dlaas.objects.object_aspects import Aspect
-from jupyter_dlaas.objects.process_activity import read_activity, remedy_of
+from jupyter_dlaas.objects.process_activity import is_repeated, read_activity, remedy_of
 
 __all__ = ["SETTINGS", "Settings"]
 
@@ -33,6 +33,8 @@ class _Process:
     def __init__(self) -> None:
         self.without_secrets: Callable[[Mapping[str, str]], Mapping[str, str]] = dict
         """Returns environment variables without those that hold secrets, which are not stored."""
+        self.at_epoch: dict[str, Any] | None = None
+        """What the program had started and registered when the epoch began; None outside of epochs."""
 
 
 SETTINGS: Final = _Process()
@@ -53,9 +55,15 @@ class Settings(Aspect):
             changed[_PATH] = _added(base.get(_PATH, ()), now[_PATH])
         return {name: one for name, one in changed.items() if name not in secret} | gone
 
+    def mark(self, value: Any, now: dict[str, Any]) -> None:
+        value.at_epoch = now[_ACTIVITY]
+
     def withheld(self, base: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
         names = [name.removeprefix(_VARIABLE) for name in _secret_changes(base, now)]
         started = [label for label, one in now[_ACTIVITY].items() if base[_ACTIVITY].get(label) != one]
+        if (before := SETTINGS.at_epoch) is not None:
+            activity = now[_ACTIVITY]
+            started = [one for one in started if not is_repeated(one) or before.get(one) == activity[one]]
         return {
             **{f"os.environ[{name!r}]": _WITHHELD.format(name=name) for name in names},
             **{label: remedy_of(label) for label in started},

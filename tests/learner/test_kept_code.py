@@ -138,6 +138,17 @@ CODE: Final = {
         """,
         above="made = []",
     ),
+    "fields that a class does not pickle": Part(
+        "(tally.n, tally.seen, tally.kept, tally.lock.locked())",
+        "tally.n += 1; tally.seen.append(run.step); tally.kept += 2",
+        above="""
+            import threading
+            class Tally:
+                def __init__(self): self.n, self.kept, self.seen, self.lock = 0, 0, [], threading.Lock()
+                def __getstate__(self): return {"kept": self.kept}
+            tally = Tally()
+        """,
+    ),
     "default of a dictionary": Part(
         "found['new']",
         "if run.step == 2: found.default_factory = list",
@@ -416,12 +427,25 @@ def test_change_that_a_halt_loses_is_reported(
     remedy, part = REPORTED[name]
     monkeypatch.setitem(PARTS, name, part)
     try:
-        start(tmp_path, program(name), stop_at=4)
+        start(tmp_path, program(name), stop_at=6)
     finally:
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     said = capfd.readouterr().err
     assert f"cannot keep {name} (" in said
     assert remedy in said
+
+
+def test_thread_that_each_epoch_starts_is_not_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = "import threading\ndef work(end): end.wait(60)"
+    begin = (
+        "if run.step % 4 == 1: end = threading.Event(); one = threading.Thread(target=work, args=(end,)); one.start()"
+    )
+    part = Part("1", begin, epoch="end.set(); one.join(); del end, one", above=above)
+    monkeypatch.setitem(PARTS, "thread of an epoch", part)
+    start(tmp_path, program("thread of an epoch"), stop_at=6)
+    assert "it was started in the loop" not in capfd.readouterr().err
 
 
 def test_cache_of_a_pure_function_is_not_reported(

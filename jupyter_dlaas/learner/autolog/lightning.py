@@ -53,6 +53,7 @@ _UNKNOWN_RELEASE: Final = (
     "This release of Lightning cannot be halted at a batch: after a halt or a move, the training starts again from its "
     "first step. To resume at a batch, install an earlier release: pip install 'lightning<2.7'"
 )
+_NONE: Final[dict[str, Any]] = {}
 _SUMS_LOST: Final = "after a halt, averages of the interrupted epoch lack its first batches"
 _METRICS_LOST: Final = "after a halt, trainer.callback_metrics is empty until the end of the epoch"
 _STEPS_LOST: Final = "after a halt, the steps of metrics in the logger start from zero"
@@ -118,6 +119,11 @@ def _has(owner: Any, *paths: str) -> bool:
                 return False
             found = getattr(found, name)
     return True
+
+
+def _connected(trainer: Any, kind: str) -> dict[str, Any]:
+    """Return the logged metrics of one kind."""
+    return optional("metrics", _CURVES_LOST, lambda: dict(trainer._logger_connector.metrics[kind]), dict(_NONE))
 
 
 def _callback_metrics(trainer: Any) -> dict[str, Any]:
@@ -228,7 +234,7 @@ class _Watch:
     def _point(self, trainer: Any, outputs: Any) -> None:
         if not self.call.is_time_for_point():
             return
-        found = optional("metrics", _CURVES_LOST, lambda: dict(trainer._logger_connector.metrics["log"]), {})
+        found = _connected(trainer, "log")
         self.known.update(found)
         if any("loss" in name for name in found):
             if self.counts_when_read and isinstance(self.call, KeptCall):
@@ -253,7 +259,7 @@ class _Watch:
         self._log_late(trainer)
 
     def _log_epoch(self, trainer: Any) -> None:
-        found = optional("metrics", _CURVES_LOST, lambda: dict(trainer._logger_connector.metrics["callback"]), {})
+        found = _connected(trainer, "callback")
         self.known.update(found)
         self._log(found, trainer)
 
@@ -311,7 +317,7 @@ class _Watch:
     def _kept(self) -> dict[str, Any]:
         trainer = self.trainer
         return {
-            "metrics": optional("_callback_metrics", _METRICS_LOST, lambda: _callback_metrics(trainer), {}),
+            "metrics": optional("_callback_metrics", _METRICS_LOST, lambda: _callback_metrics(trainer), _NONE),
             "folders": [one.dirpath for one in trainer.checkpoint_callbacks],
             "held": [_own(one) for one in self._holders()],
         }

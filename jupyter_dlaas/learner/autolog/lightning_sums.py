@@ -150,8 +150,8 @@ def add_sums_of_others(
     for key in sorted(partial):
         kind = "logged" if key in sums["logged"] else "metrics"
         reductions = _reductions(metrics.get(key), sums[kind][key])
-        parts = [one[kind].get(key) if one is not None else None for one in others]
-        if all(part is not None and reductions.keys() >= part[0].keys() for part in parts):
+        parts = [one[kind][key] for one in others if one is not None and key in one[kind]]
+        if len(parts) == len(others) and all(reductions.keys() >= part[0].keys() for part in parts):
             partial.discard(key)
             for part in parts:
                 _add(sums[kind][key][0], part[0], reductions)

@@ -212,6 +212,7 @@ class ObjectGraph:
         for entry in [self.entries[path] for path in paths if path in self.entries]:
             for number, aspect in enumerate(entry.aspects):
                 now = self._read(entry, aspect, kinds.Budget())
+                aspect.mark(entry.value, now)
                 found.setdefault(entry.path, {})[number] = aspect.carry(entry.value, entry.base[number], now)
         return found
 

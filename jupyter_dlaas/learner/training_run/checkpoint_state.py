@@ -137,6 +137,7 @@ def begin_loop(run: RunState) -> None:
     module = importlib.import_module("jupyter_dlaas.learner.checkpoint.namespace")
     files = (context.job_dir / "train.py", context.job_dir / "files")
     given = [one for _, one in run.objects]
+    SETTINGS.at_epoch = None
     run.namespace = module.Namespace(context.script, files, given, run.rank, {"process": SETTINGS})
     run.saved_s = time.monotonic()
     if run.is_joining:
