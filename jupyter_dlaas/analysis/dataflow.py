@@ -39,7 +39,6 @@ from jupyter_dlaas.analysis.effects import (
     walk_now,
     words,
 )
-from jupyter_dlaas.analysis.global_bindings import bound_by_calls
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
 from jupyter_dlaas.analysis.library_state import LibraryState, may_register
@@ -54,6 +53,7 @@ from jupyter_dlaas.analysis.syntax.constants import (
     values_by_name,
 )
 from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.global_bindings import bound_by_calls, without_own_globals
 from jupyter_dlaas.analysis.syntax.names import flow_of, root_name, walk
 from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
 from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
@@ -148,7 +148,9 @@ class Tracer:
         flow = flow_of(node, lazy_annotations=self.lazy_annotations)
         if rewritten.node is not original.node:
             flow = rewritten.completed(flow, flow_of(original.node, lazy_annotations=self.lazy_annotations))
-        if self.binding:
+        if flow.globals_bound and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            flow = without_own_globals(node, flow)
+        elif self.binding:
             flow = bound_by_calls(node, flow, self._globals_bound_by)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
@@ -475,6 +477,8 @@ class Tracer:
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
         if self.trainings.takes_step(call):
             found |= receiver - self.modules
+        if call.function is not None and self.objects.get(call.function) and self.trainings.trains(call.function):
+            found.add(call.function)  # `step = make_step(model, opt)`
         if call.verb in DRAWS or (receiver <= self.iterators and call.verb not in QUIET_OF_GENERATORS):
             found |= receiver
         if call.verb in {"reload", "setattr", "delattr"}:
