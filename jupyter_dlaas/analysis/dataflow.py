@@ -256,8 +256,10 @@ class Tracer:
     def _late_reads(self, ran: frozenset[str], flow: Flow) -> frozenset[str]:
         """Return the names that what ran may read by calls, without those that only the statement itself reads."""
         found = self._closure(ran)
-        own = {name for name in flow.soft if not any(name in self.late.get(other, ()) for other in found)}
-        return found - flow.reads - own
+        if not flow.soft:
+            return found - flow.reads
+        late = {id(names): names for other in found if (names := self.late.get(other))}  # many names share one set
+        return found - flow.reads - {name for name in flow.soft if not any(name in one for one in late.values())}
 
     def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
         """Return the read names whose code may persist in the bound value: a number has none, an object may."""

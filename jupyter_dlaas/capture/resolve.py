@@ -296,7 +296,7 @@ class _Solver:
         is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
         if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
             return self._with_literal(blocked, fact.literal)
-        if blocked.need is Need.OWN:
+        if blocked.need is Need.OWN and (blocked.index is None or is_training(self.steps[blocked.index], self.plan)):
             return None
         readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
         can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
@@ -376,7 +376,7 @@ class _Solver:
         ):
             ways += f", or --with-cell {self.steps[blocked.index].statement.cell} to run that cell in the job"
         ways = ways[0].upper() + ways[1:]
-        if blocked.need is Need.PERHAPS:
+        if blocked.need <= Need.PERHAPS:
             text = (
                 f"{where} may read `{name}`{kind} before it is defined there. The job cannot recreate the notebook's "
                 f"value: {reason}. {ways}."

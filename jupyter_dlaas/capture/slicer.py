@@ -292,8 +292,8 @@ class _Pass:
             self.leave(index, "raised", f"{statement.label} raised an error at or before this line")
             if statement.ran == "partly" and self._trains(step):
                 settled = self.settled(index)
-                wanted = self.wanted.keys() - settled
-                self._report_training(index, frozenset(), self._changes(step, wanted, settled), wanted)
+                still_wanted = self.wanted.keys() - settled
+                self._report_training(index, frozenset(), self._changes(step, still_wanted, settled), still_wanted)
             elif statement.ran == "partly" and step.altered & self.wanted.keys():
                 self.slice.unsure.append(index)
             return
@@ -313,7 +313,7 @@ class _Pass:
         settled = self.settled(index)
         self.deleted(index, step)
         unneeded = settled if step.is_definition or not self.loose else settled | self.loose
-        wanted = self.wanted.keys() - unneeded if unneeded else self.wanted.keys()
+        wanted: Set[str] = self.wanted.keys() - unneeded if unneeded else self.wanted.keys()
         binds = frozenset(wanted & (step.flow.binds | step.globals_bound))
         changes = self._changes(step, wanted, settled)
         if changes and self._trains(step):
@@ -443,6 +443,7 @@ class _Pass:
         names = frozenset(wanted & known or held & known) if known else (own - fresh or own | binds) - step.passive
         also = (own if names else changes & step.altered) | self.followed.get(index, frozenset())
         also |= frozenset(name for name in binds if self._is_bound_before(name, index))
+        also &= self.wanted.keys()
         also = frozenset(n for n in also if self.wanted[n].need > (Need.BOUND if n in step.altered else Need.OWN))
         if names or also:
             trained, beside = tuple(sorted(names)), tuple(sorted(also - names - step.passive))
