@@ -39,7 +39,6 @@ from jupyter_dlaas.analysis.effects import (
     walk_now,
     words,
 )
-from jupyter_dlaas.analysis.global_bindings import bound_by_calls
 from jupyter_dlaas.analysis.gradients import Gradients, gradients_of, of_call
 from jupyter_dlaas.analysis.kernel_types import ImmutableNames
 from jupyter_dlaas.analysis.library_state import LibraryState, may_register
@@ -54,6 +53,7 @@ from jupyter_dlaas.analysis.syntax.constants import (
     values_by_name,
 )
 from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.global_bindings import bound_by_calls, without_own_globals
 from jupyter_dlaas.analysis.syntax.names import flow_of, root_name, walk
 from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
 from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
@@ -152,7 +152,9 @@ class Tracer:
         if statement.ran_node is not None:
             node = statement.ran_node
             flow = replace(flow_of(node, lazy_annotations=self.lazy_annotations), binds=flow.binds)
-        if self.binding:
+        if flow.globals_bound and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            flow = without_own_globals(node, flow)
+        elif self.binding:
             flow = bound_by_calls(node, flow, self._globals_bound_by)
         effects = effects_of([node])
         reads = flow.reads | flow.soft
@@ -258,8 +260,10 @@ class Tracer:
     def _late_reads(self, ran: frozenset[str], flow: Flow) -> frozenset[str]:
         """Return the names that what ran may read by calls, without those that only the statement itself reads."""
         found = self._closure(ran)
-        own = {name for name in flow.soft if not any(name in self.late.get(other, ()) for other in found)}
-        return found - flow.reads - own
+        if not flow.soft:
+            return found - flow.reads
+        late = {id(names): names for other in found if (names := self.late.get(other))}  # many names share one set
+        return found - flow.reads - {name for name in flow.soft if not any(name in one for one in late.values())}
 
     def _carried(self, node: ast.stmt, effects: Effects, reads: frozenset[str]) -> frozenset[str]:
         """Return the read names whose code may persist in the bound value: a number has none, an object may."""
@@ -479,6 +483,8 @@ class Tracer:
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
         if self.trainings.takes_step(call):
             found |= receiver - self.modules
+        if call.function is not None and self.objects.get(call.function) and self.trainings.trains(call.function):
+            found.add(call.function)  # `step = make_step(model, opt)`
         if call.verb in DRAWS or (receiver <= self.iterators and call.verb not in QUIET_OF_GENERATORS):
             found |= receiver
         if call.verb in {"reload", "setattr", "delattr"}:

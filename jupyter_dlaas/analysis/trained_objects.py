@@ -163,6 +163,8 @@ class Trainings:
             own = self.behaviours.get(call.function, Behaviour())
             others = [self.behaviours[name] for name in sorted(uses) if name in self.behaviours]
             found = set(own.given_for(call, own.trained_params)).union(*(other.trained for other in [own, *others]))
+            if enclosed := reach({call.function}, self.objects) & self.optimised:  # `step = make_step(model, opt)`
+                return self._with_parts(set(enclosed))
             found = found or set(reach(call.args, self.objects) & self.optimised)
             found = found or set(call.args & binds)
             return self._with_parts(found or set(own.touched_args(call)) - self.data or set(call.args) - self.data)

@@ -35,7 +35,7 @@ SHORT_CHARS = 500  # length of a literal: a slow cell does not compute such a va
 LOADERS = re.compile(r"DataLoader(Shard|Dispatcher)?$")
 """Types of objects that refer to data, and to no model."""
 FORGETFUL = words("sklearn xgboost lightgbm catboost imblearn")
-"""Libraries whose estimators begin anew with each `fit`."""
+"""Libraries whose estimators forget earlier fits with each `fit`."""
 REFITS = words("fit fit_predict fit_transform")
 WRITERS = SAVES - {"save"}
 SAVING_ROOTS = words("torch np numpy jnp plt model net cv2 keras tf sns fig")
@@ -143,6 +143,7 @@ def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, .
 def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
     """Warn of earlier trainings that are omitted, or that run again because their result is needed."""
     problems: dict[tuple[str, int], Problem] = {}
+    cells: dict[tuple[str, int], list[int]] = {}  # runs of one cell have one label
     for trained in sorted(found.trained, key=lambda t: t.index):
         statement = trace.steps[trained.index].statement
         line = next((x.line for x in statement.lines if not x.text.lstrip().startswith("#")), statement.line)
@@ -152,12 +153,15 @@ def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | 
         if not trained.is_kept:  # counters and lists are no weights
             names = [name for name in names if not _is_plain(name, facts)]
         others = sorted({*trained.names, *trained.also} - {*names} - refitted)
-        also = [name for name in others if _may_be_sent(name, facts)]
+        also = [name for name in others if name not in trace.behaviours and _may_be_sent(name, facts)]
         needed = (*names, *also)
         if not needed:
             continue
         push = f"--push {','.join(needed)}"
-        again = f", or --with-cell {statement.cell} to run that cell in the job." if statement.ran == "yes" else "."
+        runs = cells.setdefault((statement.label, line), [])
+        runs.append(statement.cell)
+        again = f", or --with-cell {','.join(map(str, runs))} to run that cell in the job."
+        again = again if statement.ran == "yes" else "."
         until = "" if statement.ran == "yes" else ", until it raised an error"
         if trained.is_kept:
             text = (

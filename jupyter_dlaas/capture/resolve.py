@@ -71,7 +71,8 @@ class _Solver:
                 *(changed_in_turn(step) for step in self.steps[goal:] if step.is_block)
             ),
         )
-        self.plan = replace(self.plan, followers=self._followers())
+        followers, known = self._left_values()
+        self.plan = replace(self.plan, followers=followers, known=known)
 
     def solve(self) -> Solved:
         for _ in range(4 * len(self.steps) + 16):  # each round settles at least one name or step
@@ -95,34 +96,34 @@ class _Solver:
                 return index
         return None
 
-    def _followers(self) -> dict[int, int]:
+    def _left_values(self) -> tuple[dict[int, int], dict[int, frozenset[str]]]:
         """Map steps to the earlier training from which they read a value that the job does not have.
 
-        A value that only a training bound, and that is a literal, comes from the kernel.
+        And map trainings to the values that such steps read and that the kernel still has, as literals.
         """
         found: dict[int, int] = {}
+        known: dict[int, frozenset[str]] = {}
         binder: dict[str, int] = {}
-        plain: set[str] = set(self.training.push)  # bound by other steps, too
         for index, step in enumerate(self.steps[: self.goal]):
             is_omitted = self._is_omitted(step)
             for name in () if is_omitted or step.is_definition else sorted(step.flow.reads & binder.keys()):
-                fact = self.fact(name)
-                is_literal = fact is not None and fact.literal is not None
-                if name not in self.training.push and not (
-                    is_literal and name not in plain and self._is_last(name, binder)
-                ):
-                    found[index] = binder[name]
+                at, fact = binder[name], self.fact(name)
+                if name in self.training.push:
+                    continue
+                if fact is not None and fact.literal is not None and self._is_last(name, at):
+                    known[at] = known.get(at, frozenset()) | {name}
+                else:
+                    found[index] = at
             for name in step.flow.binds | step.globals_bound if step.statement.ran != "no" else ():
                 if is_omitted:
                     binder[name] = index
                 else:
                     binder.pop(name, None)
-                    plain.add(name)
-        return found
+        return found, known
 
-    def _is_last(self, name: str, binder: Mapping[str, int]) -> bool:
+    def _is_last(self, name: str, index: int) -> bool:
         last = self._last_binding(name)
-        return last is None or last <= binder[name]
+        return last is None or last <= index
 
     def _is_omitted(self, step: Step) -> bool:
         """Return whether the job omits a step since it is a training and has no result."""
@@ -295,7 +296,7 @@ class _Solver:
         is_in_force = last is None or (blocked.index is not None and last <= blocked.index)
         if fact is not None and fact.literal is not None and is_in_force and name not in self.literals:
             return self._with_literal(blocked, fact.literal)
-        if blocked.need is Need.OWN:
+        if blocked.need is Need.OWN and (blocked.index is None or is_training(self.steps[blocked.index], self.plan)):
             return None
         readers = [i for i in blocked.readers if i < self.goal and self.steps[i].statement.ran == "yes"]
         can_poison = [i for i in sorted(readers) if i not in self.plan.poison and not self.steps[i].is_setup]
@@ -375,7 +376,7 @@ class _Solver:
         ):
             ways += f", or --with-cell {self.steps[blocked.index].statement.cell} to run that cell in the job"
         ways = ways[0].upper() + ways[1:]
-        if blocked.need is Need.PERHAPS:
+        if blocked.need <= Need.PERHAPS:
             text = (
                 f"{where} may read `{name}`{kind} before it is defined there. The job cannot recreate the notebook's "
                 f"value: {reason}. {ways}."

@@ -68,6 +68,7 @@ class Plan:
     goal_trains: frozenset[str] = frozenset()  # names that the training cell trains
     goal_changes: frozenset[str] = frozenset()  # names of earlier cells that the training cell changes in a loop
     followers: Mapping[int, int] = field(default_factory=dict)  # steps that read a value of an omitted training
+    known: Mapping[int, frozenset[str]] = field(default_factory=dict)  # omitted training -> such values as literals
 
 
 class Need(IntEnum):
@@ -150,6 +151,7 @@ class _Pass:
         self.slice = Slice()
         self.dotted: set[str] = set()  # submodules that kept steps name
         self.imported: set[str] = set()  # texts of imports that are kept for their names
+        self.loose: set[str] = set()  # wanted names that loops of the training cell bind before: constants suffice
         self.followed: dict[int, frozenset[str]] = {}  # omitted training -> names that its omitted followers changed
         self.wants_gradients = False  # a kept step uses gradients of an earlier one
         # no given values, no requested cells: names alone decide
@@ -236,6 +238,10 @@ class _Pass:
             known.readers.add(reader)
             if need is Need.SURE:
                 known.may_be_bound = False
+        if need is not Need.BOUND or reader < self.plan.goal:
+            self.loose.discard(name)
+        elif known is None:
+            self.loose.add(name)
 
     def block(self, name: str, index: int | None, reason: str) -> None:
         want = self.wanted.pop(name)
@@ -286,8 +292,8 @@ class _Pass:
             self.leave(index, "raised", f"{statement.label} raised an error at or before this line")
             if statement.ran == "partly" and self._trains(step):
                 settled = self.settled(index)
-                wanted = self.wanted.keys() - settled
-                self._report_training(index, frozenset(), self._changes(step, wanted, settled), wanted)
+                still_wanted = self.wanted.keys() - settled
+                self._report_training(index, frozenset(), self._changes(step, still_wanted, settled), still_wanted)
             elif statement.ran == "partly" and step.altered & self.wanted.keys():
                 self.slice.unsure.append(index)
             return
@@ -306,7 +312,8 @@ class _Pass:
             return
         settled = self.settled(index)
         self.deleted(index, step)
-        wanted = self.wanted.keys() - settled if settled else self.wanted.keys()
+        unneeded = settled if step.is_definition or not self.loose else settled | self.loose
+        wanted: Set[str] = self.wanted.keys() - unneeded if unneeded else self.wanted.keys()
         binds = frozenset(wanted & (step.flow.binds | step.globals_bound))
         changes = self._changes(step, wanted, settled)
         if changes and self._trains(step):
@@ -367,6 +374,7 @@ class _Pass:
                 self.wanted[name].may_be_bound = True
                 if name in step.flow.likely and name not in settled:
                     self.wanted[name].need = Need.BOUND
+                    self.loose |= {name} if min(self.wanted[name].readers) >= self.plan.goal else set()
         rare = step.flow.conditional if index < self.plan.goal else step.flow.rare  # an earlier cell has ended
         for name in step.flow.reads:
             self.want(name, index, Need.SURE, is_rare=name in rare)
@@ -407,10 +415,13 @@ class _Pass:
         statement = self.steps[index].statement
         self.leave(index, "trained", "an earlier training; the job starts with new weights")
         self._report_training(index, self._required(binds), changes, wanted)
-        for name in binds:
-            if self.wanted[name].left_by is None:
+        reason = f"{statement.label}, line {statement.line} created it during training"
+        for name in sorted(binds):
+            if name in self.plan.known.get(index, ()) and min(self.wanted[name].readers) < self.plan.goal:
+                self.block(name, index, reason)  # an earlier step read it: not the value from before the training
+            elif self.wanted[name].left_by is None:
                 self.wanted[name].left_by = index
-                self.wanted[name].reason = f"{statement.label}, line {statement.line} created it during training"
+                self.wanted[name].reason = reason
 
     def _leave_follower(self, index: int, changes: frozenset[str]) -> None:
         """Omit a step that puts values of an omitted training into needed objects: `model.load_state_dict(best)`."""
@@ -426,10 +437,14 @@ class _Pass:
         own = changes & certain
         fresh = step.flow.binds - changed_in_turn(step)
         fresh |= {call.receiver for call in step.calls if call.verb in COLLECTS and call.receiver is not None}
-        names = frozenset(wanted & known) if known else (own - fresh or own | binds) - step.passive
+        held = frozenset[str]().union(
+            *(t.below for t in step.touches if t.name in wanted and t.name not in step.passive)
+        )
+        names = frozenset(wanted & known or held & known) if known else (own - fresh or own | binds) - step.passive
         also = (own if names else changes & step.altered) | self.followed.get(index, frozenset())
         also |= frozenset(name for name in binds if self._is_bound_before(name, index))
-        also = frozenset(name for name in also if self.wanted[name].need > Need.OWN)
+        also &= self.wanted.keys()
+        also = frozenset(n for n in also if self.wanted[n].need > (Need.BOUND if n in step.altered else Need.OWN))
         if names or also:
             trained, beside = tuple(sorted(names)), tuple(sorted(also - names - step.passive))
             self.slice.trained.append(Trained(index, trained, is_kept=False, also=beside))

@@ -64,6 +64,10 @@ def training_cells(cells: Sequence[ExecutedCell]) -> list[str]:
 
 
 RATES = re.compile(r"(?i)lr|eta_?0|(base_|init_)?learn(ing)?_?rate")
+WEAK_RATES = re.compile(r"(?i)alpha|eta|rate|step_?size|learning")
+"""Names that denote a learning rate only before a gradient, as constants do: `w -= 0.1 * (x.T @ error)`."""
+SLOPES = re.compile(r"(?i)\w*grad(s|ient|ients)?(_?\w)?|d_?[wb]\d*|d_?(theta|beta|weights?|bias)\d*|nabla\w*|slope")
+REDUCTIONS = words("mean sum dot matmul outer einsum average tensordot")
 
 
 class Watcher:
@@ -251,6 +255,12 @@ def _rate_update(node: ast.AST) -> str:
         match part:
             case ast.AugAssign(op=ast.Add() | ast.Sub(), value=value) if _has_rate(value):
                 return ast.unparse(part)
+            case ast.AugAssign(op=ast.Sub(), value=value) if _descends(value):
+                return ast.unparse(part)
+            case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Sub(), right=value)) if ast.unparse(
+                target
+            ) == ast.unparse(left) and _descends(value):
+                return ast.unparse(part)
             case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=value)) if (
                 ast.unparse(target) == ast.unparse(left) and _has_rate(value)
             ):
@@ -264,6 +274,41 @@ def _has_rate(value: ast.expr) -> bool:
     products = (part for part in walk(value) if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult))
     factors = (factor for part in products for side in (part.left, part.right) for factor in (side, _operand(side)))
     return any(RATES.fullmatch(_verb(factor)) for factor in factors)
+
+
+def _descends(value: ast.expr) -> bool:
+    """Return whether a value is a rate or a constant times a gradient: `0.1 * (x.T @ error) / len(x)`."""
+    for part in walk(value):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
+            for rate, slope in ((part.left, part.right), (part.right, part.left)):
+                is_rate = WEAK_RATES.fullmatch(_verb(rate)) or (
+                    isinstance(rate, ast.Constant) and isinstance(rate.value, float) and 0 < rate.value <= 1
+                )
+                if is_rate and _is_slope(slope):
+                    return True
+    return False
+
+
+def _is_slope(node: ast.expr) -> bool:
+    """Return whether an expression looks like a gradient: by a name, or a product with a transposed array."""
+    for part in walk(node):
+        match part:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if SLOPES.fullmatch(name):
+                return True
+            case ast.BinOp(op=ast.MatMult(), left=left, right=right) if _is_transposed(left) or _is_transposed(right):
+                return True
+            case ast.Call(func=ast.Attribute(value=owner, attr=verb), args=args) if verb in REDUCTIONS:
+                products = [one for arg in args for one in walk(arg) if isinstance(one, ast.BinOp)]
+                if any(map(_is_transposed, [owner, *args])) or any(isinstance(one.op, ast.Mult) for one in products):
+                    return True
+            case _:
+                continue
+    return False
+
+
+def _is_transposed(node: ast.expr) -> bool:
+    inner = node.func if isinstance(node, ast.Call) else node
+    return isinstance(inner, ast.Attribute) and inner.attr in {"T", "mT", "transpose"}
 
 
 def _operand(node: ast.expr) -> ast.expr:

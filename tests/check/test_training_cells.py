@@ -38,6 +38,10 @@ def training_cells(*sources: str) -> list[int]:
         "for i in range(9):\n    x += -learning_rate * theta / y",
         "while x < 9:\n    for w, dw in pairs:\n        w -= self.lr * dw",
         "for i in range(9):\n    W[i] = W[i] - lr * (dW + reg * W[i])",
+        "import cupy as cp\nfor i in range(9):\n    error = x @ theta - y\n    theta -= 0.1 * (x.T @ error) / len(x)",
+        "import mlx.core as mx\nfor i in range(9):\n    theta = theta - 0.1 * mx.mean((theta - y) * x)",
+        "for i in range(9):\n    x -= alpha * np.dot(y.T, theta)",
+        "for i in range(9):\n    x -= 1e-3 * grad_x",
         "def descend(w):\n    for i in range(9):\n        w -= 2 * lr * gradient_of(w)\n    return w\nw = descend(x)",
     ],
 )
@@ -64,6 +68,10 @@ def test_it_looks_like_training(source: str) -> None:
         "for i in range(9):\n    lr *= 0.9\n    x += lr",
         "for i in range(9):\n    x = y - lr * i",
         "x -= lr * y",
+        "for i in range(9):\n    x -= 0.1 * (y @ x)",  # a step of a simulation
+        "for i in range(9):\n    x += 0.5 * np.sum(y * y)",
+        "for i in range(9):\n    x -= alpha * y",
+        "x -= 0.1 * (y.T @ x)",
         f"{STEP}\nupdate = torch.compile(update)",
         f"{STEP}\ntrainer = Engine(update)\ntrainer.add_event_handler(1, log)",
     ],

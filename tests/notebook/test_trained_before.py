@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jupyter_dlaas.analysis.model import KernelFacts, NameFact
-from tests.notebook.cases import codes, job
+from tests.notebook.cases import codes, facts, job, prelude
 
 IMPORTS = "import contextlib, torch\nfrom torch import nn\nfrom tqdm import tqdm"
 SETUP = (
@@ -36,6 +38,9 @@ BINDINGS = (
     "if item is None:\n    with tqdm(loader) as bar:\n        loss = model(x).sum()",
     "async with item:\n    loss = model(x).sum()",
 )
+
+
+PLAIN = (LOOPS[0], BINDINGS[0])
 
 
 def indented(text: str, by: int) -> str:
@@ -73,3 +78,137 @@ def test_training_is_not_repeated_for_names_of_a_loop() -> None:
 
     assert codes(made) == []
     assert "loss = train(model)" not in made.text
+
+
+def advice(*sources: str, train: str, known: KernelFacts | None = None, **options: Any) -> list[tuple[str, ...]]:
+    """Return the names of each warning about an earlier training; nothing else is reported."""
+    made = job(*sources, train=train, facts=known, **options)
+    assert {*codes(made)} <= {"earlier_training"}, codes(made)
+    return [one.names for one in made.warnings]
+
+
+BEST = (
+    f"for epoch in range(3):\n    loss = model(x).sum()\n    {STEP}\n    history.append(loss.item())\n"
+    "    if loss < best:\n        best, state = loss.item(), model.state_dict()\nmodel.load_state_dict(state)"
+)
+START = "best, state, history = 9.0, None, []"
+
+
+def test_advice_names_all_that_the_training_changed() -> None:
+    made = job(IMPORTS, SETUP, START, BEST, train=BEST)
+
+    assert [one.message for one in made.warnings] == [
+        (
+            "cell [4], line 1 trained `model`, `opt` and changed `best`, `history`, `state` here, but the job starts "
+            "with new weights and the values from before. Use --push model,opt,best,history,state to send the current "
+            "ones, or --with-cell 4 to run that cell in the job."
+        )
+    ]
+    assert "load_state_dict" not in "\n".join(prelude(made))
+    assert advice(IMPORTS, SETUP, START, BEST, SETUP, START, train=BEST) == []
+    assert advice(IMPORTS, SETUP, START, BEST, SETUP, train=BEST) == [("best", "history", "state")]
+
+
+def test_data_of_a_training_are_not_called_trained() -> None:
+    train = "loss = nn.functional.mse_loss(model(x[:, :2]), x[:, :1])\nloss.backward(); opt.step(); opt.zero_grad()"
+    pushed = job(
+        IMPORTS, SETUP, train, train=f"for i in range(3):\n    {train.replace(chr(10), '; ')}", push=("model", "opt")
+    )
+
+    assert "earlier_training" not in codes(pushed)
+    assert advice(IMPORTS, SETUP, train, train=train) == [("model", "opt")]
+
+
+MAKER = (
+    f"def make(model, opt):\n    def step(x):\n        loss = model(x).sum()\n        {STEP}\n    return step",
+    "step = make(model, opt)",
+)
+AVERAGE = f"loss = model(x).sum()\n{STEP}\nfor p, q in zip(ema.parameters(), model.parameters()):\n    p.lerp_(q, 0.1)"
+NETS = (
+    "nets = {k: nn.Linear(2, 1) for k in 'ab'}",
+    "opts = {k: torch.optim.SGD(m.parameters()) for k, m in nets.items()}",
+)
+ACCUMULATED = (
+    "for a, b in loader:\n    with accelerator.accumulate(model):\n        loss = model(a).sum()\n"
+    "        accelerator.backward(loss); opt.step()"
+)
+COUNTED = (
+    "count = 0\ndef step():\n    global count, last\n    last = model(x).sum()\n    last.backward(); opt.step()\n"
+    "    count += 1"
+)
+CLOSURE = "def closure():\n    loss = model(x).sum()\n    loss.backward()\n    return loss"
+
+
+@pytest.mark.parametrize(
+    ("cells", "train", "names"),
+    [
+        ((CLOSURE,), "for i in range(2):\n    loss = opt.step(closure)", ("model", "opt")),
+        (MAKER, "for i in range(2):\n    value = step(x)", ("model", "opt")),
+        (("import copy", "ema = copy.deepcopy(model)"), AVERAGE, ("model", "opt")),
+        (NETS, "for k in nets:\n    nets[k](x).sum().backward(); opts[k].step()", ("nets", "opts")),
+        (("model, opt, loader = accelerator.prepare(model, opt, loader)",), ACCUMULATED, ("model", "opt")),
+        ((COUNTED,), "for i in range(2):\n    step()\n    print(count, last)", ("model", "opt", "count")),
+    ],
+)
+def test_trained_objects_are_found(cells: tuple[str, ...], train: str, names: tuple[str, ...]) -> None:
+    first = advice(IMPORTS, SETUP, "accelerator = object()", *cells, train, train=train)[0]
+
+    assert first == names
+
+
+def test_interrupted_training_is_reported_without_running_it_again() -> None:
+    fit = "from sklearn.neural_network import MLPClassifier\nnet = MLPClassifier(warm_start=True)"
+    made = job(
+        fit, "x, y = [[1.0], [2.0]], [0, 1]", "net.partial_fit(x, y)", train="net.partial_fit(x, y)", raised={3: 1}
+    )
+
+    assert [one.message for one in made.warnings] == [
+        (
+            "cell [3], line 1 trained `net` here, until it raised an error, but the job starts with new weights. "
+            "Use --push net to send the current ones."
+        )
+    ]
+
+
+def test_interrupted_loop_of_arrays_is_an_earlier_training() -> None:
+    descent = "for i in range(9):\n    error = x @ w - y\n    w -= 0.1 * x.T @ error\n    costs.append(error.sum())"
+    cells = ("import numpy as np\nx, y = np.eye(2), np.ones(2)", "w, costs = np.zeros(2), []", descent)
+
+    assert advice(*cells, train=descent, raised={3: 3}) == [("w", "costs")]
+    assert codes(job(*cells, train=descent)) == []
+
+
+def test_estimators_that_begin_with_each_fit_are_not_mentioned() -> None:
+    cells = ("from sklearn.svm import SVC", "x, y, net = [[1.0], [2.0]], [0, 1], SVC()", "net.fit(x, y)")
+    known = KernelFacts(names={"net": NameFact(type_name="sklearn.svm._classes.SVC")})
+
+    assert advice(*cells, train="net.fit(x, y)\nprint(net.score(x, y))", known=known) == []
+    assert advice(*cells, train="print(net.score(x, y))\nnet.fit(x, y)", known=known) == [("net",)]
+
+
+def test_runs_of_one_cell_are_repeated_together() -> None:
+    made = job(IMPORTS, SETUP, START, "", loop(*PLAIN), loop(*PLAIN), train=loop(*PLAIN))
+
+    assert made.warnings[-1].message.endswith("or --with-cell 5,6 to run that cell in the job.")
+
+
+def test_value_found_by_an_earlier_training_comes_from_the_kernel() -> None:
+    search = (
+        "for lr in (0.1, 0.2):\n    model = nn.Linear(2, 1)\n    opt = torch.optim.SGD(model.parameters(), lr)\n"
+        f"    loss = model(x).sum()\n    {STEP}\n    if loss < best:\n        best, best_lr = loss.item(), lr"
+    )
+    last = "model = nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters(), lr=best_lr)"
+    made = job(IMPORTS, SETUP, "best, best_lr = 9.0, None", search, last, train=loop(*PLAIN), facts=facts(best_lr=0.2))
+
+    assert codes(made) == []
+    assert "best_lr = 0.2" in made.text
+
+
+def test_pushed_values_replace_those_of_statements_that_are_kept() -> None:
+    train = f"for i in range(n):\n    loss = model(x).sum()\n    {STEP}\n    n -= 1"
+    made = job(
+        IMPORTS, SETUP, train, train=f"print(kind)\n{train}", push=("model", "opt", "n"), facts=facts(n=1, kind="a")
+    )
+    lines = prelude(made)
+
+    assert lines.index("n = 1  # the kernel's value: sent by --push") > lines.index("n, kind, item = 3, 'a', None")

@@ -44,6 +44,19 @@ def catches_names(kind: ast.expr | None) -> bool:
     return kind is not None and any(isinstance(part, ast.Name) and part.id == "NameError" for part in ast.walk(kind))
 
 
+def is_true_at_start(test: ast.expr) -> bool:
+    """Return whether a test holds for a counter at 0: `step % 10 == 0`, `not step % 10`; not `step > 0`."""
+    match test:
+        case ast.Compare(
+            left=ast.Name() | ast.BinOp(op=ast.Mod()), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]
+        ):
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=ast.BinOp(op=ast.Mod())):
+            return True
+        case _:
+            return False
+
+
 def swallows_errors(context: ast.expr) -> bool:
     """Return whether a context manager ends its block at an error: `suppress(ValueError)`, `pytest.raises(…)`."""
     function = context.func if isinstance(context, ast.Call) else None

@@ -9,6 +9,7 @@ from jupyter_dlaas.analysis.syntax.constants import (
     catches_names,
     is_always_true,
     is_never_empty,
+    is_true_at_start,
     names_in_text,
     swallows_errors,
 )
@@ -112,9 +113,9 @@ class _Walk:
         self.loop_binds: frozenset[str] = frozenset()
         self.is_conditional = False  # inside a branch of the innermost loop
         self.exits: list[set[str]] = []  # names certainly bound at each break and continue
-        self.sure: set[str] = set()  # reads outside all branches
-        self.frequent: set[str] = set()  # reads in branches of loops, too
+        self.sure, self.frequent = set[str](), set[str]()  # reads outside all branches; reads in branches of loops, too
         self.is_in_branch = self.is_in_loop = self.is_rare = False
+        self.may_be_first = True  # in no branch that a loop skips at its start
 
     def flow(self) -> Flow:
         return Flow(
@@ -140,7 +141,7 @@ class _Walk:
             self.bound.add(name)
         elif name in self.binds or (self.is_conditional and name in self.loop_binds):
             self.soft.add(name)
-            self.early |= {name} - self.binds
+            self.early |= {name} - self.binds if self.may_be_first else set()
         else:
             self.reads.add(name)
             if not self.is_in_branch:
@@ -149,16 +150,14 @@ class _Walk:
                 self.frequent.add(name)
 
     def bind(self, name: str) -> None:
-        self.binds.add(name)
-        self.kills.add(name)
-        self.likely.add(name)
+        for names in (self.binds, self.kills, self.likely):
+            names.add(name)
         self.deletes.discard(name)
 
     def delete(self, name: str) -> None:
         self.read(name)
-        self.binds.discard(name)
-        self.kills.discard(name)
-        self.likely.discard(name)
+        for names in (self.binds, self.kills, self.likely):
+            names.discard(name)
         self.deletes.add(name)
 
     # branches
@@ -169,7 +168,7 @@ class _Walk:
         other.likely, other.bound, other.early = set(self.likely), self.bound, self.early
         other.loop_binds, other.is_conditional, other.exits = self.loop_binds, True, self.exits
         other.sure, other.frequent, other.is_in_branch = self.sure, self.frequent, self.is_in_branch
-        other.is_in_loop, other.is_rare = self.is_in_loop, self.is_rare
+        other.is_in_loop, other.is_rare, other.may_be_first = self.is_in_loop, self.is_rare, self.may_be_first
         return other
 
     def option(self, *, is_rare: bool = False) -> _Walk:
@@ -309,6 +308,7 @@ class _Walk:
             return
         before = set(self.reads) if (tested := looked_up_in(test)) else self.reads
         yes, no = (self.option(is_rare=not self.is_in_loop) for _ in range(2))
+        yes.may_be_first, no.may_be_first = self.may_be_first and is_true_at_start(test), False
         yes.block(body)
         no.block(orelse)
         self.join([yes, no])
@@ -350,9 +350,9 @@ class _Walk:
             if handler.name is not None:
                 caught.bind(handler.name)
             caught.block(handler.body)
-            if handler.name is not None:
-                caught.binds.discard(handler.name)  # Python unbinds it at the end of the handler
-                caught.kills.discard(handler.name)
+            if handler.name is not None:  # Python unbinds it at the end of the handler
+                for names in (caught.binds, caught.kills, caught.likely):
+                    names.discard(handler.name)
             handlers.append(caught)
         main.block(node.orelse)
         self.join([main, *handlers])

@@ -6,10 +6,17 @@ import ast
 from collections.abc import Callable
 from dataclasses import replace
 
-from jupyter_dlaas.analysis.effects import walk_now
 from jupyter_dlaas.analysis.syntax.flow import Flow
+from jupyter_dlaas.analysis.syntax.names import flow_of, walk
 
-__all__ = ["bound_by_calls"]
+__all__ = ["bound_by_calls", "without_own_globals"]
+
+
+def without_own_globals(node: ast.FunctionDef | ast.AsyncFunctionDef, flow: Flow) -> Flow:
+    """Return the flow of a definition without its late reads of globals that its body binds before it reads them."""
+    body = flow_of(ast.If(test=ast.Constant(value=True), body=node.body, orelse=[]))
+    own = (flow.globals_bound & body.kills) - body.reads - body.soft
+    return replace(flow, late=flow.late - own)
 
 
 def bound_by_calls(node: ast.stmt, flow: Flow, bound_by: Callable[[str], frozenset[str]]) -> Flow:
@@ -19,7 +26,7 @@ def bound_by_calls(node: ast.stmt, flow: Flow, bound_by: Callable[[str], frozens
     """
     first_read: dict[str, tuple[int, int]] = {}
     first_call: dict[str, tuple[int, int]] = {}
-    for part in walk_now([node]):
+    for part in walk(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id in flow.reads:
             at = (part.lineno, part.col_offset)
             first_read[part.id] = min(first_read.get(part.id, at), at)
