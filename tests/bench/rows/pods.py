@@ -225,12 +225,12 @@ def _pauses(site: Site) -> list[float]:
         for size in [3, 4] * (RESIZES // 2):
             job.scale(size)
             _trains(job, size)
-        resizes = job.view.resizes
+        pauses = [1000 * resize.idle_s for resize in job.view.resizes if resize.idle_s is not None]
     finally:
         job.cancel()
-    if len(resizes) != RESIZES:
-        raise Unmeasurable(f"{len(resizes)} changes of {RESIZES}")
-    return [1000 * resize.idle_s for resize in resizes]
+    if len(pauses) != RESIZES:
+        raise Unmeasurable(f"{len(pauses)} changes of {RESIZES}")
+    return pauses
 
 
 def _trains(job: Job, learners: int) -> None:
