@@ -1,4 +1,4 @@
-"""Objects of the Kubernetes pool on a real API server: gangs, rights, ledger, capacity, waiting reasons, preflight."""
+"""Objects of the Kubernetes pool on a real API server: gangs, rights, ledger, capacity, preflight."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from dlaas_server.pools.kubernetes.manifests.package_archive import package_arch
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
-from dlaas_server.pools.kubernetes.pod_waits import wait_of_pod
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.pools.kubernetes.preflight import Finding, preflight
 from jupyter_dlaas.runtime.system.process import uptime_s
@@ -94,41 +93,6 @@ def test_a_quota_is_named_by_the_refused_creation(api: Api, namespace: Namespace
     assert "exceeded quota: gpus" in refused.value.wait.what
     quotas = api.list("resourcequotas", namespace.name)["items"]
     assert len(namespace_node(quotas, api.list("pods", namespace.name)["items"], section).devices) == 1
-
-
-def test_waiting_reasons_are_seen_within_two_seconds(
-    api: Api, namespace: Namespace, section: KubernetesSection, followed: Followed
-) -> None:
-    """The time runs from the moment at which an independent watch of the test has the same state."""
-    ensure_package(api, namespace.name, package_archive())
-    bad = replace(section, image="registry.invalid/team/model:1")
-    create_job(api, job_of(bad, LearnerPod(member=0), name="image-1"))
-    create_job(api, job_of(section, LearnerPod(member=0), name="large-1", gpus=1000))
-    lost = job_of(section, LearnerPod(member=0), name="volume-1")
-    create_job(api, replace(lost, pods=replace(lost.pods, package="absent")))
-    release_gates(api, namespace.name, ["image-1-m0", "large-1-m0", "volume-1-m0"])
-    events = Followed(api, namespace.name, "events")
-
-    def volume_wait() -> str:
-        about = [e for e in events.pods().values() if e["involvedObject"]["name"] == "volume-1-m0"]
-        wait = wait_of_pod(followed.pods().get("volume-1-m0", {"metadata": {}}), about)
-        return "" if wait is None else f"{wait.code} {wait.what}"
-
-    def code(name: str) -> str | None:
-        wait = wait_of_pod(followed.pods().get(name, {"metadata": {}}))
-        return None if wait is None else wait.code
-
-    namespace.wait_reason("image-1-m0", "ErrImagePull")
-    followed.wait(lambda _: code("image-1-m0") == "image_pull", timeout_s=2.0)
-    namespace.wait("pods", "large-1-m0", lambda pod: "Insufficient" in json.dumps(pod["status"]))
-    followed.wait(lambda _: code("large-1-m0") == "no_capacity", timeout_s=2.0)
-    wait = wait_of_pod(followed.pods()["large-1-m0"])
-    assert wait is not None
-    assert f"pod {namespace.name}/large-1-m0" in wait.what
-    namespace.wait_event("volume-1-m0", "FailedMount")
-    events.wait(lambda _: 'configmap "absent" not found' in volume_wait(), timeout_s=2.0)
-    assert volume_wait().startswith("volume pod ")
-    events.watch.close()
 
 
 def test_ends_by_the_node_are_named(

@@ -76,17 +76,18 @@ def measure(bench: Bench) -> Iterator[Line]:
             for node in cluster.nodes.values():
                 node.start_delay_s = 0.0
         with _site(bench, "pods", namespace) as site:
-            pods = figure(_pauses(site), "ms")
+            pods = _pauses(site)
     with _site(bench, "processes", None) as site:
-        processes = figure(_pauses(site), "ms")
-    yield Line(
-        what=f"pause of survivors at {RESIZES} planned changes, 3 to 4 pods",
-        bar="median ≤ 100 ms",
-        measured=pods,
-        beside="local pool",
-        beside_figure=processes,
-        times=ratio(pods, processes),
-    )
+        processes = _pauses(site)
+    yield _pause(f"pause of survivors at {RESIZES} planned changes, 3 to 4 pods", "median ≤ 100 ms", pods, processes)
+    yield _pause("… where a pod leaves", "", pods[::2], processes[::2])
+    yield _pause("… where a pod joins", "", pods[1::2], processes[1::2])
+
+
+def _pause(what: str, bar: str, pods: list[float], processes: list[float]) -> Line:
+    ours, theirs = figure(pods, "ms"), figure(processes, "ms")
+    times = ratio(ours, theirs)
+    return Line(what=what, bar=bar, measured=ours, beside="local pool", beside_figure=theirs, times=times)
 
 
 @contextmanager
@@ -224,12 +225,12 @@ def _pauses(site: Site) -> list[float]:
         for size in [3, 4] * (RESIZES // 2):
             job.scale(size)
             _trains(job, size)
-        resizes = job.view.resizes
+        pauses = [1000 * resize.idle_s for resize in job.view.resizes if resize.idle_s is not None]
     finally:
         job.cancel()
-    if len(resizes) != RESIZES:
-        raise Unmeasurable(f"{len(resizes)} changes of {RESIZES}")
-    return [1000 * resize.idle_s for resize in resizes]
+    if len(pauses) != RESIZES:
+        raise Unmeasurable(f"{len(pauses)} changes of {RESIZES}")
+    return pauses
 
 
 def _trains(job: Job, learners: int) -> None:
