@@ -113,6 +113,9 @@ class FakePicture:
     async def open(self) -> None:
         """Nothing to connect."""
 
+    async def stop_watching(self) -> None:
+        """Nothing to watch."""
+
     async def close(self) -> None:
         """Nothing to disconnect."""
 

@@ -255,6 +255,19 @@ def test_a_leader_returns_with_a_new_term(server: FakeObjects, first: Engine, se
     assert parse_ledger(server.objects[LEDGER]["data"]["ledger.json"]).term == 3
 
 
+def test_what_began_in_a_former_term_stays_fenced(server: FakeObjects, first: Engine, second: Engine) -> None:
+    begun = server.api(fence=first.leadership.fence())
+    begun.create("configmaps", "ml", {"metadata": {"name": "digits-1"}})
+    second.after(0)
+    second.after(DURATION_S)
+    second.leadership.close()
+    assert first.after(DURATION_S) is None
+
+    with pytest.raises(Fenced, match="term"):
+        begun.create("configmaps", "ml", {"metadata": {"name": "digits-2"}})
+    server.api(fence=first.leadership.fence()).create("configmaps", "ml", {"metadata": {"name": "digits-2"}})
+
+
 def test_the_namespace_is_prepared_before_the_pool_is_used(server: FakeObjects, second: Engine) -> None:
     second.problem = ApiUnreachable("the package cannot be stored")
     assert "the package cannot be stored" in (second.after(0) or "")

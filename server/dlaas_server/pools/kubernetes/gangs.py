@@ -158,9 +158,14 @@ class Gangs:
 
     def read_again(self) -> None:
         """Drop what is known of objects: another engine may have changed them since this one was the leader."""
-        for known in self._jobs.values():
-            known.gang = self._gang(known.folder, known.wanted)
-            known.gang.accept(known.wanted)
+        for job, known in list(self._jobs.items()):
+            try:
+                known.gang = self._gang(known.folder, known.wanted)
+            except (NotFound, PoolError, ApiUnreachable) as error:
+                log.warning("pods of %s are left as they are: %s", job, error)
+                self.forget(job)
+            else:
+                known.gang.accept(known.wanted)
 
     # ---- seats in the ledger, in the threads of steps --------------------------------------------------------
 

@@ -186,6 +186,17 @@ class Leadership:
         if not self._is_leader():
             raise Fenced(self._problem)
 
+    def fence(self) -> Callable[[], None]:
+        """Return a check that raises Fenced once the present term is over, also in a later term of this engine."""
+        term = self._term
+
+        def check() -> None:
+            self.check()
+            if self._term != term:
+                raise Fenced("the term in which this began is over")
+
+        return check
+
     def _is_leader(self) -> bool:
         return self._term is not None and self._now() < self._valid_until_s
 

@@ -45,9 +45,9 @@ QUOTA_S: Final = 10.0
 class _Connected:
     """Connection to the cluster, and what it follows."""
 
-    api: Api
-    """Requests of the leader: those that change something are refused while another engine leads."""
+    reader: Api
     unfenced: Api
+    """Connection of the leadership, with shorter time-outs than the reader's."""
     leadership: Leadership
     pods: Watch
     events: Watch
@@ -84,6 +84,8 @@ class Picture:
         self._pod_changed, self._nodes_changed, self._became_known = pod_changed, nodes_changed, became_known
         self._elected, self._holder, self._is_own = elected, holder, is_own
         self._connected: _Connected | None = None
+        self._writer: Api | None = None
+        """Connection of the present term. What began in a former term has that term's, and changes nothing more."""
         self._problem = "it has not been contacted yet"
         self._quotas: Sequence[Json] = ()
         self._nodes: tuple[Node, ...] = ()
@@ -121,8 +123,9 @@ class Picture:
         self._problem = "the pool is closed"
         if connected is not None:
             await asyncio.to_thread(connected.leadership.close)
-            connected.api.close()
-            connected.unfenced.close()
+            for api in (connected.reader, connected.unfenced, self._writer):
+                if api is not None:
+                    api.close()
 
     async def _keep_connecting(self) -> None:
         pause_s = RETRY_S
@@ -142,7 +145,7 @@ class Picture:
         while self._connected.nodes is None:
             await asyncio.sleep(QUOTA_S)
             try:
-                await asyncio.to_thread(self._read_quotas, self._connected.api)
+                await asyncio.to_thread(self._read_quotas, self._connected.reader)
             except (ApiUnreachable, ApiError) as error:
                 log.warning("quotas of namespace %s cannot be read: %s", self.settings.namespace, error)
             self._update_nodes()
@@ -155,10 +158,10 @@ class Picture:
             settings.namespace,
             holder,
             duration_s=settings.lease_s,
-            elected=lambda: self._prepare(api),
+            elected=lambda: self._begin_term(leadership),
             changed=lambda: self._in_loop(self._report_leadership),
         )
-        api = connect(settings, fence=leadership.check)
+        api = connect(settings)
         try:
             is_allowed = settings.view is not CapacityView.NAMESPACE and not list(
                 missing_accesses(unfenced, CLUSTER_RULES, None)
@@ -174,7 +177,7 @@ class Picture:
         everywhere = None if is_allowed else settings.namespace
         learners = f"{selector()},{LABEL_ROLE}={ROLE_LEARNER}"
         return _Connected(
-            api=api,
+            reader=api,
             unfenced=unfenced,
             leadership=leadership,
             pods=Watch(api, "pods", settings.namespace, self._note_pod, labels=learners, knows=self._note_knowledge),
@@ -183,9 +186,17 @@ class Picture:
             nodes=Watch(api, "nodes", None, self._note_capacity, knows=self._note_knowledge) if is_allowed else None,
         )
 
-    def _prepare(self, api: Api) -> None:
-        """Prepare the namespace for jobs, in the leadership's thread, in each term."""
-        ensure_package(api, self.settings.namespace, package_archive())
+    def _begin_term(self, leadership: Leadership) -> None:
+        """Prepare the namespace for jobs, in the leadership's thread, and let all begin with the new term."""
+        writer = connect(self.settings, fence=leadership.fence())
+        try:
+            ensure_package(writer, self.settings.namespace, package_archive())
+        except BaseException:
+            writer.close()
+            raise
+        former, self._writer = self._writer, writer
+        if former is not None:
+            former.close()
         self._in_loop(self._elected)
 
     def _read_quotas(self, api: Api) -> None:
@@ -195,10 +206,10 @@ class Picture:
 
     @property
     def api(self) -> Api:
-        """Connection to the API server. Raises ApiUnreachable if there was none yet."""
-        if self._connected is None:
-            raise ApiUnreachable(self._problem)
-        return self._connected.api
+        """Connection of the present term. Raises ApiUnreachable before the first one."""
+        if self._writer is None:
+            raise ApiUnreachable(self._problem if self._connected is None else "this engine has had no Lease yet")
+        return self._writer
 
     @property
     def pins(self) -> bool:
@@ -208,7 +219,9 @@ class Picture:
     @property
     def api_host(self) -> str:
         """Host of the API server. Raises ApiUnreachable if there was no connection yet."""
-        return urlsplit(self.api.server).hostname or ""
+        if self._connected is None:
+            raise ApiUnreachable(self._problem)
+        return urlsplit(self._connected.reader.server).hostname or ""
 
     def unavailable(self) -> str | None:
         """Return why the cluster cannot be reached now, as a sentence; None if it can."""
@@ -218,7 +231,7 @@ class Picture:
         if leadership.is_refused or (unknown is None and self._has_capacity):
             return leadership.problem()
         why = unknown or "its capacity has not been read yet"
-        return f"The API server {self._connected.api.server} cannot be reached: {why}."
+        return f"The API server {self._connected.reader.server} cannot be reached: {why}."
 
     def commit(self, change: Callable[[Ledger], Ledger]) -> None:
         """Change the ledger of the namespace. Raises ApiUnreachable, also if this engine is not the leader."""
