@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from jupyter_dlaas.learner.autolog.batch_share import Shares
 from jupyter_dlaas.learner.autolog.deferred import held
-from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping, print_once, watching
+from jupyter_dlaas.learner.autolog.fit_calls import Call, KeptCall, keeping, watching
 from jupyter_dlaas.learner.autolog.lightning_sums import (
     add_sums_of_others,
     optional,
     put_back_sums,
+    report_once,
     sums_of,
     write_own_sums,
 )
@@ -85,7 +86,7 @@ def hook(module: Any) -> None:
         if can_fetch and _has(self, *_NEEDED):
             mode: Any = keeping("lightning", is_whole=is_whole, alone=_ALONE if _SINGLE in kinds else None)
         else:
-            print_once(_UNKNOWN_RELEASE)
+            report_once("release", _UNKNOWN_RELEASE)
             mode = watching("lightning")
         with mode as call:
             if call is None:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from jupyter_dlaas.learner.reporting.notes import NOT_KEPT, report
 
-__all__ = ["add_sums_of_others", "optional", "put_back_sums", "sums_of", "write_own_sums"]
+__all__ = ["add_sums_of_others", "optional", "put_back_sums", "report_once", "sums_of", "write_own_sums"]
 
 T = TypeVar("T")
 _LOG_ARGUMENTS: Final = (
@@ -31,10 +31,15 @@ def optional(name: str, lost: str, use: Callable[[], T], otherwise: T) -> T:
     try:
         return use()
     except (AttributeError, KeyError, TypeError) as error:
-        if name not in _reported:
-            _reported.add(name)
-            report(NOT_KEPT, f"This release of Lightning has no usable `{name}` ({error}): {lost}.")
+        report_once(name, f"This release of Lightning has no usable `{name}` ({error}): {lost}.")
         return otherwise
+
+
+def report_once(name: str, text: str) -> None:
+    """Report on the card, once per name."""
+    if name not in _reported:
+        _reported.add(name)
+        report(NOT_KEPT, text)
 
 
 # -- sums of one learner
