@@ -58,6 +58,31 @@ def _small_chunks() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("what", ["line", "stream", "file"])
+def test_what_is_given_to_an_idle_session_is_due_at_once(what: str) -> None:
+    pair = Pair()
+    pair.dial()
+    pair.settle()
+    side = pair.both[0]
+    assert due_s(side) > 0.0
+    if what == "line":
+        side.session.send_line(b"order")
+    elif what == "stream":
+        grow(side, "logs/0", b"text")
+    else:
+        send_file(side, "train.py", b"print()")
+    assert due_s(side) <= 0.0
+
+    pair.write(side, 1 << 16)
+    assert due_s(side) > 0.0, "it is asleep again"
+
+
+def due_s(side: Side) -> float:
+    found = side.session.due()
+    assert found is not None
+    return found
+
+
 @given(steps=st.lists(STEPS, max_size=120))
 def test_cuts_lose_nothing_and_double_nothing(steps: list[tuple[Any, ...]]) -> None:
     pair = Pair()

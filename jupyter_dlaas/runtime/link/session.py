@@ -266,8 +266,19 @@ class Session:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def due(self) -> float | None:
-        """Return the time of the next call of `tick`."""
-        return None if self._connection is None else min(self._sent_s + PING_S, self._received_s + SILENCE_S)
+        """Return the time of the next call of `tick`, or of `produce` if it has something to send at once."""
+        if self._connection is None:
+            return None
+        if self._has_news and not self._connection.waiting_bytes:
+            return self._sent_s
+        return min(self._sent_s + PING_S, self._received_s + SILENCE_S)
+
+    @property
+    def _has_news(self) -> bool:
+        """True if a line or a content was given to this session since it last produced records."""
+        return self._is_resumed and (
+            self._line_to_send < self._next_line or any(not out.is_announced for out in self._outgoing.values())
+        )
 
     def tick(self, now: float) -> None:
         """Send a ping if nothing was sent for a while. Raise Refusal if nothing was received for long."""
