@@ -148,7 +148,7 @@ def test_migration_seats_are_exclusive_and_atomic(came: list[tuple[int, bool]], 
     for one in running.values():
         on.setdefault(one.seats[0].node, {})[one.number] = one
     before, newcomer = free_devices(capacity), request(99, gpus)
-    if capacity.room(newcomer.shape, 1):
+    if capacity.fit_count(newcomer.shape, 1):
         return
 
     found = find_migration(newcomer, capacity, on, 1.0, 10.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import WHOLE, Shape
 from dlaas_server.core.placement.fragmentation import State, Usual, free_milli, ways
-from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place, room
+from dlaas_server.core.placement.gang_placement import FreeCapacity, fit_count, free_of, place
 from dlaas_server.core.placement.shape import Layout
 from tests.core.builders import node
 
@@ -59,8 +59,8 @@ def test_a_learner_of_whole_devices_takes_none_that_is_shared() -> None:
     capacity = free_of([node("a", 2)], ())
     place(capacity, share(100), 1)
 
-    assert room(capacity, ONE, 9) == 1
-    assert room(capacity, share(300), 9) == 6
+    assert fit_count(capacity, ONE, 9) == 1
+    assert fit_count(capacity, share(300), 9) == 6
 
 
 def test_a_share_that_is_given_back_makes_the_device_whole() -> None:
@@ -68,9 +68,9 @@ def test_a_share_that_is_given_back_makes_the_device_whole() -> None:
     seats = place(capacity, share(400), 2) or ()
 
     capacity.give(share(400), seats[:1])
-    assert room(capacity, ONE, 1) == 0
+    assert fit_count(capacity, ONE, 1) == 0
     capacity.give(share(400), seats[1:])
-    assert room(capacity, ONE, 1) == 1
+    assert fit_count(capacity, ONE, 1) == 1
 
 
 def test_too_small_parts_are_lost_for_larger_requests() -> None:
@@ -118,7 +118,7 @@ def test_devices_are_never_overcommitted_and_all_capacity_returns(
     before = [free.state for free in capacity]
     for shape, learners in asked:
         capacity.usual.note(shape, learners)
-        fits, free_before = room(capacity, shape, learners), total(capacity)
+        fits, free_before = fit_count(capacity, shape, learners), total(capacity)
         seats = place(capacity, shape, learners)
         assert (seats is not None) == (fits == learners)
         if seats is None:

@@ -12,7 +12,7 @@ from dlaas_server.core.model.cluster import Device, Node, Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.resources import Shape, is_kind
 from dlaas_server.core.placement.feasibility import why_never
-from dlaas_server.core.placement.gang_placement import free_of, place, room, shape_of
+from dlaas_server.core.placement.gang_placement import fit_count, free_of, place, shape_of
 from dlaas_server.core.placement.shape import Layout
 from jupyter_dlaas.wire.protocol import Placement
 from tests.core.builders import job, node, seats, training
@@ -56,7 +56,7 @@ def test_cpus_and_memory_count_beside_devices() -> None:
     hungry = job(gpus=1, cpus=3, memory=2**30)
     capacity = free_of([node("a", 4, cpus=8, memory=2**40), node("b", 4, cpus=8, memory=2**30)], ())
 
-    assert room(capacity, shape_of(hungry), 10) == 3  # two by its CPUs on a, one by its memory on b
+    assert fit_count(capacity, shape_of(hungry), 10) == 3  # two by its CPUs on a, one by its memory on b
 
 
 def test_devices_out_of_service_and_cordoned_nodes_are_passed_over() -> None:
@@ -92,7 +92,7 @@ node_lists = st.lists(
 @given(shapes, node_lists)
 def test_placement_is_atomic_and_devices_are_exclusive(target: Job, sizes: list[tuple[int, float, int]]) -> None:
     nodes = [node(f"n{i}", d, cpus=c, memory=m) for i, (d, c, m) in enumerate(sizes)]
-    before = room(free_of(nodes, ()), shape_of(target), 100)
+    before = fit_count(free_of(nodes, ()), shape_of(target), 100)
     found = place(free_of(nodes, ()), shape_of(target), target.spec.learners_min)
 
     assert (found is not None) == (before >= target.spec.learners_min)
@@ -169,7 +169,7 @@ def test_every_layout_places_whole_gangs_of_the_right_kind(
         for i, (kinds, cpus) in enumerate(pool)
     ]
     capacity = free_of(nodes, ())
-    fits = room(capacity, shape, learners)
+    fits = fit_count(capacity, shape, learners)
     before = capacity.devices
 
     found = place(capacity, shape, learners)
@@ -187,7 +187,7 @@ def test_every_layout_places_whole_gangs_of_the_right_kind(
         suffices = [
             k
             for k in ("A100", "H100", "T4")
-            if room(free_of(nodes, ()), replace(shape, gpu_kind=k), learners) == learners
+            if fit_count(free_of(nodes, ()), replace(shape, gpu_kind=k), learners) == learners
         ]
         assert len(got) == 1 or not suffices
 

@@ -228,7 +228,7 @@ def nothing_is_idle_without_reason(live: PoolRun, decided: Plan) -> None:
     for name, wait in line.items():
         one = live.jobs[name]
         shape = shape_of(one, live.policy.placement)
-        if idle.room(shape, one.spec.learners_min) < one.spec.learners_min:
+        if idle.fit_count(shape, one.spec.learners_min) < one.spec.learners_min:
             assert "kept for" not in wait.reason or decided.resizes, wait  # a move may just have taken them
             continue
         if "Waits for seats" in wait.reason:
@@ -313,7 +313,7 @@ def has_consistent_estimates(live: PoolRun, decided: Plan) -> None:
             o for o in stays if f"{o.id} (ana) holds" in text and _sentence(text, o.id).count("for an unknown time")
         ]
         idle = free_of(picture.nodes, unknown)
-        has_room = idle.room(shape_of(one, live.policy.placement), one.spec.learners_min) >= one.spec.learners_min
+        has_room = idle.fit_count(shape_of(one, live.policy.placement), one.spec.learners_min) >= one.spec.learners_min
         assert has_room or name not in spans or "assumes that devices are reclaimed" in text, (name, text, spans)
         assert name in spans or "Its start estimate" not in text
 

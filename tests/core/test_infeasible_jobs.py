@@ -100,12 +100,13 @@ def test_oldest_starving_job_that_could_fit_has_the_turn() -> None:
     assert [start.job for start in found.starts] == ["job-2"]
 
 
-def without_room(there: Pool, policy: Policy) -> set[str]:
+def unfit(there: Pool, policy: Policy) -> set[str]:
     capacity = free_of(there.nodes, ())
     return {
         name
         for name, one in there.jobs.items()
-        if one.waits and capacity.room(shape_of(one, policy.placement), one.spec.learners_min) < one.spec.learners_min
+        if one.waits
+        and capacity.fit_count(shape_of(one, policy.placement), one.spec.learners_min) < one.spec.learners_min
     }
 
 
@@ -116,7 +117,7 @@ def test_it_is_decided_as_if_it_were_not_there(order: str, seed: int, preempts: 
     there, now_s = long_queue(seed, policy)
     if is_broken:
         there = replace(there, nodes=(broken(there.nodes[0]), *there.nodes[1:]))
-    gone = without_room(there, policy)
+    gone = unfit(there, policy)
     left = replace(there, jobs={name: one for name, one in there.jobs.items() if name not in gone})
 
     assert decided(plan(there, now_s, policy)) == decided(plan(left, now_s, policy))

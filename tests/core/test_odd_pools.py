@@ -107,8 +107,8 @@ def reasons_are_true(live: PoolRun, decided: Plan) -> None:
             held = sum(len(member.seat.devices) for member in live.jobs[name].gang)
             assert name in changed or held == int(count), (name, held, wait)
         if wait.is_queued and "in service" in wait.reason:
-            assert in_service.room(shape, least) < least, wait
-        elif wait.is_queued and idle.room(shape, least) >= least and not decided.resizes:
+            assert in_service.fit_count(shape, least) < least, wait
+        elif wait.is_queued and idle.fit_count(shape, least) >= least and not decided.resizes:
             assert "kept for" in wait.reason or "Waits for seats" in wait.reason or "spot job" in wait.reason, wait
         for name in re.findall(r"kept for (job-\d+)", wait.reason):
             assert name != wait.job, wait

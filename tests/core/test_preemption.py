@@ -48,7 +48,7 @@ def test_running_job_is_protected_for_multiples_of_its_restart_cost() -> None:
     assert not job.is_victim
     assert (VICTIM, job) in list(timers.due(10 * 3.0))
     preemption.end_protection(job)
-    assert preemption.make_room(gang(1, priority=1), 30.0) == (job.seats, [job])
+    assert preemption.preempt_for(gang(1, priority=1), 30.0) == (job.seats, [job])
 
 
 def test_higher_priority_preempts_the_youngest_job_of_the_lowest() -> None:
@@ -57,7 +57,7 @@ def test_higher_priority_preempts_the_youngest_job_of_the_lowest() -> None:
     jobs[2].began_s = 1.0
     preemption = preemption_of(free, timers, *jobs, order="fifo-skip", now_s=5.0)
 
-    seats, victims = preemption.make_room(gang(9, priority=1), 5.0)
+    seats, victims = preemption.preempt_for(gang(9, priority=1), 5.0)
 
     assert (seats, victims) == (jobs[2].seats, [jobs[2]])
 
@@ -68,7 +68,7 @@ def test_orders_by_age_preempt_no_equal_priority() -> None:
     preemption = preemption_of(free, timers, job, order="fifo-skip")
 
     assert not preemption.is_possible
-    assert preemption.make_room(gang(1), 5.0) == (None, [])
+    assert preemption.preempt_for(gang(1), 5.0) == (None, [])
     assert job.seats
 
 
@@ -87,7 +87,7 @@ def test_queue_within_its_guarantee_reclaims_from_the_youngest_borrower() -> Non
     jobs = [running(gang(number, queue="b"), free) for number in range(3)]
     preemption = preemption_of(free, timers, *jobs, order="fair", shares=shares)
 
-    seats, victims = preemption.make_room(gang(9, queue="a"), 5.0)
+    seats, victims = preemption.preempt_for(gang(9, queue="a"), 5.0)
 
     assert (seats, victims) == (jobs[2].seats, [jobs[2]])
-    assert preemption.make_room(gang(9, 2, queue="a"), 5.0) == (None, [])
+    assert preemption.preempt_for(gang(9, 2, queue="a"), 5.0) == (None, [])

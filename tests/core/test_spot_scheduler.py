@@ -47,7 +47,7 @@ def fair_to_ordinary(on: Drive, now_s: float) -> Callable[[PassResult], None]:
             return
         capacity = on.on.ordinary.capacity  # type: ignore[union-attr]
         for one in on.on.queue_order():
-            assert one.is_spot or capacity.room(one.shape, one.learners) < one.learners, "it waits for a spot job"
+            assert one.is_spot or capacity.fit_count(one.shape, one.learners) < one.learners, "it waits for a spot job"
 
     return after
 

@@ -58,7 +58,7 @@ def nothing_wrong(on: Drive, now_s: float) -> Callable[[PassResult], None]:
             for one in on.on.queue_order():
                 if (
                     one.weight <= on.on.capacity.devices
-                    and on.on.capacity.room(one.shape, one.learners) >= one.learners
+                    and on.on.capacity.fit_count(one.shape, one.learners) >= one.learners
                 ):
                     assert choice.reserved is not None or on.on.policy.order == "fifo", "a job fits and waits"
 

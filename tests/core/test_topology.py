@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.model.cluster import Node, Seat
 from dlaas_server.core.model.job import Profile
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, place, room
+from dlaas_server.core.placement.gang_placement import FreeCapacity, fit_count, free_of, place
 from dlaas_server.core.placement.shape import Layout, relaxed
 from dlaas_server.core.placement.topology import FIRST_S, Level, allowed, level_of, levels, relaxes_after_s
 from tests.core.builders import node
@@ -135,7 +135,7 @@ def test_seats_are_never_further_apart_than_allowed(
     worst = -1
     for steps in range(5):
         capacity = busy(nodes, **used)
-        free_before, fits = capacity.devices, room(capacity, shape, learners)
+        free_before, fits = capacity.devices, fit_count(capacity, shape, learners)
         limit = allowed(capacity, shape, learners, relaxes_after_s(steps))
         seats = place(capacity, shape, learners, relaxes_after_s(steps))
         if seats is None:
@@ -148,5 +148,5 @@ def test_seats_are_never_further_apart_than_allowed(
         assert level_of(capacity, seats) <= limit
         worst = level_of(capacity, seats)
     assert (place(busy(nodes, **used), shape, learners, inf) is not None) == (
-        room(busy(nodes, **used), shape, learners) == learners
+        fit_count(busy(nodes, **used), shape, learners) == learners
     )

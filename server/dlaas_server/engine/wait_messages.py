@@ -42,7 +42,7 @@ def waits_with_estimates(
         offer = estimator.offers.get(wait.job)
         if offer:  # computed beside the loop: other jobs may have started there since
             idle = idle or free_of(picture.nodes, {**picture.jobs, **draft.changed}.values())
-            offer = offer if idle.room(shape_of(job), offer) >= offer else None
+            offer = offer if idle.fit_count(shape_of(job), offer) >= offer else None
         out[wait.job] = now = with_start(now, span, draft.now_s, offered(job, offer))
         if wait.is_queued and (not job.is_wait_recorded or (job.start_estimate is None and span is not None)):
             low_s, high_s = span or (None, None)

@@ -17,7 +17,7 @@ from typing import Final
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import FreeCapacity
-from dlaas_server.core.placement.gang_placement import place, room
+from dlaas_server.core.placement.gang_placement import fit_count, place
 
 __all__ = ["Gang", "Sizes", "sized"]
 
@@ -116,20 +116,20 @@ class Sizes:
 
     def start(self, gang: Gang) -> bool:
         """Give a waiting gang its least size, shrinking others if that suffices. Return whether it starts."""
-        if not self.make_room(gang.shape, gang.least, gang.priority):
+        if not self.shrink_for(gang.shape, gang.least, gang.priority):
             return False
         self.states[gang.id].seats = place(self.capacity, gang.shape, gang.least) or ()
         return True
 
-    def make_room(self, shape: Shape, learners: int, priority: int) -> bool:
+    def shrink_for(self, shape: Shape, learners: int, priority: int) -> bool:
         """Shrink gangs of this priority or a lower one, those that lose least first, until this request fits.
 
         Return False, with nothing changed, if that does not suffice.
         """
-        if room(self.capacity, shape, learners) >= learners:
+        if fit_count(self.capacity, shape, learners) >= learners:
             return True
         before = {name: state.seats for name, state in self.states.items()}
-        while (fits := room(self.capacity, shape, learners)) < learners:
+        while (fits := fit_count(self.capacity, shape, learners)) < learners:
             loser = self._loser(_weight(shape) * (learners - fits), priority)
             if loser is None:
                 self._put_back(before)
@@ -186,13 +186,13 @@ class Sizes:
         """Give free devices to the gangs that gain the most; of equals, to the higher priority."""
         todo: list[_Wish] = []
         for state in self.states.values():
-            self._wish(todo, state, room(self.capacity, state.gang.shape, ANY))
+            self._wish(todo, state, fit_count(self.capacity, state.gang.shape, ANY))
         while todo:
             *_, size, state = heapq.heappop(todo)
             more = size - state.size
-            if room(self.capacity, state.gang.shape, more) >= more:
+            if fit_count(self.capacity, state.gang.shape, more) >= more:
                 state.seats += place(self.capacity, state.gang.shape, more) or ()
-            self._wish(todo, state, room(self.capacity, state.gang.shape, ANY))
+            self._wish(todo, state, fit_count(self.capacity, state.gang.shape, ANY))
 
     def _wish(self, todo: list[_Wish], state: _State, most: int) -> None:
         found = self._best(state, most) if state.size else None
@@ -225,7 +225,7 @@ class Sizes:
         weight = _weight(gang.shape)
         before = {name: other.seats for name, other in self.states.items()}
         saved_s, loss = state.share * state.saved_s(size) - state.cost_s, 0.0
-        while (fits := room(self.capacity, gang.shape, more)) < more:
+        while (fits := fit_count(self.capacity, gang.shape, more)) < more:
             loser = self._loser(weight * (more - fits), gang.priority, gang.id)
             if loser is None:
                 break

@@ -243,12 +243,12 @@ class _State:
             if upper - lower < GAP:
                 continue
             middle = (lower + upper) // 2
-            hope = self._condition(middle, self._room(middle), self._work)
+            hope = self._condition(middle, self._rate_bound(middle), self._work)
             if hope > top * (1 + self.error(best) + self.error(lower)):
                 return middle, f"Trying {middle}, between two measured sizes."
         return None, ""
 
-    def _room(self, size: int) -> float:
+    def _rate_bound(self, size: int) -> float:
         """Return the largest possible rate at `size` if added learners bring at most what those before them brought."""
         below = [p for p in self.points if p.learners < size][-2:]
         bound = min(p.rate / p.learners * size for p in below)
@@ -265,7 +265,7 @@ class _State:
             if upper - lower < 2 or (upper - lower == 2 and best > 2 and is_rough):
                 continue
             middle = (lower + upper) // 2
-            hope = self._condition(middle, self._room(middle), self._work)
+            hope = self._condition(middle, self._rate_bound(middle), self._work)
             if is_rough or hope * (1 + self.error(best)) > top:
                 candidates.append((hope, middle))
         if not candidates:

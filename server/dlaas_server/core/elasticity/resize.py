@@ -95,7 +95,7 @@ def shrinks_for(
         wanted = (request.shape, request.learners, 2 * request.priority + (request.id in pressed))
         if wanted in refused:
             continue
-        if sizes.make_room(*wanted):
+        if sizes.shrink_for(*wanted):
             place(capacity, request.shape, request.learners)
         else:
             refused.add(wanted)

@@ -33,7 +33,7 @@ def offers(pool: Pool, now_s: float, policy: Policy, order: Order | None = None)
     for name in line[:OFFERS_MAX]:
         job = pool.jobs[name]
         shape, asked = shape_of(job, policy.placement), job.spec.learners_min
-        fits = idle.room(shape, asked - 1) if asked > 1 else 0
+        fits = idle.fit_count(shape, asked - 1) if asked > 1 else 0
         if not fits:
             continue
         smaller = replace(job, spec=replace(job.spec, learners_min=fits))

@@ -75,7 +75,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
             f"requests {count(least, 'learner')} without devices, but the pool has room for only {most}. "
             f"Request at most {most}"
         )
-    if capacity.room(shape, least) >= least:
+    if capacity.fit_count(shape, least) >= least:
         return None
     kinds = [kind for free in capacity for kind, _ in free.devices]
     total, asked = len(kinds), least * shape.gpus
@@ -92,7 +92,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
             return reason
     each = " each" if least > 1 else ""
     requested = f"requests {count(least, 'learner')} with {said(shape, unit)}{each}"
-    if (most := capacity.room(shape, least)) > 0:
+    if (most := capacity.fit_count(shape, least)) > 0:
         fit = "1 fits" if most == 1 else f"{most} fit"
         return f"{requested}, but only {fit} on the pool's nodes. Request at most {most}, or less for each"
     largest = replace(

@@ -376,7 +376,7 @@ class FreeCapacity(Sequence[NodeCapacity]):
                 best, fits = free, here
         return best, fits
 
-    def room(self, shape: Shape, most: int) -> int:
+    def fit_count(self, shape: Shape, most: int) -> int:
         """Return how many learners of this shape fit now, up to `most`."""
         if shape.gpus and self.devices < shape.gpus and shape.milli == WHOLE:
             return 0

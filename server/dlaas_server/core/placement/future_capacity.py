@@ -79,7 +79,7 @@ def could_fit(
     shape: Shape, learners: int, capacity: FreeCapacity, held: Iterable[tuple[Shape, Sequence[Seat]]]
 ) -> bool:
     """Return whether a gang of this size would fit if all of these seats were free."""
-    fitting = capacity.room(shape, learners)
+    fitting = capacity.fit_count(shape, learners)
     by_node: dict[str, NodeResources] = {}
     for held_shape, seats in held if fitting < learners else ():
         fitting += learners_gained(by_node, capacity, shape, held_shape, seats)

@@ -18,14 +18,14 @@ from dlaas_server.core.placement.free_capacity import FreeCapacity, NodeCapacity
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.placement.topology import Level, allowed, in_one_group, tightest_part
 
-__all__ = ["FreeCapacity", "Layout", "NodeCapacity", "beside", "free_of", "place", "room", "shape_of"]
+__all__ = ["FreeCapacity", "Layout", "NodeCapacity", "beside", "fit_count", "free_of", "place", "shape_of"]
 
 NOT_LOOKED: Final[Option] = ((0, 0, 0.0), "", -1)
 
 
-def room(capacity: FreeCapacity, shape: Shape, most: int) -> int:
+def fit_count(capacity: FreeCapacity, shape: Shape, most: int) -> int:
     """Return how many learners of this shape fit now, up to `most`."""
-    return capacity.room(shape, most)
+    return capacity.fit_count(shape, most)
 
 
 def place(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float = inf) -> tuple[Seat, ...] | None:
@@ -69,7 +69,7 @@ def _place(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float 
     whole = capacity.tightest(shape, learners)
     if whole is not None:
         return capacity.take(whole, shape, learners)
-    if learners == 1 or level == Level.NODE or capacity.room(shape, learners) < learners:
+    if learners == 1 or level == Level.NODE or capacity.fit_count(shape, learners) < learners:
         return None
     if capacity.has_racks:
         nodes = tightest_part(capacity, shape, learners, level)
@@ -128,7 +128,7 @@ def _with_first(
     jobs = [list(own) for _, own in groupby(loans, key=attrgetter("job"))]
     for loan in loans:
         capacity.claim(loan.shape, loan.seats)
-    while capacity.room(shape, learners) < learners or (found := choose()) is None:
+    while capacity.fit_count(shape, learners) < learners or (found := choose()) is None:
         for loan in jobs.pop(0):
             capacity.give(loan.shape, loan.seats)
     capacity.give(shape, found)
@@ -151,7 +151,7 @@ def _sparing(
     """
 
     def chosen() -> tuple[Seat, ...] | None:
-        its = choose() if capacity.room(shape, learners) >= learners else None
+        its = choose() if capacity.fit_count(shape, learners) >= learners else None
         if its is not None and _nodes(its) > nodes:
             capacity.give(shape, its)
             return None
@@ -228,7 +228,7 @@ def _over(capacity: FreeCapacity, nodes: list[NodeCapacity], shape: Shape, learn
 def _one_by_one(
     capacity: FreeCapacity, shape: Shape, learners: int, key: Callable[[NodeCapacity], tuple[float, int, str]]
 ) -> tuple[Seat, ...] | None:
-    if capacity.room(shape, learners) < learners:
+    if capacity.fit_count(shape, learners) < learners:
         return None
     seats: list[Seat] = []
     for _ in range(learners):
@@ -237,7 +237,7 @@ def _one_by_one(
 
 
 def _gently(capacity: FreeCapacity, shape: Shape, learners: int) -> tuple[Seat, ...] | None:
-    if learners > 1 and capacity.room(shape, learners) < learners:
+    if learners > 1 and capacity.fit_count(shape, learners) < learners:
         return None
     seats: list[Seat] = []
     for _ in range(learners):

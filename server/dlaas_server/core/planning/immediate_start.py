@@ -12,7 +12,7 @@ from math import inf
 
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.resources import Shape
-from dlaas_server.core.placement.gang_placement import FreeCapacity, Layout, place, room
+from dlaas_server.core.placement.gang_placement import FreeCapacity, Layout, fit_count, place
 from dlaas_server.core.scheduling.fit import fits, take_seats
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.scheduling.pass_result import PassResult
@@ -64,7 +64,7 @@ def immediate_starts(
         kept = [part for seat in request.seats if (part := _keep(idle, request.shape, seat)) is not None]
         is_first = positions.get(request.id, inf) < reserved
         if is_first and not kept and not elsewhere.isdisjoint(_devices(request.seats)):  # taken meanwhile: use others
-            fitting = room(idle, request.shape, request.learners)
+            fitting = fit_count(idle, request.shape, request.learners)
             kept = [(request.shape, seat) for seat in (place(idle, request.shape, fitting) if fitting else None) or ()]
         claimed += kept
         if kept:
@@ -112,7 +112,7 @@ class HeldDevices:
 
     def why(self, job: str, shape: Shape, learners: int) -> str:
         """Return the wait reason of a job that fits on kept devices; "" if they are kept for no other job."""
-        if self.starting not in (None, job) and (self.rest is None or self.rest.room(shape, learners) < learners):
+        if self.starting not in (None, job) and (self.rest is None or self.rest.fit_count(shape, learners) < learners):
             return f"kept for {self.starting}, which starts as soon as the rest of its devices is free"
         return "" if self.reserved is None else f"kept for {self.reserved}, which goes first"
 

@@ -23,13 +23,13 @@ from dlaas_server.core.model.phrases import count, unit_of
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.free_capacity import FreeCapacity
-from dlaas_server.core.placement.gang_placement import beside, room
+from dlaas_server.core.placement.gang_placement import beside, fit_count
 from dlaas_server.core.planning.decisions import Preempt, Resized, Wait
 from dlaas_server.core.planning.immediate_start import held_devices, immediate_starts
 from dlaas_server.core.planning.plan_state import PlanState, gained_seats
 from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.planning.wait_reasons import lent_out, shortfall, waits_with_reasons
-from dlaas_server.core.rebalancing.migration import gathered, made_room, may_move_again, relieved, rested_s
+from dlaas_server.core.rebalancing.migration import defragmented, gathered, may_move_again, relieved, rested_s
 from dlaas_server.core.scheduling.pass_result import Preempted
 from jupyter_dlaas.wire.protocol import Elastic, State
 
@@ -172,7 +172,7 @@ def migrate(state: PlanState) -> None:
     capacity = state.capacity if waiting else state.idle
     moves = list(relieved(future, capacity, may_move, policy.placement))
     if waiting and not moves:
-        move = made_room(future, capacity, waiting, may_move, policy.placement, starts_then)
+        move = defragmented(future, capacity, waiting, may_move, policy.placement, starts_then)
         moves = [] if move is None else [move]
     elif not moves:
         moves = list(gathered(future, capacity, may_move, policy.placement))
@@ -236,7 +236,7 @@ def _preempt(one: Preempted, state: PlanState, chosen: Collection[str]) -> Preem
 
 def _beside(capacity: FreeCapacity, shape: Shape, learners: int, held: Sequence[Seat]) -> tuple[Seat, ...]:
     """Take and return seats for up to so many learners, near the seats that the job holds."""
-    fitting = room(capacity, shape, learners) if learners > 0 else 0
+    fitting = fit_count(capacity, shape, learners) if learners > 0 else 0
     return (beside(capacity, shape, fitting, held) or ()) if fitting > 0 else ()
 
 

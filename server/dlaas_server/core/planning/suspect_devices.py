@@ -93,8 +93,8 @@ def struck(
             is_out=True,
             is_cordoned=is_cordoned,
         )
-        has_room = _has_room(job, out_of_service(nodes, {**found, key: one}))
-        found[key] = replace(one, is_out=is_cordoned or has_room)
+        fits_elsewhere = _fits(job, out_of_service(nodes, {**found, key: one}))
+        found[key] = replace(one, is_out=is_cordoned or fits_elsewhere)
         if found[key].is_out:
             what = f"A device of {seat.node}" if device else seat.node
             until = "until it is uncordoned" if is_cordoned else "for 10 min"
@@ -131,7 +131,7 @@ def _indicated(
             is_cordoned=len(times) >= STRIKES,
             programs=programs,
         )
-        is_accused = len(set(programs)) > 1 and _has_room(job, out_of_service(nodes, {**found, key: one}))
+        is_accused = len(set(programs)) > 1 and _fits(job, out_of_service(nodes, {**found, key: one}))
         found[key] = one if is_accused else replace(one, is_out=False, is_cordoned=False)
         if is_accused:
             what = f"A device of {seat.node}" if device else seat.node
@@ -149,7 +149,7 @@ def cleared(suspects: Mapping[str, Suspect], job: Job, fact: Fact) -> Mapping[st
     return suspects if len(kept) == len(suspects) else kept
 
 
-def _has_room(job: Job, nodes: Iterable[Node]) -> bool:
+def _fits(job: Job, nodes: Iterable[Node]) -> bool:
     """Return whether the job's least size fits on what is in service, in use or not."""
     each = job.spec.gpus_per_learner
     usable = [sum(d.out_of_service is None for d in node.devices) for node in nodes if node.cordoned is None]

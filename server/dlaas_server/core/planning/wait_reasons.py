@@ -11,7 +11,7 @@ from dlaas_server.core.model.phrases import count, unit_of
 from dlaas_server.core.model.pool import Pool
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.feasibility import said, why_never
-from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, room, shape_of
+from dlaas_server.core.placement.gang_placement import FreeCapacity, fit_count, free_of, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Wait
 from dlaas_server.core.planning.immediate_start import HeldDevices
@@ -75,7 +75,7 @@ def waits_with_reasons(
 
 def _short_of(shape: Shape, least: int, unit: str, in_service: FreeCapacity) -> str:
     """Return the request, if it exceeds everything in service; else ""."""
-    fits = in_service.room(shape, least)
+    fits = in_service.fit_count(shape, least)
     if fits >= least:
         return ""
     has = sum(len(free.devices) for free in in_service)
@@ -90,7 +90,7 @@ def _needs(shape: Shape, least: int, unit: str, own: str, capacity: FreeCapacity
 
     `own`: the job's id if devices are kept for this job itself; else "".
     """
-    fits = room(capacity, shape, least)
+    fits = fit_count(capacity, shape, least)
     if fits >= least and (why := kept.why(own, shape, least)):
         return f"{_learners(shape, least, unit)}; {_there(fits)}, {why}"
     if not shape.gpus:

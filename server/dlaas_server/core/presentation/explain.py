@@ -118,7 +118,7 @@ def _assumed_reclaims(job: Job, pool: Pool, policy: Policy) -> list[str]:
         for running in pool.jobs.values()
         if running.members and running.goal is Goal.RUN and left_s(pool.known.get(running.id)) == inf
     ]
-    if free_of(pool.nodes, endless).room(shape, least) >= least:
+    if free_of(pool.nodes, endless).fit_count(shape, least) >= least:
         return []
     names = _names_text([running.id for running in sorted(endless, key=lambda running: running.number)])
     return [f"Its start estimate assumes that devices are reclaimed for it from {names}."]

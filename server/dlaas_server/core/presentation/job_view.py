@@ -231,9 +231,9 @@ def _by(job: Job, user: str | None) -> str:
 
 def _reason(job: Job, wait: Wait | None, waiting_for: Sequence[WaitingReason]) -> str:
     if _shown_state(job) is State.QUEUED:
-        made_room = "" if job.preempted is None else f"Preempted: {job.preempted}. {work_lost(job)}"
+        preempted = "" if job.preempted is None else f"Preempted: {job.preempted}. {work_lost(job)}"
         refused = "" if job.refusal is None else f"It could not be placed: {job.refusal}"
-        return " ".join(part for part in ("" if wait is None else wait.reason, made_room, refused) if part)
+        return " ".join(part for part in ("" if wait is None else wait.reason, preempted, refused) if part)
     if job.state is State.DEPLOYING and job.failure is not None and wait is None:
         origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
         restarts = f"{_sentence(job.failure.what)} Restarting {origin}."

@@ -110,7 +110,7 @@ def _leave(job: Job, drained: set[str], capacity: FreeCapacity, usual: Layout, n
 
 def _elsewhere(capacity: FreeCapacity, shape: Shape, wished: int, least: int) -> tuple[Seat, ...]:
     """Return seats on other nodes, taken: as many as possible between the two numbers; () if fewer fit."""
-    fits = capacity.room(shape, wished)
+    fits = capacity.fit_count(shape, wished)
     return (place(capacity, shape, fits) or ()) if fits >= least else ()
 
 

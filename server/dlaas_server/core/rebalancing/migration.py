@@ -25,7 +25,7 @@ from dlaas_server.core.scheduling.fit import LEVEL_NAMES
 from dlaas_server.core.scheduling.gang_request import GangRequest
 from dlaas_server.core.spot.reclaim import planning_capacity
 
-__all__ = ["AGAIN_S", "Moved", "gathered", "made_room", "may_move_again", "relieved", "rested_s"]
+__all__ = ["AGAIN_S", "Moved", "defragmented", "gathered", "may_move_again", "relieved", "rested_s"]
 
 AGAIN_S: Final = 600.0
 """Minimum time between two moves of a job."""
@@ -91,7 +91,7 @@ def relieved(pool: Pool, capacity: FreeCapacity, may_move: Callable[[Job], bool]
             yield Moved(job.id, staying + fresh, f"{said}; it is replaced by another learner.")
 
 
-def made_room(
+def defragmented(
     pool: Pool,
     capacity: FreeCapacity,
     line: Sequence[GangRequest],

@@ -113,7 +113,7 @@ def reserve(
     reservation does not admit a job.
     """
     shape = request.shape
-    fitting = capacity.room(shape, request.learners)
+    fitting = capacity.fit_count(shape, request.learners)
     then: dict[str, NodeResources] = {}
     at_s = now_s
     for end_s, running in releases:

@@ -46,7 +46,7 @@ class Defragmentation:
         self._capacity, self._running, self._preemption, self._timers = capacity, running, preemption, timers
         self._ran_factor = policy.ran_factor
 
-    def make_room(self, request: GangRequest, now_s: float) -> Migration | None:
+    def migrate_for(self, request: GangRequest, now_s: float) -> Migration | None:
         """Return a migration that frees enough devices on one node, where enough devices are free but scattered."""
         shape = request.shape
         is_single = request.learners == 1 and not shape.is_share and 1 < shape.gpus <= self._capacity.devices

@@ -33,7 +33,7 @@ def fits(capacity: FreeCapacity, request: GangRequest) -> bool:
     """Return whether the whole gang fits, however far apart its learners are."""
     return (
         request.weight <= max_fitting_weight(capacity, request)
-        and capacity.room(request.shape, request.learners) >= request.learners
+        and capacity.fit_count(request.shape, request.learners) >= request.learners
     )
 
 
@@ -51,7 +51,7 @@ def relaxation_times(capacity: FreeCapacity, request: GangRequest) -> Sequence[f
 
 def locality_wait(capacity: FreeCapacity, shape: Shape, learners: int, waited_s: float) -> str:
     """Return " Waits for devices on one node; accepts devices further apart after 2 min."; else ""."""
-    if shape.placement != Layout.TOPOLOGY or capacity.room(shape, learners) < learners:
+    if shape.placement != Layout.TOPOLOGY or capacity.fit_count(shape, learners) < learners:
         return ""
     seats = place(capacity, shape, learners, waited_s)
     if seats is not None:

@@ -70,7 +70,7 @@ def victims_for(request: GangRequest, capacity: FreeCapacity, candidates: Iterab
     Candidates that free nothing on the nodes that fit the gang are left out.
     """
     shape = request.shape
-    fitting = capacity.room(shape, request.learners)
+    fitting = capacity.fit_count(shape, request.learners)
     by_node: dict[str, NodeResources] = {}
     prefix: list[GangRequest] = []
     for victim in candidates:
@@ -181,7 +181,7 @@ class Preemption:
 
     # -- choice -------------------------------------------------------------------------------------------------------
 
-    def make_room(self, request: GangRequest, now_s: float) -> tuple[tuple[Seat, ...] | None, list[GangRequest]]:
+    def preempt_for(self, request: GangRequest, now_s: float) -> tuple[tuple[Seat, ...] | None, list[GangRequest]]:
         """Return seats for the job, taken, and the victims that hold some of them, as few as needed; or None and []."""
         victims = victims_for(request, self._capacity, islice(self._candidates(request, now_s), MAX_VICTIMS))
         for victim in victims:

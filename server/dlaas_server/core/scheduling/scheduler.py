@@ -370,7 +370,7 @@ class Scheduler:
         elif alike.devices_min <= capacity.devices:
             seats = take_seats(capacity, request, now_s)
         if seats is None and self._preemption.is_possible:
-            seats = self._make_room(request, holder, current)
+            seats = self._preempt_or_migrate(request, holder, current)
         if seats is None:
             return False
         chosen.seats = seats
@@ -389,13 +389,15 @@ class Scheduler:
         if self._fair_share is not None and self._fair_share.is_borrowing(request.queue):
             self._backfill.retry_all()  # other queues may reclaim what it borrows
 
-    def _make_room(self, request: GangRequest, holder: GangRequest | None, current: _Pass) -> tuple[Seat, ...] | None:
+    def _preempt_or_migrate(
+        self, request: GangRequest, holder: GangRequest | None, current: _Pass
+    ) -> tuple[Seat, ...] | None:
         """Return the job's seats after preempting victims, or after a migration; None if no room can be made.
 
         No job is migrated for a job behind a reservation, whose holder is `holder`.
         """
         now_s = current.now_s
-        seats, victims = self._preemption.make_room(request, now_s)
+        seats, victims = self._preemption.preempt_for(request, now_s)
         for victim in victims:
             self._preempt(victim, request, current)
         if seats is not None:
@@ -403,7 +405,7 @@ class Scheduler:
         if holder is not None:
             self._backfill.hold_back()
             return None
-        migration = self._defragmentation.make_room(request, now_s)
+        migration = self._defragmentation.migrate_for(request, now_s)
         if migration is None:
             return None
         mover = migration.mover

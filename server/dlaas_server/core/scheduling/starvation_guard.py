@@ -158,7 +158,7 @@ class StarvationGuard:
         return [request for request in (before, self.turn) if request is not None and before is not self.turn]
 
     def _oldest(self, could_fit: Callable[[GangRequest], bool]) -> GangRequest | None:
-        by_age, without_room = self._by_age, []
+        by_age, unfit = self._by_age, []
         oldest: GangRequest | None = None
         while by_age and oldest is None:
             request = self.starving.get(by_age[0][1])
@@ -167,7 +167,7 @@ class StarvationGuard:
             else:
                 entry = heappop(by_age)
                 if request is not None:
-                    without_room.append(entry)
-        for entry in without_room:
+                    unfit.append(entry)
+        for entry in unfit:
             heappush(by_age, entry)
         return oldest

@@ -203,7 +203,7 @@ class ByCore:
             learners = job.learners
             if learners == 1 and shape.is_plain and shape.gpus > max(spec.gpus for spec in self.specs):
                 shape, learners = replace(shape, gpus=1), shape.gpus
-            if free_of(nodes_of(self.specs), ()).room(shape, learners) < learners:
+            if free_of(nodes_of(self.specs), ()).fit_count(shape, learners) < learners:
                 asks = f"{job.learners} x {job.gpus_per_learner} GPUs"
                 pool = f"{count(len(self.specs), 'node')}, {count(sum(spec.gpus for spec in self.specs), 'GPU')}"
                 raise Unrunnable(f"job {job.id} ({asks}) does not fit an empty pool ({pool}): say another with --pool")
