@@ -136,12 +136,12 @@ def test_a_halt_gives_the_devices_back_and_keeps_the_step() -> None:
 def test_each_checkpoint_request_is_served_once_while_training() -> None:
     trains = running()
 
-    once, story = apply_request(trains, Event.CHECKPOINT, by="ana", now_s=200.0)
+    once, events = apply_request(trains, Event.CHECKPOINT, by="ana", now_s=200.0)
     twice = asked(once, Event.CHECKPOINT)
 
     assert [wanted(one).checkpoints for one in (trains, once, twice)] == [0, 1, 2]  # type: ignore[union-attr]
     assert wanted(twice).revision > wanted(once).revision > wanted(trains).revision  # type: ignore[union-attr]
-    assert story[0].text == "You requested a checkpoint; it is written at the next step."
+    assert events[0].text == "You requested a checkpoint; it is written at the next step."
     assert twice.gang == trains.gang
     texts = [
         [line.text for line in apply_fact(one, fact(one, FactKind.CHECKPOINT, step=9, asked=answers))[1]]
@@ -165,9 +165,9 @@ def test_a_learner_killed_after_its_grace_is_in_the_story() -> None:
     halting = asked(training(job(), *seats("n1", 1)), Event.HALT)
     down = fact(halting, FactKind.LEARNER_DOWN, member=0, generation=1, signal=SIGKILL)
 
-    _, stories = apply_fact(halting, down)
+    _, texts = apply_fact(halting, down)
 
-    assert [one.text for one in stories] == ["Learner 0 did not end when asked to, and was killed."]
+    assert [one.text for one in texts] == ["Learner 0 did not end when asked to, and was killed."]
 
 
 def test_resume_during_a_halt_requeues_the_job_afterwards() -> None:
@@ -407,9 +407,9 @@ def test_communication_profile_counts_only_on_several_nodes() -> None:
 
 def test_training_report_is_in_the_story_and_on_the_card() -> None:
     note = Note(code="report_not_finite", text="loss became NaN at step 7.")
-    target, stories = apply_fact(running(), fact(running(), FactKind.REPORT, note=note))
+    target, texts = apply_fact(running(), fact(running(), FactKind.REPORT, note=note))
 
-    assert [(one.kind, one.text) for one in stories] == [("report", note.text)]
+    assert [(one.kind, one.text) for one in texts] == [("report", note.text)]
     assert job_view(closed(target), row=1, directory="", wait=None, progress=None).notes == (note,)
 
 

@@ -65,9 +65,9 @@ def test_story_has_the_loss_and_the_pause() -> None:
     one = with_fact(live(), FactKind.LEARNER_DOWN, member=1, generation=1, failure=KILLED)
     gone = fact(one, FactKind.REGROUPED, generation=1, members=(0,), step=1200, idle_s=0.1, failure=KILLED)
 
-    (story,) = apply_fact(one, gone)[1]
+    (events,) = apply_fact(one, gone)[1]
 
-    assert story.text == "killed from outside (SIGKILL). 1 learner continues from step 1,200 after a pause of 0.1 s."
+    assert events.text == "killed from outside (SIGKILL). 1 learner continues from step 1,200 after a pause of 0.1 s."
     sentence = replace(gone, failure=replace(KILLED, what="Its pod was deleted."))
     assert apply_fact(one, sentence)[1][0].text.startswith("Its pod was deleted. 1 learner continues from")
 
@@ -104,11 +104,11 @@ def test_migration_without_joiners_changes_nothing_and_counts() -> None:
     one = moving()
     assert (one.moved_s, [m.member for m in one.gang]) == (60.0, [1, 2])
     one = with_fact(one, FactKind.LEARNER_DOWN, member=2, generation=2, failure=KILLED)
-    one, story = apply_fact(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
+    one, events = apply_fact(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
 
     assert [(m.member, m.rank, m.generation, m.seat.node) for m in one.gang] == [(0, 0, 2, "n1"), (1, 1, 2, "n2")]
     assert (one.resize, one.resizes, one.members, one.step) == (None, (), one.gang, 7)
-    assert story[0].text == "1 joining learner did not start; the job continues at its previous size."
+    assert events[0].text == "1 joining learner did not start; the job continues at its previous size."
     assert one.moved_s == 60.0
 
 

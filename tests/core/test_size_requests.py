@@ -91,19 +91,19 @@ def test_windows_that_come_while_its_size_changes_decide_nothing() -> None:
 
 
 def test_user_scale_switches_auto_to_manual() -> None:
-    one, story = apply_request(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
+    one, events = apply_request(running(Elastic.AUTO), Event.SCALE, by="ana", now_s=1.0, learners=3)
 
     assert (one.elastic, one.wish) == (Elastic.MANUAL, 3)
-    assert "only on request (--elastic manual)" in story[0].text
+    assert "only on request (--elastic manual)" in events[0].text
 
 
 def test_size_request_of_the_program_becomes_the_wish() -> None:
-    one, story = apply_fact(
+    one, events = apply_fact(
         running(Elastic.MANUAL), fact(running(Elastic.MANUAL), FactKind.ASKED, learners=3, step=1200)
     )
 
     assert (one.wish, one.wish_by) == (3, "program")
-    assert [line.text for line in story] == ["The program requested 3 learners at step 1,200."]
+    assert [line.text for line in events] == ["The program requested 3 learners at step 1,200."]
     assert granted(one).resizes[-1].by == "program"
 
 
@@ -117,10 +117,10 @@ ALONE = "Keras' fit trains alone."
 
 @pytest.mark.parametrize("elastic", [Elastic.MANUAL, Elastic.AUTO])
 def test_independent_learners_keep_the_minimum_size(elastic: Elastic) -> None:
-    one, story = apply_fact(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
+    one, events = apply_fact(running(elastic, wish=3), fact(running(elastic, wish=3), FactKind.ALONE, why=ALONE))
 
     assert (one.wish, one.wish_by, one.elastic) == (1, "program", Elastic.MANUAL)
-    assert [line.text for line in story] == [f"{ALONE} It stays at 1 learner until you scale it."]
+    assert [line.text for line in events] == [f"{ALONE} It stays at 1 learner until you scale it."]
     assert [(note.code, note.text) for note in shown(one).notes] == [("trains_alone", ALONE)]
     assert [len(change.seats) for change in plan(pool([node()], one), 100.0).resizes] == [1]
 
@@ -155,18 +155,18 @@ def test_job_with_a_fixed_size_says_why() -> None:
 
 def test_a_size_that_never_changes_is_only_spoken_of() -> None:
     off = running(Elastic.OFF, wish=3)
-    one, story = apply_fact(off, fact(off, FactKind.ALONE, why=ALONE))
+    one, events = apply_fact(off, fact(off, FactKind.ALONE, why=ALONE))
 
-    assert (one.wish, one.elastic, [line.text for line in story]) == (3, Elastic.OFF, [ALONE])
+    assert (one.wish, one.elastic, [line.text for line in events]) == (3, Elastic.OFF, [ALONE])
 
 
 def test_a_schedule_is_followed_entry_by_entry_and_once() -> None:
     one = running(Elastic.MANUAL, schedule=SCHEDULE)
     assert scheduled(one, 9) == (one, ())
 
-    one, story = scheduled(one, 10)
+    one, events = scheduled(one, 10)
     assert (one.wish, one.wish_by) == (4, "schedule")
-    assert story[0].text == "Epoch 10: 4 learners, by the job's schedule."
+    assert events[0].text == "Epoch 10: 4 learners, by the job's schedule."
     one = apply_request(one, Event.SCALE, by="ana", now_s=1.0, learners=3)[0]
     assert scheduled(one, 20)[0].wish == 3
     assert scheduled(one, 31)[0].wish == 2

@@ -60,8 +60,8 @@ def test_spot_job_without_checkpoint_is_reclaimed_with_notice() -> None:
     assert (found.starts, found.resizes) == ((), ())
     assert by("job-2", found) == "Needs 2 GPUs at once; 0 are free. The spot job job-1 gives 4 GPUs back."
 
-    leaving, story = preempted(lent, found.preempts[0].reason, 60.0, 12.0)
-    assert story[0].text == (
+    leaving, events = preempted(lent, found.preempts[0].reason, 60.0, 12.0)
+    assert events[0].text == (
         "Preempted: 4 GPUs go back to ana's job-2. "
         "It writes a checkpoint within 12 s, then returns to its place in the queue."
     )

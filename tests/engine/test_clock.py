@@ -96,7 +96,7 @@ async def limited(folder: Path) -> tuple[Engine, str]:
 
 async def set_clock(folder: Path) -> None:
     engine, job = await limited(folder)
-    before, story = engine.lifecycle.view(engine.lifecycle.jobs[job]), await engine.requests.events("ana", job)
+    before, events = engine.lifecycle.view(engine.lifecycle.jobs[job]), await engine.requests.events("ana", job)
 
     engine.lifecycle.drift = lambda: 3600.0
 
@@ -104,7 +104,7 @@ async def set_clock(folder: Path) -> None:
     assert after.submitted_s == before.submitted_s + 3600.0
     assert after.started_s == (before.started_s or 0.0) + 3600.0
     shifted = [event["at_s"] for event in await engine.requests.events("ana", job)]
-    assert shifted == [float(str(event["at_s"])) + 3600.0 for event in story]
+    assert shifted == [float(str(event["at_s"])) + 3600.0 for event in events]
     await engine.close()
 
 

@@ -44,8 +44,8 @@ def test_a_job_whose_interpreter_is_missing_fails_at_once(play: Callable[..., No
         assert view.failure is not None
         assert "/nowhere/python" in view.failure.what
         assert f"jupyter dlaas retry {gone}" in view.failure.advice
-        story = await engine.requests.events("ana", gone)
-        assert not any("another one is started" in str(event["text"]) for event in story)
+        events = await engine.requests.events("ana", gone)
+        assert not any("another one is started" in str(event["text"]) for event in events)
 
     play(scene, slots=1)
 
@@ -85,8 +85,8 @@ def test_a_request_that_cannot_be_delivered_is_tried_again(
 
         assert engine.states() == {job: "HALTED" if event is Event.HALT else "CANCELLED"}
         assert engine.clock.now_s() - asked_s >= 3 * RETRY_S, "it is not tried again at once"
-        story = [str(one["text"]) for one in await engine.requests.events("ana", job) if one["kind"] == "guardian"]
-        assert story == ["A request could not be delivered: the disk is full; it is tried again."]
+        events = [str(one["text"]) for one in await engine.requests.events("ana", job) if one["kind"] == "guardian"]
+        assert events == ["A request could not be delivered: the disk is full; it is tried again."]
 
     play(scene, slots=1)
 

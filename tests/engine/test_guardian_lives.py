@@ -16,8 +16,8 @@ from tests.pools.simulated.simulated_pool import SimulatedPool
 
 
 async def guardian_losses(engine: Engine, job: str) -> list[str]:
-    story = await engine.requests.events("ana", job)
-    return [str(event["text"]) for event in story if event["kind"] == "guardian"]
+    events = await engine.requests.events("ana", job)
+    return [str(event["text"]) for event in events if event["kind"] == "guardian"]
 
 
 async def halted(engine: Engine) -> str:

@@ -48,8 +48,8 @@ def test_job_passes_from_queued_to_completed(play: Callable[..., None]) -> None:
         job = await engine.submit()
         await engine.until(engine.all_ended)
 
-        story = await engine.requests.events("ana", job)
-        kinds = [e["kind"] for e in story]
+        events = await engine.requests.events("ana", job)
+        kinds = [e["kind"] for e in events]
         assert kinds[0] == "submitted"
         assert kinds[-1] == "completed"
         assert engine.states() == {job: "COMPLETED"}

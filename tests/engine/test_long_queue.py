@@ -100,8 +100,8 @@ def test_all_jobs_of_a_very_long_queue_get_a_reason(tmp_path: Path) -> None:
         assert sorted(wait.place for wait in waits.values()) == list(range(1, PRUNED_JOBS_MIN + 12))
         assert waits[late].place == waits[late].of == PRUNED_JOBS_MIN + 11
         assert waits[late].reason.startswith("Needs 1 GPU; 0 are free.")
-        story = [str(event["text"]) for event in await engine.requests.events("ana", late)]
-        assert any(text.startswith("Waiting: needs 1 GPU") for text in story)
+        events = [str(event["text"]) for event in await engine.requests.events("ana", late)]
+        assert any(text.startswith("Waiting: needs 1 GPU") for text in events)
 
     behind_a_very_long_queue(tmp_path, scene)
 

@@ -103,13 +103,13 @@ def is_calm(engine: Engine, job: str) -> bool:
     return one.resize is None and len(one.members) == len(one.gang)
 
 
-async def story(engine: Engine, job: str) -> list[str]:
+async def history(engine: Engine, job: str) -> list[str]:
     return [str(event["text"]) for event in await engine.requests.events("ana", job)]
 
 
 async def moved_at(engine: Engine, job: str) -> list[float]:
-    story = await engine.requests.events("ana", job)
-    return [float(str(event["at_s"])) for event in story if event["kind"] == "scaling"]
+    history = await engine.requests.events("ana", job)
+    return [float(str(event["at_s"])) for event in history if event["kind"] == "scaling"]
 
 
 # -- for its own sake --------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_gang_on_two_nodes_moves_to_one_with_a_reason(play: Callable[..., None],
         assert moves(engine, gang) == [(2, 2, "pool")]
         assert job_of(engine, gang).resizes[0].step >= before
         assert job_of(engine, gang).restarts_total == 0
-        [decided, done] = [text for text in await story(engine, gang) if "Mov" in text]
+        [decided, done] = [text for text in await history(engine, gang) if "Mov" in text]
         assert decided == f"{TOGETHER} Moving, by the pool."
         assert done.startswith("Moved, by the pool, at step ")
         assert engine.lifecycle.view(job_of(engine, gang)).reason == ""
@@ -203,7 +203,7 @@ def test_no_migration_while_another_job_makes_room(play: Callable[..., None]) ->
         await engine.act(left, Event.CANCEL)
         await engine.until(lambda: engine.is_at(urgent, "PROCESSING"))
 
-        assert any("Preempted: urgent-4" in text for text in await story(engine, right))
+        assert any("Preempted: urgent-4" in text for text in await history(engine, right))
         assert nodes_of(engine, urgent) == nodes_of(engine, gang) == ["n1", "n2"]
         assert moves(engine, gang) == []
 
@@ -235,7 +235,7 @@ def test_a_move_lets_one_in_that_would_else_not_fit(play: Callable[..., None], s
         assert engine.is_at(gang, "PROCESSING")
         assert moves(engine, gang) == [(2, 2, "pool")]
         assert {*nodes_of(engine, gang)}.isdisjoint(nodes_of(engine, whole))
-        texts = await story(engine, gang)
+        texts = await history(engine, gang)
         [node_name] = nodes_of(engine, whole)
         why = f"Makes room on {node_name} for the waiting job {whole}; it fits there afterwards."
         assert f"{why} Moving, by the pool." in texts
@@ -256,7 +256,7 @@ def test_migration_without_joining_learners_is_retried_after_ten_minutes(play: C
 
         assert (nodes_of(engine, gang), members_of(engine, gang)) == (["n1", "n2"], [0, 1])
         assert (moves(engine, gang), job_of(engine, gang).restarts_total) == ([], 0)
-        assert (await story(engine, gang))[
+        assert (await history(engine, gang))[
             -1
         ] == "1 joining learner did not start; the job continues at its previous size."
 

@@ -269,15 +269,15 @@ def test_many_events_become_a_snapshot_and_the_story_stays(tmp_path: Path, monke
         pool.script = Script(steps=120, checkpoint_every_steps=2)
         job = await engine.submit()
         await engine.until(lambda: pool.step(job) >= 60)
-        stories = [event["text"] for event in await engine.requests.events("ana", job)]
+        texts = [event["text"] for event in await engine.requests.events("ana", job)]
         await engine.check_replay()
         await engine.until(engine.all_ended)
 
         _, events = await engine.store.events(job)
         kinds = [event.kind for _, event in events]
-        assert kinds[0] == "submitted", "events with a story stay"
+        assert kinds[0] == "submitted", "events with a text stay"
         assert "snapshot" in kinds
         assert len(events) < 60
-        assert [event["text"] for event in await engine.requests.events("ana", job)][: len(stories)] == stories
+        assert [event["text"] for event in await engine.requests.events("ana", job)][: len(texts)] == texts
 
     played(tmp_path, scene)

@@ -51,8 +51,8 @@ def test_spot_job_is_killed_after_its_notice(tmp_path: Path) -> None:
         )
         await engine.until(lambda: engine.is_at(ours, "PROCESSING"))
         assert engine.clock.now_s() - asked_s == pytest.approx(12.0, abs=1.0)  # virtual seconds: notice and start
-        story = [str(e["text"]) for e in await engine.requests.events("ana", spot)]
-        assert any(f"4 GPUs go back to ana's {ours}. It writes a checkpoint within 12 s" in text for text in story)
+        events = [str(e["text"]) for e in await engine.requests.events("ana", spot)]
+        assert any(f"4 GPUs go back to ana's {ours}. It writes a checkpoint within 12 s" in text for text in events)
 
     play(tmp_path, Script(steps=1000, ignores_halt=True), scene)
 
@@ -70,8 +70,8 @@ def test_checkpointed_spot_job_continues_even_after_an_engine_crash(tmp_path: Pa
         at = engine.lifecycle.jobs[spot].checkpoint_step
         assert engine.is_at(spot, "QUEUED")
         await engine.until(engine.all_ended)
-        story = [str(e["text"]) for e in await engine.requests.events("ana", spot)]
-        assert any(f"learners from step {at}." in text for text in story)
+        events = [str(e["text"]) for e in await engine.requests.events("ana", spot)]
+        assert any(f"learners from step {at}." in text for text in events)
         assert engine.states() == {spot: "COMPLETED", ours: "COMPLETED"}
 
     play(tmp_path, Script(steps=60), scene)

@@ -247,11 +247,11 @@ def test_last_of_many_presses_wins_and_the_curve_is_complete(
     assert len(drawn["dashes"]) == len(view.resizes) + 1, "each change, and the halt, is a line through the curve"
     assert drawn["dashes"] == sorted(drawn["dashes"])
 
-    story = site.job(job).events()
-    lines = re.findall(r"(\d) → (\d), by you, at step [\d,]+ after a pause of", story)
-    assert [(int(a), int(b)) for a, b in lines] == list(pairwise(sizes)), story
-    wishes = re.findall(r"requested (\d) learner", story)
-    assert int(wishes[-1]) == intent, story
+    events = site.job(job).events()
+    lines = re.findall(r"(\d) → (\d), by you, at step [\d,]+ after a pause of", events)
+    assert [(int(a), int(b)) for a, b in lines] == list(pairwise(sizes)), events
+    wishes = re.findall(r"requested (\d) learner", events)
+    assert int(wishes[-1]) == intent, events
     page.shot(tmp_path / "pressed.png")
 
 

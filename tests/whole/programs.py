@@ -77,7 +77,7 @@ def waiting_at(job: Job) -> tuple[JobView, int]:
     return view, int(found[1])
 
 
-def assert_in_order(story: str, *entries: str) -> None:
-    """Assert that the story has these entries, in this order."""
-    places = [story.rindex(entry) for entry in entries]
-    assert places == sorted(places), story
+def assert_in_order(events: str, *entries: str) -> None:
+    """Assert that the events has these entries, in this order."""
+    places = [events.rindex(entry) for entry in entries]
+    assert places == sorted(places), events

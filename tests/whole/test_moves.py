@@ -121,9 +121,9 @@ def test_gang_consolidates_on_one_node_despite_an_engine_kill(site: Build, weigh
     assert len(stayed) == 1, "who sat there trains on: the same process"
     assert moves(here, gang) == [(2, 2, "pool")]
     assert here.job(gang.id).view.resizes[0].idle_s is not None
-    story = gang.events()
-    assert f"{TOGETHER.format('n1')} Moving, by the pool." in story
-    assert "Moved, by the pool, at step " in story
+    events = gang.events()
+    assert f"{TOGETHER.format('n1')} Moving, by the pool." in events
+    assert "Moved, by the pool, at step " in events
     right.cancel()
     assert_whole(here, gang, weights)
     assert {one.code for one in facts(gang) if one.kind is FactKind.LEARNER_DOWN} == {0}, "all left by themselves"

@@ -147,9 +147,9 @@ def test_start_estimate_is_scored_when_the_job_starts(site: Build) -> None:
     kill(here.engine_pid())
 
     second.wait(90)
-    story = second.events()
-    assert "Its start estimate was " in story
-    assert "; it waited " in story
+    events = second.events()
+    assert "Its start estimate was " in events
+    assert "; it waited " in events
     pool = json.loads(here.terminal("jupyter", "dlaas", "pool", "--json"))
     assert pool["track_record"].startswith("The last start estimate ")
     kill(here.engine_pid())

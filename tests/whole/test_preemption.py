@@ -24,15 +24,15 @@ def test_preempted_job_waits_with_a_reason_and_continues_later(site: Build) -> N
     end_brief(here, urgent)
     low.wait(120)
     assert (urgent.status, low.status) == ("COMPLETED", "COMPLETED")
-    story = low.events()
-    assert f"learners from step {at}." in story
-    assert f"The pool, for {urgent.id} (" in story
-    assert "requested a checkpoint; it is written at the next step." in story
+    events = low.events()
+    assert f"learners from step {at}." in events
+    assert f"The pool, for {urgent.id} (" in events
+    assert "requested a checkpoint; it is written at the next step." in events
     entries = (
         "Preempted: urgent-2",
         "Back in the queue. Nothing was lost",
         "Waiting: needs 2 CPU slots",
         "Placed 2 learners",
     )
-    assert_in_order(story, *entries)
+    assert_in_order(events, *entries)
     assert "trained steps 400" in low.logs()  # the script's own count continues too: none lost, none twice

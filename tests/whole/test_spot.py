@@ -30,15 +30,15 @@ def test_spot_job_yields_with_a_checkpoint_and_continues_later(site: Build) -> N
     hurry(here)
     end_brief(here, ours)
     lent.wait(120)
-    story = lent.events()
+    events = lent.events()
     entries = (
         "Preempted: 2 CPU slots go back to",
         "It writes a checkpoint within 30 s",
         "Back in the queue",
         "Placed 2 learners",
     )
-    assert_in_order(story, *entries)
-    assert f"learners from step {at}." in story
+    assert_in_order(events, *entries)
+    assert f"learners from step {at}." in events
     assert "trained steps 400" in lent.logs()  # none lost, none twice
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from dlaas_server.core.lifecycle.job_events import snapshot
 from dlaas_server.core.lifecycle.recovery import number_of, recovered
-from dlaas_server.core.lifecycle.transition import Story
+from dlaas_server.core.lifecycle.transition import EventText
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.phrases import count
 from dlaas_server.engine.reconciliation.transaction import Draft
@@ -111,8 +111,8 @@ class _Recovery:
             self._last_number += 1
             job = replace(job, number=self._last_number)
         self._numbers.add(job.number)
-        story = Story("recovered", text)
-        self._draft.insert(job, snapshot(job), payload, f"recovered:{job.id}", "", story, replaces=True)  # type: ignore[arg-type]
+        found = EventText("recovered", text)
+        self._draft.insert(job, snapshot(job), payload, f"recovered:{job.id}", "", found, replaces=True)  # type: ignore[arg-type]
         self._recovered.append(job.id)
 
     async def commit(self) -> Loaded:

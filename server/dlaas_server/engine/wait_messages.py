@@ -32,7 +32,7 @@ def waits_while_unavailable(jobs: Iterable[Job], before: Mapping[str, Wait], why
 def waits_with_estimates(
     draft: Draft, picture: Pool, waits: Sequence[Wait], estimator: StartEstimator
 ) -> dict[str, Wait]:
-    """Return the waits with start estimates and offers; the first message of each job goes into its story."""
+    """Return the waits with start estimates and offers; the first message of each job is one of its events."""
     out: dict[str, Wait] = {}
     idle: FreeCapacity | None = None
     is_whole = all(node.cordoned is None for node in picture.nodes)

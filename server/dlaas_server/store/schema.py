@@ -64,7 +64,7 @@ KEYS_KEPT: Final = 1000
 """Number of keys of deleted jobs that identify repeated requests; the newest also determine the next number."""
 POOL_EVENTS_KEPT: Final = 1000
 EVENTS_KEPT: Final = 5000
-"""Number of events without a story after which a job's replay begins with a snapshot."""
+"""Number of events without a text after which a job's replay begins with a snapshot."""
 SNAPSHOT: Final = """'{"kind":"snapshot","format":1,"job":' || body || '}'"""
 DELETES_SECURELY: Final = 0x444C4153
 """The `application_id` of a store of which nothing that was deleted is left on unused pages."""
@@ -133,7 +133,7 @@ COMPACT: Final = (
     AND row < (SELECT max(row) FROM events WHERE job = ?1 AND event IS NOT NULL)
     """,
 )
-"""Replace a job's newest event by a snapshot, and delete the events before it that have no story."""
+"""Replace a job's newest event by a snapshot, and delete the events before it that have no text."""
 SELECT_REPLAY: Final = (
     "SELECT jobs.spec, events.at_s, events.event FROM events JOIN jobs ON jobs.id = events.job"
     " WHERE events.job = ? AND events.event IS NOT NULL ORDER BY events.row"

@@ -95,9 +95,9 @@ class Event:
     job: str
     kind: str
     text: str
-    """Story for people; "" if there is none."""
+    """Text for people; "" if there is none."""
     event: StoredEvent | None = None
-    """Event that led to this row and those after it of the same story."""
+    """Event that led to this row and those after it with further texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Store:
         """File beside the store with the last number, so that no number is reused when the store is lost."""
         self._number = self._read_number()
         self._event_counts = Counter[str]()
-        """Job -> number of its events without a story."""
+        """Job -> number of its events without a text."""
 
     @classmethod
     async def open(cls, path: Path) -> Store:

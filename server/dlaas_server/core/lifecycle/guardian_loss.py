@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from dlaas_server.core.lifecycle.journal_events import broke, closed
-from dlaas_server.core.lifecycle.transition import Story, Transition
+from dlaas_server.core.lifecycle.transition import EventText, Transition
 from dlaas_server.core.model.job import Job, MemberState
 from dlaas_server.core.model.phrases import count
 from jupyter_dlaas.wire.journal import Goal
@@ -48,7 +48,7 @@ def guardian_gone(job: Job, text: str, now_s: float, *, has_exited: bool = False
     limit = SILENT_GUARDIAN_STARTS_MAX if is_silent else GUARDIAN_STARTS_MAX
     if job.guardian_starts < limit or job.state.is_final:
         delay = 0.0 if job.guardian_starts == 1 else min(0.1 * 2**job.guardian_starts, 30.0)
-        return replace(job, not_before_s=now_s + delay), (Story("guardian", f"{text}. Starting another one."),)
+        return replace(job, not_before_s=now_s + delay), (EventText("guardian", f"{text}. Starting another one."),)
     failure = Failure(
         cause=Cause.PLATFORM,
         code="cannot_start",
@@ -101,7 +101,9 @@ def abandoned(job: Job, now_s: float) -> Transition:
     if has_no_seats(job):
         return after, events
     return after, (
-        Story("closed", "The job's guardian is gone and none of its processes is left, so the pool closed the job."),
+        EventText(
+            "closed", "The job's guardian is gone and none of its processes is left, so the pool closed the job."
+        ),
         *events,
     )
 
@@ -122,8 +124,8 @@ def lines_lost(job: Job, lines: int, where: str) -> Transition:
     total = job.damaged_lines + lines
     text = (
         f"{count(total, 'line')} of the job's journal cannot be read and {'was' if total == 1 else 'were'} skipped "
-        f"(last: {where}). Events in the story may be missing; training is not affected."
+        f"(last: {where}). Events of the job may be missing; training is not affected."
     )
     notes = tuple(note for note in job.reports if note.code != JOURNAL_NOTE)
     job = replace(job, damaged_lines=total, reports=(*notes, Note(code=JOURNAL_NOTE, text=text)))
-    return job, (Story("journal", text),)
+    return job, (EventText("journal", text),)

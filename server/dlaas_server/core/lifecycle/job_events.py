@@ -20,7 +20,7 @@ from dlaas_server.core.lifecycle.requests import (
     ResumeJob,
 )
 from dlaas_server.core.lifecycle.seat_refusal import seats_refused
-from dlaas_server.core.lifecycle.transition import Transition, with_story
+from dlaas_server.core.lifecycle.transition import Transition, with_text
 from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.states import Event
@@ -268,7 +268,7 @@ class JobObserved:
 
 
 def apply_event(job: Job, event: JobEvent, at_s: float) -> Transition:
-    """Return the changed job and its story. An event without effect returns the same object and no story.
+    """Return the changed job and the texts of the event. One without effect returns the same object and no text.
 
     Raises NotAllowed or Refused for a request that the job's state forbids.
     """
@@ -359,7 +359,7 @@ def _schedule_applied(job: Job, event: ScheduleApplied, at_s: float) -> Transiti
 
 def _moved_from_suspect(job: Job, event: MovedFromSuspect, at_s: float) -> Transition:
     job = replace(job, goal=Goal.HALT, revision=job.revision + 1, resize=None, guardian_starts=0)
-    return with_story(job, "suspect", "Its device is suspect; the job restarts on other devices.")
+    return with_text(job, "suspect", "Its device is suspect; the job restarts on other devices.")
 
 
 def _time_limit_adopted(job: Job, event: TimeLimitAdopted, at_s: float) -> Transition:
@@ -393,7 +393,7 @@ def _start_failed(job: Job, event: StartFailed, at_s: float) -> Transition:
 
 
 def _delivery_postponed(job: Job, event: DeliveryPostponed, at_s: float) -> Transition:
-    return with_story(job, "guardian", event.text)
+    return with_text(job, "guardian", event.text)
 
 
 def _abandoned(job: Job, event: Abandoned, at_s: float) -> Transition:

@@ -13,7 +13,7 @@ from dlaas_server.core.elasticity import size_requests
 from dlaas_server.core.lifecycle import time_limit
 from dlaas_server.core.lifecycle.retry_policy import delay_s, final_advice, may_retry
 from dlaas_server.core.lifecycle.seat_refusal import seats_refused
-from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_seats, with_story
+from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_seats, with_text
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Intent, Job, Member, MemberState, PendingResize, Profile, Slow
 from dlaas_server.core.model.phrases import attribution, count, duration
@@ -70,7 +70,7 @@ def _awaited(job: Job, fact: LearnerAwaited) -> Transition:
         return replace(job, awaited=None), ()
     place = f", at {fact.why}" if fact.why else ""
     text = f"The other learners wait for learner {fact.member}, which is busy{place}."
-    return with_story(replace(job, awaited=text), "awaited", text)
+    return with_text(replace(job, awaited=text), "awaited", text)
 
 
 def _slow(job: Job, fact: StragglerFound) -> Transition:
@@ -78,7 +78,7 @@ def _slow(job: Job, fact: StragglerFound) -> Transition:
         return replace(job, slow=None), ()
     slow = Slow(fact.member, fact.rate or 0.0)
     text = f"Learner {slow.member} runs at {slow.speed:.0%} of the others' speed; they wait for it in every step."
-    return with_story(replace(job, slow=slow), "slow", text)
+    return with_text(replace(job, slow=slow), "slow", text)
 
 
 def _profile(job: Job, fact: CommunicationProfiled) -> Transition:
@@ -98,22 +98,22 @@ def _alone(job: Job, fact: IndependenceFound) -> Transition:
         return job, ()
     job = replace(job, alone=fact.why)
     if fact.learners is not None:
-        return with_story(replace(job, elastic=Elastic.OFF, wish=fact.learners, wish_by="program"), "alone", fact.why)
+        return with_text(replace(job, elastic=Elastic.OFF, wish=fact.learners, wish_by="program"), "alone", fact.why)
     job, why = size_requests.kept_least(job)
-    return with_story(job, "alone", f"{fact.why}{why}")
+    return with_text(job, "alone", f"{fact.why}{why}")
 
 
 def _report(job: Job, fact: NoteReported) -> Transition:
     """Add a finding of the training that the owner must know."""
     if fact.note is None:
         return job, ()
-    return with_story(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
+    return with_text(replace(job, reports=(*job.reports, fact.note)), "report", fact.note.text)
 
 
 def _guardian_up(job: Job, fact: GuardianUp) -> Transition:
     job = replace(job, awaited=None, slow=None, guardian_up_s=fact.at_s)  # a new guardian reports these again
     if fact.took_over:
-        return with_story(job, "guardian", "A new guardian process took over; the learners kept running.")
+        return with_text(job, "guardian", "A new guardian process took over; the learners kept running.")
     return job, ()
 
 
@@ -151,9 +151,9 @@ def _learner_down(job: Job, fact: LearnerDown) -> Transition:
     if expected and not job.members:
         job = interruptions.left(job, fact.at_s)
     if fact.failure is not None:
-        return with_story(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
+        return with_text(job, "learner_lost", f"Learner {fact.member}: {fact.failure.what}")
     if expected and fact.signal == _KILLED:
-        return with_story(job, "killed", f"Learner {fact.member} did not end when asked to, and was killed.")
+        return with_text(job, "killed", f"Learner {fact.member} did not end when asked to, and was killed.")
     return job, ()
 
 
@@ -182,7 +182,7 @@ def _generation(job: Job, fact: GenerationStarted) -> Transition:
     text = f"Training with {count(len(job.gang), 'learner')} from step {first_step:,}."
     if change is not None and generation == job.generation:
         job, text = _changed(job, change, fact, missed)
-    return with_story(job, "training", text)
+    return with_text(job, "training", text)
 
 
 def _begun(job: Job, fact: LoopBegun) -> Transition:
@@ -256,7 +256,7 @@ def _regrouped(job: Job, fact: LearnersLost) -> Transition:
     continued = f"{count(len(ranks), 'learner')} {'continues' if len(ranks) == 1 else 'continue'}"
     text = f"{why}. {continued} from step {at_step:,}{pause}."
     job = interruptions.passed(job, before, f"A learner was lost: {text}", fact.at_s, fact.idle_s)
-    return with_story(job, "regrouped", text)
+    return with_text(job, "regrouped", text)
 
 
 def _checkpoint(job: Job, fact: CheckpointSaved) -> Transition:
@@ -265,7 +265,7 @@ def _checkpoint(job: Job, fact: CheckpointSaved) -> Transition:
         job = replace(job, checkpoint_step=saved_step, restarts=0)
     if not job.awaits_checkpoint or (fact.asked or 0) < job.checkpoints_asked:
         return job, ()
-    return with_story(
+    return with_text(
         replace(job, awaits_checkpoint=False), "checkpoint", f"Requested checkpoint written at step {saved_step:,}."
     )
 
@@ -289,7 +289,7 @@ def scheduled(job: Job, epoch: int) -> Transition:
 
 def _with_size_request(outcome: tuple[Job, str]) -> Transition:
     job, why = outcome
-    return with_story(job, "wish", why) if why else (job, ())
+    return with_text(job, "wish", why) if why else (job, ())
 
 
 def _lost(job: Job, fact: GenerationLost) -> Transition:
@@ -325,13 +325,13 @@ def _lost(job: Job, fact: GenerationLost) -> Transition:
         guardian_starts=0,
     )
     origin = "from the start" if job.checkpoint_step is None else f"from step {job.checkpoint_step:,}"
-    return with_story(with_seats(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
+    return with_text(with_seats(job, seats), "restart", f"{failure.what}. Restarted {origin} ({failure.cause}).")
 
 
 def _stopped(job: Job, failure: Failure) -> Transition:
     """Halt the job: this version cannot read its checkpoints, so its owner decides how to continue."""
     job = with_goal(replace(job, intent=Intent.HALT, halted_by="the pool", failure=failure, is_live=False), Goal.HALT)
-    return with_story(job, "halt", f"Halted: {failure.what}. {failure.advice}")
+    return with_text(job, "halt", f"Halted: {failure.what}. {failure.advice}")
 
 
 def broke(job: Job, failure: Failure, now_s: float) -> Transition:
@@ -346,7 +346,7 @@ def broke(job: Job, failure: Failure, now_s: float) -> Transition:
         resize=None,
         guardian_starts=0,
     )
-    return with_story(job, "failed", f"Failed ({failure.cause}): {failure.what}")
+    return with_text(job, "failed", f"Failed ({failure.cause}): {failure.what}")
 
 
 def _seat_refused(job: Job, fact: SeatRefused) -> Transition:
@@ -356,18 +356,18 @@ def _seat_refused(job: Job, fact: SeatRefused) -> Transition:
 def _storing(job: Job, fact: ResultsStoring) -> Transition:
     if not can(job.state, Event.STORING):
         return job, ()
-    return with_story(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
+    return with_text(replace(job, state=step(job.state, Event.STORING)), "storing", "Writing results.")
 
 
 def _halted(job: Job, fact: JobHalted) -> Transition:
     if job.needs_decision:
-        return with_story(job, "left", "Halted; its checkpoints were not changed.")
+        return with_text(job, "left", "Halted; its checkpoints were not changed.")
     last_step = fact.step or 0
     job = replace(job, step=last_step)
     if not fact.has_checkpoint:
-        return with_story(job, "left", "Halted without a checkpoint: it starts over when resumed.")
+        return with_text(job, "left", "Halted without a checkpoint: it starts over when resumed.")
     text = f"Checkpoint written at step {last_step:,}; learners stopped."
-    return with_story(replace(job, checkpoint_step=last_step), "left", text)
+    return with_text(replace(job, checkpoint_step=last_step), "left", text)
 
 
 def _completed(job: Job, fact: JobCompleted) -> Transition:
@@ -383,7 +383,7 @@ def _completed(job: Job, fact: JobCompleted) -> Transition:
         ended_s=fact.at_s,
         failure=None,
     )
-    return with_story(job, "completed", "Completed.")
+    return with_text(job, "completed", "Completed.")
 
 
 def _closed(job: Job, fact: JobClosed) -> Transition:
@@ -397,16 +397,16 @@ def closed(job: Job, at_s: float) -> Transition:
         return job, ()
     job = replace(job, ran_s=0.0 if job.checkpoint_step is None else executed_s(job, at_s))
     if job.intent is Intent.CANCEL:
-        return with_story(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
+        return with_text(replace(job, state=step(job.state, Event.STOPPED), ended_s=at_s), "cancelled", "Cancelled.")
     if job.intent is Intent.HALT:
         text = f"Halted at step {job.step:,}." if job.checkpoint_step is not None else "Halted."
-        return with_story(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
+        return with_text(replace(job, state=step(job.state, Event.LEFT)), "halted", text)
     lost = "" if job.preempted is None else f" {interruptions.work_lost(job)}"
     if job.refusal is None:
         job = replace(job, queued_s=at_s, in_queue_s=at_s)
     else:
         job = replace(job, in_queue_s=job.seated_s)  # it never ran there: its wait continues, at its old place
-    return with_story(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{lost}")
+    return with_text(replace(job, state=step(job.state, Event.EVICTED)), "requeued", f"Back in the queue.{lost}")
 
 
 def executed_s(job: Job, now_s: float) -> float:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from dlaas_server.core.forecast.track_record import Forecast, outcome, soon
 from dlaas_server.core.lifecycle.transition import (
     GRACE_S,
-    Story,
+    EventText,
     Transition,
     nodes_text,
     with_goal,
     with_seats,
-    with_story,
+    with_text,
 )
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.cluster import Seat
@@ -40,20 +40,20 @@ def started(job: Job, seats: Sequence[Seat], now_s: float) -> Transition:
         else f" {outcome(Forecast(job=job.id, estimate=job.start_estimate, started_s=now_s))}"
     )
     job = replace(job, preempted=None, refusal=None, is_wait_recorded=False, start_estimate=None)
-    return with_story(
+    return with_text(
         with_seats(job, seats), "placed", f"Placed {count(len(seats), 'learner')} on {nodes_text(seats)}.{accuracy}"
     )
 
 
 def waits(job: Job, reason: str, expected: tuple[float, float] | None, now_s: float) -> Transition:
     """Record the wait reason and the expected start. Only the first of each since the job was queued is kept."""
-    events: list[Story] = []
+    events: list[EventText] = []
     if not job.is_wait_recorded:
         job = replace(job, is_wait_recorded=True)
-        events.append(Story("waits", f"Waiting: {clause(reason)}."))
+        events.append(EventText("waits", f"Waiting: {clause(reason)}."))
     if job.start_estimate is None and expected is not None:
         job = replace(job, start_estimate=StartEstimate(at_s=now_s, low_s=expected[0], high_s=expected[1]))
-        events.append(Story("expected", f"Expected to start {soon(expected, now_s)}."))
+        events.append(EventText("expected", f"Expected to start {soon(expected, now_s)}."))
     return job, tuple(events)
 
 
@@ -66,7 +66,7 @@ def preempted(job: Job, reason: str, now_s: float, notice_s: float | None = None
     within = "" if notice_s is None else f" within {duration(notice_s)}"
     job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(reason)}.", now_s)
     job = with_goal(replace(job, preempted=reason), Goal.HALT, GRACE_S if notice_s is None else notice_s)
-    return with_story(
+    return with_text(
         job,
         "preempted",
         f"Preempted: {reason}. It writes a checkpoint{within}, then returns to its place in the queue.",
@@ -89,4 +89,4 @@ def resized(
     job = replace(job, resize=change, moved_s=now_s if is_move else job.moved_s, guardian_starts=0)
     changes = f"Scaling {before} → {len(seats)}" if len(seats) != before else "Moving"
     text = f"{changes}, {attribution(by)}."
-    return with_story(with_seats(job, seats), "scaling", f"{why} {text}" if why else text)
+    return with_text(with_seats(job, seats), "scaling", f"{why} {text}" if why else text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_story
+from dlaas_server.core.lifecycle.transition import Transition, with_goal, with_text
 from dlaas_server.core.model import interruptions
 from dlaas_server.core.model.job import Job, MemberState
 from dlaas_server.core.model.phrases import clause, sentence
@@ -42,14 +42,14 @@ def seats_refused(job: Job, refused: Sequence[SeatRefused], now_s: float) -> Tra
     what, fix = " ".join(map(sentence, causes)), "".join(f" {text}" for text in fixes)
     if job.is_live and job.resize is not None and _staying(job):
         text = f"{what} The job continues at its previous size.{fix}"
-        return with_story(_without_joiners(job), "seat_refused", text)
+        return with_text(_without_joiners(job), "seat_refused", text)
     if any(m.state in _RUNS for m in job.members):
         job = interruptions.began(job, interruptions.PREEMPTED, f"Preempted: {clause(what)}.", now_s)
         job = with_goal(replace(job, preempted=clause(what), is_live=False), Goal.HALT)
         text = f"{what} The job writes a checkpoint, then returns to its place in the queue.{fix}"
-        return with_story(job, "seat_refused", text)
+        return with_text(job, "seat_refused", text)
     job = with_goal(replace(job, members=(), is_live=False, refusal=f"{what}{fix}"), Goal.STOP)
-    return with_story(job, "seat_refused", f"{what} The job returns to its place in the queue.{fix}")
+    return with_text(job, "seat_refused", f"{what} The job returns to its place in the queue.{fix}")
 
 
 def _staying(job: Job) -> tuple[int, ...]:

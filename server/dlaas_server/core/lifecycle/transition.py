@@ -10,26 +10,26 @@ from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job, Member, MemberState
 from jupyter_dlaas.wire.journal import Goal
 
-__all__ = ["GRACE_S", "Story", "Transition", "nodes_text", "with_goal", "with_seats", "with_story"]
+__all__ = ["GRACE_S", "EventText", "Transition", "nodes_text", "with_goal", "with_seats", "with_text"]
 
 GRACE_S: Final = 30.0
 """Seconds that a leaving job has to write its checkpoint, except for spot jobs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class EventText:
     """One event of a job's history, as text for people."""
 
     kind: str
     text: str
 
 
-Transition = tuple[Job, tuple[Story, ...]]
+Transition = tuple[Job, tuple[EventText, ...]]
 """Changed job, and the events for its history."""
 
 
-def with_story(job: Job, kind: str, text: str) -> Transition:
-    return job, (Story(kind, text),)
+def with_text(job: Job, kind: str, text: str) -> Transition:
+    return job, (EventText(kind, text),)
 
 
 def with_goal(job: Job, goal: Goal, notice_s: float = GRACE_S) -> Job:

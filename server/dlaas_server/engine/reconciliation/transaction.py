@@ -9,7 +9,7 @@ from typing import Final
 from dlaas_server.core.lifecycle.event_codec import StoredEvent
 from dlaas_server.core.lifecycle.job_events import JobEvent, Origin, apply_event
 from dlaas_server.core.lifecycle.requests import PoolRequest
-from dlaas_server.core.lifecycle.transition import Story
+from dlaas_server.core.lifecycle.transition import EventText
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import Settings
 from dlaas_server.store import Batch, Event, Inserted
@@ -47,12 +47,12 @@ class Draft:
         return found
 
     def apply(self, job_id: str, event: JobEvent) -> Job:
-        """Apply the event and record it with its story. An event without effect leaves no row."""
+        """Apply the event and record it with its text. An event without effect leaves no row."""
         before = self.job(job_id)
-        job, stories = apply_event(before, event, self.now_s)
-        if job is before and not stories:
+        job, texts = apply_event(before, event, self.now_s)
+        if job is before and not texts:
             return job
-        row = self._add_events(job.id, stories, event)
+        row = self._add_events(job.id, texts, event)
         self.changed[job.id] = job
         self.batch.updated[job.id] = (row, job)
         return job
@@ -64,12 +64,12 @@ class Draft:
         payload: Mapping[str, Json],
         key: str,
         digest: str,
-        story: Story | None = None,
+        text: EventText | None = None,
         *,
         replaces: bool = False,
     ) -> Job:
         """Insert a new job; `replaces`: it replaces a damaged row."""
-        row = self._add_events(job.id, (story or Story("submitted", f"Submitted by {job.owner}."),), origin)
+        row = self._add_events(job.id, (text or EventText("submitted", f"Submitted by {job.owner}."),), origin)
         self.changed[job.id] = job
         self.new_keys[job.owner, key] = (job.id, digest)
         self.batch.inserted.append(Inserted(job, row, payload, key, digest, replaces))
@@ -83,22 +83,22 @@ class Draft:
         self.batch.deleted.append(job_id)
 
     def set(self, settings: Settings, text: str, request: PoolRequest | None = None) -> None:
-        """Change the pool's settings and record that in the pool's story. Equal settings change nothing."""
+        """Change the pool's settings and record that in the pool's events. Equal settings change nothing."""
         if settings != self.settings:
             self.settings = self.batch.settings = settings
             self.note("pool", text, request)
 
     def note(self, kind: str, text: str, request: PoolRequest | None = None) -> None:
-        """Add an event to the pool's story."""
+        """Add an event to the pool's events."""
         self.last_row += 1
         self.batch.events.append(Event(self.last_row, self.now_s, POOL, kind, text, request))
 
-    def _add_events(self, job_id: str, stories: tuple[Story, ...], event: StoredEvent) -> int:
-        """Add a row for each story, at least one: the event stands in the first."""
+    def _add_events(self, job_id: str, texts: tuple[EventText, ...], event: StoredEvent) -> int:
+        """Add a row for each text, at least one: the event stands in the first."""
         stored: StoredEvent | None = event
-        for story in stories or (Story("", ""),):
+        for text in texts or (EventText("", ""),):
             self.last_row += 1
-            self.batch.events.append(Event(self.last_row, self.now_s, job_id, story.kind, story.text, stored))
+            self.batch.events.append(Event(self.last_row, self.now_s, job_id, text.kind, text.text, stored))
             stored = None
         self.new_rows[job_id] = self.last_row
         return self.last_row
