@@ -481,7 +481,7 @@ class Tracer:
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
         found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
-        if self.trainings.takes_step(call):
+        if self.trainings.changes_receiver(call):
             found |= receiver - self.modules
         if call.function is not None and self.objects.get(call.function) and self.trainings.trains(call.function):
             found.add(call.function)  # `step = make_step(model, opt)`

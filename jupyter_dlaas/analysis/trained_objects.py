@@ -186,9 +186,13 @@ class Trainings:
     def _is_step(self, call: Call) -> bool:
         return is_step(call) or (call.verb == "step" and call.receiver in self.optimisers)
 
-    def takes_step(self, call: Call) -> bool:
-        """Return whether a call changes the weights of its receiver: `loss = sgd.step(closure)`."""
-        return call.verb in UPDATES and self._is_step(call)
+    def changes_receiver(self, call: Call) -> bool:
+        """Return whether a call trains its receiver, whatever it returns: `out = trainer.train()`, `sgd.step(f)`."""
+        if call.receiver is None or call.receiver in self.modules:
+            return False
+        if call.verb in UPDATES:
+            return self._is_step(call)
+        return (call.verb in FITS and call.verb != "train") or self.is_training(call)
 
     def call_trains(self, call: Call) -> bool:
         """Return whether a call takes training steps: itself, in an own function or method, or in one passed to it."""

@@ -156,6 +156,14 @@ def test_trained_objects_are_found(cells: tuple[str, ...], train: str, names: tu
     assert first == names
 
 
+def test_training_whose_result_is_bound_again_is_reported() -> None:
+    train = "out = trainer.train()\nprint(out)"
+    cells = ("from transformers import Trainer", "trainer = Trainer(model='m')", train)
+
+    assert advice(*cells, train=train) == [("trainer",)]
+    assert advice(*cells, "trainer = Trainer(model='m')", train=train) == []
+
+
 def test_interrupted_training_is_reported_without_running_it_again() -> None:
     fit = "from sklearn.neural_network import MLPClassifier\nnet = MLPClassifier(warm_start=True)"
     made = job(
