@@ -59,7 +59,7 @@ def _small_chunks() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", ["line", "stream", "file"])
-def test_news_given_to_an_idle_session_is_due_now(what: str) -> None:
+def test_new_contents_of_an_idle_session_are_due_at_once(what: str) -> None:
     pair = Pair()
     pair.dial()
     pair.settle()
