@@ -310,7 +310,8 @@ class Lifecycle:
     async def _sleep(self, wake_s: float | None) -> None:
         timeout = None if wake_s is None else max(wake_s - self.clock(), 0.0)
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout)
+            async with asyncio.timeout(timeout):  # Python 3.11's wait_for may lose a cancellation
+                await self._wake.wait()
         except TimeoutError:
             return
         finally:

@@ -440,7 +440,8 @@ class Requests:
                 if any(m["type"] != "progress" for m in messages) or clock() >= until:
                     break
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(reader.news.wait(), until - clock())
+                    async with asyncio.timeout(until - clock()):
+                        await reader.news.wait()
         finally:
             self.watchers.remove(reader)
         return {"messages": list(messages), "cursor": encode(reader.cursor())}

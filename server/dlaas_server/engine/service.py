@@ -204,7 +204,8 @@ async def _until_idle(lifecycle: Lifecycle, ended: asyncio.Event, idle_s: float)
                 log.info("exiting after %.0f s without work", idle_s)
                 return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), left)
+            async with asyncio.timeout(left):
+                await ended.wait()
 
 
 def _bound(folder: Path) -> socket.socket:
