@@ -177,8 +177,7 @@ def add_policies(namespace: Namespace) -> list[str]:
         name = f"{namespace.name}-{short}"
         kind = f"{kind}AdmissionPolicy"
         paths.append(add(namespace, kind, f"{kind.lower()[:-1]}ies", name, {"matchConstraints": CREATED_PODS, **spec}))
-        selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}}
-        binding = {"policyName": name, "matchResources": selector}
+        binding: dict[str, Any] = {"policyName": name}  # in all namespaces: the policies are about pods by name
         binding |= {"validationActions": ["Deny"]} if kind.startswith("V") else {}
         paths.append(add(namespace, f"{kind}Binding", f"{kind.lower()}bindings", name, binding))
     is_in_force: dict[str, Callable[[], bool]] = {
