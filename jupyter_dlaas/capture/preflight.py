@@ -189,7 +189,7 @@ def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | 
 
 
 def _may_be_sent(name: str, facts: KernelFacts | None) -> bool:
-    """Return whether --push may name a variable: it exists, and is no definition, connection or progress bar."""
+    """Return whether --push may name a variable: it exists and is not a definition, connection or progress bar."""
     fact = facts.names.get(name) if facts is not None else None
     return facts is None or (fact is not None and not fact.is_callable and fact.cannot_travel is None)
 

@@ -23,6 +23,7 @@ from jupyter_dlaas.objects.object_values import are_values, is_atom, is_infrastr
 __all__ = [
     "DESCRIPTORS",
     "FIELDS",
+    "HEAP_TYPE",
     "INSTANCE_FIELDS",
     "KEY",
     "LARGE",
@@ -49,7 +50,8 @@ LARGE: Final = 10_000
 """Length above which a container of values is not searched for objects."""
 KEY: Final = " (key "
 """Begin of the step to an object that is a dictionary's key."""
-_HEAP_TYPE: Final = 1 << 9
+HEAP_TYPE: Final = 1 << 9
+"""Flag of classes that are not built in: `Py_TPFLAGS_HEAPTYPE`."""
 _LEFT_ALONE: Final = frozenset({"_iterator", "_opt_called"})
 """Fields of library objects that are recreated on demand."""
 _OWN_FIELDS: Final = "_dlaas_"
@@ -410,7 +412,7 @@ def slots(kind: Any) -> dict[str, Any]:
     return {
         name: member
         for base in kind.__mro__
-        if base.__flags__ & _HEAP_TYPE
+        if base.__flags__ & HEAP_TYPE
         for name, member in vars(base).items()
         if type(member) is types.MemberDescriptorType
     }

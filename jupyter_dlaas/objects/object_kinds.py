@@ -24,6 +24,7 @@ from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_items import (
     DESCRIPTORS,
     FIELDS,
+    HEAP_TYPE,
     INSTANCE_FIELDS,
     KEY,
     LARGE,
@@ -65,8 +66,6 @@ __all__ = [
     "new_object",
     "put_items",
 ]
-
-_HEAP_TYPE: Final = 1 << 9
 
 
 def new_object(kind: type, *arguments: Any) -> Any:
@@ -412,7 +411,7 @@ def has_plain_fields(kind: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _has_plain_layout(kind: Any) -> bool:
     """Return whether a class is written in Python, and has no state beside dict and slots."""
-    if any(base is not object and not base.__flags__ & _HEAP_TYPE for base in kind.__mro__):
+    if any(base is not object and not base.__flags__ & HEAP_TYPE for base in kind.__mro__):
         return False
     return bool(kind.__basicsize__ <= object.__basicsize__ + 8 * (len(slots(kind)) + 2))
 

@@ -100,11 +100,12 @@ def is_own_module(value: types.ModuleType) -> bool:
 
 def own_modules() -> tuple[str, ...]:
     """Return the names of the imported modules that were sent with the job."""
-    return _own_modules(len(sys.modules), _job_dir())
+    found = _own_modules(len(sys.modules), next(reversed(sys.modules)), _job_dir())
+    return tuple(name for name in found if name in sys.modules)
 
 
 @functools.lru_cache(maxsize=8)
-def _own_modules(count: int, folder: str) -> tuple[str, ...]:
+def _own_modules(count: int, newest: str, folder: str) -> tuple[str, ...]:
     modules: list[tuple[str, Any]] = list(sys.modules.items())
     found = [name for name, one in modules if isinstance(one, types.ModuleType) and is_own_module(one)]
     return tuple(name for name in found if name != "__main__")

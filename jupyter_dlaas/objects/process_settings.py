@@ -34,7 +34,7 @@ class _Process:
         self.without_secrets: Callable[[Mapping[str, str]], Mapping[str, str]] = dict
         """Returns environment variables without those that hold secrets, which are not stored."""
         self.at_epoch: dict[str, Any] | None = None
-        """What the program had started and registered when the epoch began; None outside of epochs."""
+        """Threads, handlers and modules of the program when the epoch began; None outside of epochs."""
 
 
 SETTINGS: Final = _Process()

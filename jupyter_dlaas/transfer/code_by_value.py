@@ -67,7 +67,7 @@ def reduce(function: types.FunctionType) -> tuple[Any, ...]:
 def reduce_code(value: Any) -> Any:
     """Return the reduction of a function of the program, of code, of what a class wraps functions in, or of a method.
 
-    All of them did not exist before the loop. NotImplemented for other objects.
+    None of them existed before the loop. NotImplemented for other objects.
     """
     if isinstance(value, types.FunctionType) and value.__module__ == "__main__":
         return reduce(value)  # its name is not bound before the loop

@@ -57,6 +57,25 @@ def test_job_passes_from_queued_to_completed(play: Callable[..., None]) -> None:
     play(scene)
 
 
+def test_loop_ends_though_it_is_cancelled_as_it_wakes(play: Callable[..., None]) -> None:
+    async def scene(engine: Engine, pool: SimulatedPool) -> None:
+        await engine.settle()
+        engine.lifecycle._wake.clear()
+        engine.lifecycle.wake_s = engine.clock.now_s() + 1000.0
+        loop = asyncio.create_task(engine.lifecycle.run())
+        for _ in range(10):  # until it sleeps
+            await asyncio.sleep(0)
+        engine.lifecycle._wake.set()
+        await asyncio.sleep(0)  # the event has woken its waiter, and not yet the loop
+        loop.cancel()
+
+        done, _ = await asyncio.wait({loop}, timeout=30)
+        assert done == {loop}
+        assert loop.cancelled()
+
+    play(scene)
+
+
 def test_log_of_an_ended_job_is_from_rank_0(play: Callable[..., None]) -> None:
     async def scene(engine: Engine, pool: SimulatedPool) -> None:
         job = await engine.submit(learners=(3, 3))

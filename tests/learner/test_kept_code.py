@@ -10,6 +10,7 @@ import locale
 import logging
 import signal
 import sys
+import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +20,23 @@ import numpy as np
 import pytest
 import torch
 
+from jupyter_dlaas.learner.checkpoint import namespace
+from jupyter_dlaas.objects import object_values
+from jupyter_dlaas.objects.process_settings import SETTINGS as PROCESS
 from tests.learner.in_process import SETUP, run_with_halts, start
 from tests.learner.test_kept_objects import Outcomes, with_and_without_halts
 from tests.learner.test_namespace import PARTS, Part, program
 
 pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _record_each_epoch() -> Iterator[None]:
+    """Record settings at each epoch: those of these programs take less than a millisecond."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(namespace, "_RECORD_SHARE", float("inf"))
+        yield
+
 
 CODE: Final = {
     "hooks of tensors": Part(
@@ -365,6 +378,40 @@ def test_state_of_own_modules_continues_after_two_halts(
     monkeypatch.setitem(PARTS, "own", part)
     source = program("own")
     assert own_modules(tmp_path / "halted", source, (4, 3)) == own_modules(tmp_path / "alone", source)
+
+
+def test_own_modules_are_found_whatever_is_imported_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_values, "_job_dir", lambda: str(tmp_path))
+    found = []
+    for name in ("first", "second", "third"):
+        module = types.ModuleType(name)
+        module.__file__ = f"{tmp_path}/files/{name}.py"
+        with monkeypatch.context() as patch:  # as many modules each time
+            patch.setitem(sys.modules, name, module)
+            found.append(object_values.own_modules())
+
+    assert found == [("first",), ("second",), ("third",)]
+    assert object_values.own_modules() == ()
+
+
+def test_recording_settings_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespace, "_RECORD_SHARE", 0.01)
+    now_s, records = [0.0], []
+    one = namespace.Namespace({}, [], (), also={"process": PROCESS}, clock=lambda: now_s[0])
+
+    def record(paths: Any) -> dict[str, Any]:
+        records.append(now_s[0])
+        now_s[0] += 0.5
+        return {}
+
+    monkeypatch.setattr(one._graph, "changes_of", record)
+    for at_s in (1.0, 2.0, 51.0, 52.0, 60.0, 500.0):
+        now_s[0] = at_s
+        one.begin_epoch()
+
+    assert records == [1.0, 52.0, 500.0]
 
 
 REPORTED: Final = {

@@ -131,7 +131,7 @@ def test_a_gpu_that_the_pool_lends_is_not_called_occupied(fake_nvml: Path) -> No
 
 def test_gpu_with_unexplained_memory_use_is_not_lent(fake_nvml: Path) -> None:
     assert "held by no visible process" in devices(fake_nvml, FAKE_NVML_LEFT_OVER="0")[0]
-    assert devices(fake_nvml, FAKE_NVML_LEFT_OVER="0", FAKE_NVML_COUNT="1")[0].endswith("|None"), "there is no other"
+    assert devices(fake_nvml, FAKE_NVML_LEFT_OVER="0", FAKE_NVML_COUNT="1")[0].endswith("|None"), "the only GPU"
 
 
 def test_uncorrected_memory_errors_put_a_gpu_out_of_service(fake_nvml: Path) -> None:

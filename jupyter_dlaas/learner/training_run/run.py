@@ -288,12 +288,12 @@ class Run:
         epoch = -1
         while (epoch := self._next_epoch(epoch)) < number:
             state.epoch, state.call, state.is_epoch_over = epoch, 0, False
-            if state.namespace is not None:
-                state.namespace.begin_epoch()
             if state.counts_epochs:
                 training_loop.boundary(state, Position(epoch=epoch, step=state.step))
                 training_loop.reach(state)
                 training_loop.count(state)
+            elif state.namespace is not None:
+                state.namespace.begin_epoch()
             try:
                 yield epoch
             except GeneratorExit:

@@ -226,7 +226,7 @@ class NvmlProbe:
         found: list[Device] = []
         for i in range(self._ask(n.nvmlDeviceGetCount) or 0):
             found += self._gpu(i, len(found), lent)
-        if all(device.out_of_service for device in found):  # a notebook's GPU is offered where there is no other
+        if all(device.out_of_service for device in found):  # then also GPUs that only notebooks use
             found = [replace(one, out_of_service=None) if one.id in self._shareable else one for one in found]
         groups = self._link_groups()
         return tuple(replace(device, link=groups.get(device.id, "")) for device in found)

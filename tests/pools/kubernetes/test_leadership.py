@@ -152,12 +152,14 @@ def test_an_engine_takes_over_from_its_dead_predecessor_at_once(
     assert found is not None
     former = replace(holder, pid=found.pid, start=found.start)
     assert Engine(server, former).after(0) is None
-    successor, copy = Engine(server, holder), Engine(server, replace(holder, pool="a copy", host="ws-4"))
+    successor, copy = Engine(server, holder), Engine(server, replace(holder, pool="a copy"))
+    elsewhere = Engine(server, replace(holder, host="engine-1"))
     assert successor.after(0) is not None, "the former process is alive"
     process.kill()
     process.wait()
 
     assert copy.after(0) is not None, "this is another pool"
+    assert elsewhere.after(0) is not None, "a pod on the same node, which cannot see the process"
     assert successor.after(0) is None
     assert server.objects[LEASE]["spec"]["holderIdentity"] == holder.identity
 

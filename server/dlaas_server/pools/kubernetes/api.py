@@ -195,14 +195,6 @@ class Api:
         except (ValueError, OSError) as error:
             raise ApiUnreachable(f"{self.server} sent no valid JSON: {error}") from error
 
-    def text(self, path: str, query: Mapping[str, str]) -> str:
-        """Return an answer that is not JSON, such as a log."""
-        try:
-            answer = self._send("GET", _target(path, query), None, "application/json", (CONNECT_S, self._read_s))
-            return _read(answer).decode("utf-8", "replace")
-        except OSError as error:
-            raise ApiUnreachable(f"the connection to {self.server} broke: {error}") from error
-
     def get(self, resource: str, namespace: str | None, name: str) -> Json:
         """Return one object."""
         return self.request("GET", path_of(resource, namespace, name))

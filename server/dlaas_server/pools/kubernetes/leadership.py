@@ -313,8 +313,14 @@ class Leadership:
             raise LeaseHeld(_held_text(found, self._namespace, duration_s))
 
     def _was_predecessor(self, holder: Holder | None) -> bool:
-        """Return whether a holder was an engine of this pool's directory on this machine whose process is gone."""
-        if holder is None or (holder.pool, holder.boot) != (self._holder.pool, self._holder.boot):
+        """Return whether a holder was an engine of this pool's directory on this machine whose process is gone.
+
+        Pods on one node see only their own processes; their host names differ.
+        """
+        if holder is None:
+            return False
+        me = self._holder
+        if (holder.pool, holder.boot, holder.host) != (me.pool, me.boot, me.host):
             return False
         return not is_alive(Identity(holder.pid, holder.start, holder.boot))
 
