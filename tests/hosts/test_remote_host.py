@@ -23,11 +23,12 @@ from jupyter_dlaas.runtime.hosts.learner_host import Ended, HostEvent, NotStarte
 from jupyter_dlaas.runtime.hosts.plain_spawn import environment_here
 from jupyter_dlaas.runtime.hosts.remote_host import REASON_S, RemoteHost
 from jupyter_dlaas.runtime.link.connection import Endpoint
-from jupyter_dlaas.runtime.link.transport import Address, listen, new_session_id
+from jupyter_dlaas.runtime.link.transport import Address, listen, new_session_id, wait
 from jupyter_dlaas.runtime.system.process import is_alive
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.protocol import Cause, Failure
 from tests.hosts.contract import (
+    DEADLINE_S,
     LearnerHostContract,
     ended,
     heard,
@@ -384,6 +385,22 @@ def test_a_user_without_name_and_home_gets_both(tmp_path: Path) -> None:
         assert environment["HOME"] == str(tmp_path / "home")
     assert environment["USER"] == environment["LOGNAME"] == "dlaas"
     assert "DLAAS_AGENT_TOKEN_FILE" not in environment
+
+
+def test_a_dismissed_agent_ends_without_its_guardian(rig: RemoteRig) -> None:
+    """The guardian of a closed job exits at once, and does not acknowledge what its agents still report."""
+    started(rig)
+    agent = rig.agents[0]
+    rig.host.dismiss(0)
+    rig.host.turn((), time.monotonic())
+    rig.host.close()
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not agent.is_over:
+        assert time.monotonic() < give_up_s, "it waits for a guardian"
+        wait(agent.interests(time.monotonic()), 0.05)
+        agent.turn(agent.interests(time.monotonic()), time.monotonic())
+    assert agent.exit_code == 0
+    assert not agent.processes()
 
 
 def test_a_real_agent_serves_until_it_is_dismissed(tmp_path: Path) -> None:

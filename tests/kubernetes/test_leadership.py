@@ -33,7 +33,7 @@ for step in range(100_000):
     time.sleep(0.05)
 """
 PAUSED_ENGINE = """
-import os, signal, sys
+import os, signal, sys, threading
 from dlaas_server.engine.service import main
 from dlaas_server.pools.kubernetes import gang
 
@@ -42,7 +42,7 @@ create_job, paused_jobs = gang.create_job, set()
 def paused(api, job, **options):
     if job.pods.job.startswith("late") and job.pods.job not in paused_jobs:
         paused_jobs.add(job.pods.job)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this thread runs no further, like the others
     return create_job(api, job, **options)
 
 gang.create_job = paused

@@ -100,7 +100,9 @@ def test_a_pool_moves_to_a_cluster_and_back(
     sent = kernel.run(TRAIN)
     job = sent.job["id"]
     pool.until(job, "PROCESSING")
-    (place,) = where(pool.job(job))
+    view = pool.job(job)
+    (place,) = where(view)
+    assert (view.state, place[1]) == ("PROCESSING", f"{job}-m0"), (view, pool.client.events(job))
     pod = namespace.get("pods", f"{job}-m0")
     assert place == (pod["spec"]["nodeName"], f"{job}-m0")
     assert f"{job}-m0" in terminal.run("why", job)
