@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.protocol import Cause
 from tests.isolated.launcher import IsolatedJob, isolated_job
 from tests.learner import live_programs
-from tests.learner.live_programs import LIVE, assert_each_sample_once, result
+from tests.learner.exact_programs import EXACT, disturb
+from tests.learner.live_programs import FAULTY, LIVE, assert_each_sample_once, result
 from tests.runtime.jobs import until
 from tests.selection import exhaustive
 
@@ -117,6 +120,53 @@ def test_a_cut_link_stops_nothing_and_loses_nothing(build: Build) -> None:
     assert result(job, "answer") == len(job.metrics()) == 8
     assert max(fact.step for fact in job.facts(FactKind.CHECKPOINT)) > 2
     assert_journal_has_no_holes(job)
+
+
+def test_a_hung_learner_ends_at_the_limit_with_its_line(build: Build) -> None:
+    source = "import threading\n\ndef wait():\n    threading.Event().wait()\n\nwait()\n"
+    job = build(source, learners=1, hang_after_s=1.0, cells={"1-6": "cell [3]:1"})
+    job.run(1)
+
+    failure = job.wait(FactKind.LEARNER_DOWN, deadline_s=IMPORT_S).failure
+    assert (failure.code, failure.cause) == ("hang", Cause.HANG)
+    assert (failure.where.label, failure.where.line, failure.where.function) == ("cell [3]", 4, "wait")
+
+
+@exhaustive
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_hung_member_is_ended_and_the_others_continue(build: Build, victim: int) -> None:
+    job = build(ON_CPU + FAULTY, environment={"DLAAS_HANG_S": "2"}, **OPTIONS)
+    job.run(3)
+    trains(job, victim, size=3)
+    output = job.agent_dir(victim) / "job/output"
+    (output / "part").write_text("hang")
+    (output / "part").rename(output / f"do-{victim}")
+
+    failure = job.wait(FactKind.REGROUPED, deadline_s=IMPORT_S).failure
+    assert (failure.code, failure.cause) == ("hang", Cause.HANG)
+    assert f"learner {victim} was ended: it hung" in failure.what
+    assert "threading.py" in job.log(victim), "its log shows where it was"
+    trains(job, 2, size=2)
+    finish(job)
+
+
+@exhaustive
+def test_exact_mode_trains_the_same_bits_through_changes_and_losses(tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    trained = []
+    for name, changes, kills in (("undisturbed", 0, 0), ("disturbed", 2, 2)):
+        (tmp_path / name).mkdir()
+        job = isolated_job(tmp_path / name, ON_CPU + EXACT, **{**OPTIONS, "outputs": ("losses", "steps", "weights")})
+        try:
+            disturbances = disturb(job, seed, changes=changes, kills=kills)
+            job.hurry()
+            assert job.closed(deadline_s=IMPORT_S) == "completed", f"seed {seed}: {disturbances}\n{job.report()}"
+            assert_each_sample_once(job, samples=150, epochs=12)
+            assert len(job.facts(FactKind.REGROUPED)) == kills, f"seed {seed}: {disturbances}\n{job.report()}"
+            trained.append([result(job, output) for output in ("losses", "steps", "weights")])
+        finally:
+            job.close()
+    assert trained[0] == trained[1], f"seed {seed}"
 
 
 @exhaustive
