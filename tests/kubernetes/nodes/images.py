@@ -55,6 +55,8 @@ class Images:
     """Images that have no program at all."""
     old_python: set[str] = field(default_factory=set)
     """Images whose `python3` says that it is Python 3.9."""
+    with_product: set[str] = field(default_factory=set)
+    """Images in which jupyter_dlaas is installed: they show this repository."""
     _present: set[str] = field(default_factory=set)
 
     def is_present(self, image: str) -> bool:
@@ -87,6 +89,8 @@ class Images:
 
     def mounts(self, image: str, folder: Path) -> list[dict[str, Any]]:
         """Return what an image has and this machine has not. `folder` takes its files."""
+        if image in self.with_product:
+            return [{"kind": "bind", "source": str(REPOSITORY), "target": str(REPOSITORY), "read_only": True}]
         if image not in self.old_python:
             return []
         program = folder / "python3"

@@ -36,9 +36,22 @@ async def prepare_volume(api: Api, pod: Json, volume: Json, folder: Path, pod_ip
         return {"kind": "bind", "source": str(folder)}
     if (host := volume.get("hostPath")) is not None:
         return {"kind": "bind", "source": host["path"]}
+    if (claim := volume.get("persistentVolumeClaim")) is not None:
+        return {"kind": "bind", "source": await _claimed(api, pod, claim["claimName"])}
     files = await _volume_files(api, pod, volume, pod_ip)
     _write_files(folder, files)
     return {"kind": "bind", "source": str(folder), "read_only": True}
+
+
+async def _claimed(api: Api, pod: Json, name: str) -> str:
+    """Return the folder of this machine behind a claim that is bound to a volume of the kind `hostPath`."""
+    try:
+        claim = await api.get("persistentvolumeclaims", pod["metadata"]["namespace"], name)
+        volume = await api.get("persistentvolumes", None, claim["spec"]["volumeName"])
+    except (ApiError, KeyError) as error:
+        raise MountError(f'claim "{name}" is not bound: {error}') from error
+    path: str = volume["spec"]["hostPath"]["path"]
+    return path
 
 
 async def _volume_files(api: Api, pod: Json, volume: Json, pod_ip: str) -> dict[str, tuple[bytes, int]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dlaas_server.pools.kubernetes.ledger import Ledger, Reservation
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects, anchor, job_objects
+from dlaas_server.pools.kubernetes.manifests.lab_manifests import Lab
 from dlaas_server.pools.kubernetes.manifests.lease import Holder, lease
 from dlaas_server.pools.kubernetes.manifests.names import Json
 from dlaas_server.pools.kubernetes.manifests.package_archive import Package, package_config_map
@@ -29,6 +30,12 @@ FULL = KubernetesSection(
     node_selector=("pool=gpu",),
     tolerations=(TolerationEntry(key="gpu", effect="NoSchedule"), TolerationEntry(key="team", value="ml")),
     user_namespaces=True,
+)
+LAB = Lab(
+    image="registry.example.com/lab:1",
+    learner_image="registry.example.com/torch:2",
+    storage="50Gi",
+    storage_class="fast",
 )
 
 
@@ -60,7 +67,7 @@ def pool_manifests() -> list[Json]:
         pool="9f", directory="/home/ana/pool", user="ana", host="ws-3", is_pod=False, pid=4711, start=99, boot="b0"
     )
     return [
-        *deployment_manifests("ml", sees_cluster=True, users=("ana",), groups=("ml",)),
+        *deployment_manifests("ml", sees_cluster=True, users=("ana",), groups=("ml",), lab=LAB),
         lease("ml", holder, "2026-01-01T00:00:00.000000Z", duration_s=15),
         ledger_config_map("ml", ledger.to_text()),
         package_config_map(package, "ml"),

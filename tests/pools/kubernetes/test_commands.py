@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dlaas_server.pools.kubernetes.__main__ import main
+from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from jupyter_dlaas.cli import main as command_line
+from jupyter_dlaas.wire.codec import decode
 
 
 def test_manifests_are_printed_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +35,46 @@ def test_a_kustomize_base_is_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"kubectl apply -k {tmp_path / 'base'}" in capsys.readouterr().out
 
 
+def test_jupyterlab_in_the_cluster_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--namespace",
+        "ml",
+        "--lab",
+        "lab:1",
+        "--image",
+        "torch:2",
+        "--storage",
+        "50Gi",
+        "--storage-class",
+        "fast",
+    ]
+    assert main(["manifests", *words]) == 0
+    found = {item["kind"]: item for item in yaml.safe_load_all(capsys.readouterr().out)}
+
+    config = tomllib.loads(found["ConfigMap"]["data"]["config.toml"])
+    settings = KubernetesSection(namespace="ml", image="torch:2", engine_address="jupyter-dlaas-engine.ml.svc")
+    assert decode(KubernetesSection, config["kubernetes"]) == settings
+    assert found["PersistentVolumeClaim"]["spec"]["storageClassName"] == "fast"
+    assert found["PersistentVolumeClaim"]["spec"]["resources"] == {"requests": {"storage": "50Gi"}}
+    assert found["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"] == "lab:1"
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--image", "torch:2"], "--image is for the JupyterLab in the cluster: add --lab IMAGE"),
+    (["--storage-class", "fast"], "--storage-class is for the JupyterLab in the cluster: add --lab IMAGE"),
+    (["--lab", "my lab"], "is not a valid image"),
+])  # fmt: skip
+def test_options_of_jupyterlab_are_checked(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["manifests", *arguments])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["manifests", "--lab", "lab:1", "--storage", "50 apples"], 2, "is not a valid quantity"),
     (["manifests", "--namespace", "My_NS"], 2, "is not a valid namespace"),
     (["check", "--kubeconfig", "/absent/config"], 5, "no usable credentials in /absent/config"),
 ])  # fmt: skip

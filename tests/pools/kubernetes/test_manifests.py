@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlaas_server.pools.kubernetes.manifests import bootstrap
+from dlaas_server.pools.kubernetes.manifests.lab_manifests import lab_manifests
 from dlaas_server.pools.kubernetes.manifests.names import GATE, guardian_name, learner_name, object_name
 from dlaas_server.pools.kubernetes.manifests.package_archive import (
     CONFIG_MAP_BYTES,
@@ -20,7 +21,7 @@ from dlaas_server.pools.kubernetes.manifests.package_archive import (
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod, Resources
 from dlaas_server.pools.kubernetes.manifests.pool_manifests import deployment_manifests, kustomization
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
-from tests.pools.kubernetes.golden_manifests import GOLDEN, golden_files, job, job_manifests, pool_manifests
+from tests.pools.kubernetes.golden_manifests import GOLDEN, LAB, golden_files, job, job_manifests, pool_manifests
 
 VERSIONS = [
     pytest.param(f"1.{minor}", marks=[] if minor in (30, 37) else pytest.mark.exhaustive) for minor in range(30, 38)
@@ -144,5 +145,8 @@ def test_a_guardian_beside_the_engine_has_no_pod() -> None:
 
     assert [m["kind"] for m in manifests] == ["ConfigMap", "NetworkPolicy", "Secret", "Pod", "Pod"]
     assert {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}]} in manifests[1]["spec"]["egress"]
+    lab = next(one for one in lab_manifests("ml", LAB) if one["kind"] == "Deployment")
+    to_engine = [{"podSelector": {"matchLabels": lab["spec"]["template"]["metadata"]["labels"]}}]
+    assert {"to": to_engine} in manifests[1]["spec"]["egress"]
     agent = {entry["name"]: entry.get("value") for entry in manifests[-1]["spec"]["containers"][0]["env"]}
     assert agent["DLAAS_AGENT_GUARDIAN"] == "192.0.2.7:4000"

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from dlaas_server.pools.kubernetes.api import connect
+from dlaas_server.pools.kubernetes.manifests.lab_manifests import Lab
 from dlaas_server.pools.kubernetes.manifests.pool_manifests import deployment_manifests, kustomization, to_yaml
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.preflight import PROBE_S, preflight, print_findings
@@ -22,8 +24,13 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     given = {name: value for name, value in vars(options).items() if value is not None and name in _SETTINGS}
+    if options.command == "manifests" and options.lab is None:
+        for option in ("image", "storage", "storage_class"):
+            if getattr(options, option) is not None:
+                parser.error(f"--{option.replace('_', '-')} is for the JupyterLab in the cluster: add --lab IMAGE")
     try:
         settings = decode(KubernetesSection, given)
     except Invalid as error:
@@ -36,7 +43,16 @@ def main(arguments: Sequence[str]) -> int:
         return 5
 
 
-_SETTINGS: Final = ("namespace", "context", "kubeconfig", "image", "gpu_resource", "engine_address")
+_SETTINGS: Final = (
+    "namespace",
+    "context",
+    "kubeconfig",
+    "image",
+    "gpu_resource",
+    "engine_address",
+    "storage",
+    "storage_class",
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +65,16 @@ def _parser() -> argparse.ArgumentParser:
     manifests.add_argument(
         "--cluster-view", action="store_true", help="also allow reading nodes and pods of the whole cluster"
     )
+    manifests.add_argument(
+        "--lab",
+        metavar="IMAGE",
+        type=_image,
+        help="add a JupyterLab with the pool's engine in the cluster; its image has jupyterlab and "
+        "jupyter_dlaas[kubernetes]",
+    )
+    manifests.add_argument("--image", help="image of the learners of that JupyterLab (default: the same)")
+    manifests.add_argument("--storage", metavar="SIZE", help="size of its volume (default: 20Gi)")
+    manifests.add_argument("--storage-class", metavar="NAME", help="storage class of its volume")
     manifests.add_argument("--kustomize", metavar="DIR", type=Path, help="write a kustomize base into this folder")
     check = commands.add_parser("check", help="check that jobs can run on the cluster")
     check.add_argument("--namespace", help="namespace of the pool (default: dlaas)")
@@ -63,9 +89,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _image(text: str) -> str:
+    try:
+        return decode(KubernetesSection, {"image": text}).image
+    except Invalid as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _manifests(options: argparse.Namespace, settings: KubernetesSection) -> int:
+    lab = None
+    if options.lab is not None:
+        lab = Lab(image=options.lab, learner_image=options.image, storage_class=settings.storage_class)
+        lab = lab if settings.storage is None else replace(lab, storage=settings.storage)
     manifests = deployment_manifests(
-        settings.namespace, sees_cluster=options.cluster_view, users=options.user, groups=options.group
+        settings.namespace, sees_cluster=options.cluster_view, users=options.user, groups=options.group, lab=lab
     )
     if options.kustomize is None:
         print(to_yaml(manifests), end="")

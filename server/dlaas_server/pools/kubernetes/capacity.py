@@ -101,9 +101,11 @@ def namespace_node(
         devices=tuple(Device(id=f"{settings.namespace}/{n}", index=n, kind=kind) for n in range(count)),
         cpus=float(free_cpus) if free_cpus is not None else count * max(settings.cpus, 1.0) * _UNBOUNDED,
         memory_bytes=int(memory - used["memory"]) if memory is not None else 2**50,
+        cordoned=None if count else _EMPTY,
     )
 
 
+_EMPTY: Final = "without devices: no quota says how many there are (set gpus or learners in the pool's config.toml)"
 _UNBOUNDED: Final = 1024.0
 """CPUs per device where no quota limits them: the cluster decides."""
 

@@ -99,6 +99,10 @@ def _network_policy(pods: JobPods, owner: Json) -> Json:
     engine = [{"podSelector": {"matchLabels": {**MANAGED_BY, LABEL_ROLE: ROLE_ENGINE}}}]
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     egress: list[Json] = [{"to": own}, {"ports": dns}]
+    if pods.guardian_address is not None:
+        egress.append(
+            {"to": engine}
+        )  # it may be a pod of the namespace; not all networks match its address as an ipBlock
     outside = [*_guardian_networks(pods), *pods.settings.egress]
     egress += [{"to": [{"ipBlock": {"cidr": network}}]} for network in outside]
     spec = {

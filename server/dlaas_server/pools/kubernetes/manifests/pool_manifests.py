@@ -8,6 +8,7 @@ from typing import Final
 import yaml
 
 from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, role_rules
+from dlaas_server.pools.kubernetes.manifests.lab_manifests import Lab, lab_manifests
 from dlaas_server.pools.kubernetes.manifests.names import LEDGER, MANAGED_BY, Json
 
 __all__ = ["ENGINE", "deployment_manifests", "kustomization", "ledger_config_map", "to_yaml"]
@@ -24,9 +25,14 @@ def ledger_config_map(namespace: str, text: str) -> Json:
 
 
 def deployment_manifests(
-    namespace: str, *, sees_cluster: bool = False, users: Sequence[str] = (), groups: Sequence[str] = ()
+    namespace: str,
+    *,
+    sees_cluster: bool = False,
+    users: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    lab: Lab | None = None,
 ) -> list[Json]:
-    """Return what an administrator applies: namespace, service account, Role and bindings.
+    """Return what an administrator applies: namespace, service account, Role and bindings, and JupyterLab if wanted.
 
     `sees_cluster` adds rights to read nodes and pods of the whole cluster. `users` and `groups` are bound to the Role,
     for engines outside of the cluster.
@@ -59,7 +65,7 @@ def deployment_manifests(
                 subjects=subjects,
             ),
         ]
-    return found
+    return found if lab is None else [*found, *lab_manifests(namespace, lab)]
 
 
 def kustomization(manifests: Sequence[Json]) -> dict[str, str]:
