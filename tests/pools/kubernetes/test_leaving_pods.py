@@ -43,11 +43,11 @@ class Cluster:
     """A picture of one node with three GPUs, on which the job holds a/0 in the ledger."""
 
     def __init__(self, *pods: Json) -> None:
-        self.told = 0
+        self.reports = 0
         self.picture = Picture(
             KubernetesSection(namespace="ml"),
             pod_changed=lambda job: None,
-            nodes_changed=self._tell,
+            nodes_changed=self._count,
             became_known=lambda: None,
             elected=lambda: None,
             holder=lambda: pytest.fail("nobody connects"),
@@ -56,8 +56,8 @@ class Cluster:
         self.ledger = Ledger().reserve(JOB, Reservation(generation=1, seats={"1": ("a", ("a/0",))}))
         self.show(*pods)
 
-    def _tell(self) -> None:
-        self.told += 1
+    def _count(self) -> None:
+        self.reports += 1
 
     def show(self, *pods: Json) -> None:
         watch, leadership = Followed(*pods), SimpleNamespace(ledger=self.ledger)
@@ -79,18 +79,18 @@ def test_a_closed_jobs_pod_keeps_its_device_until_it_ends() -> None:
     cluster = Cluster(learner())
     assert cluster.out_of_service() == [None, None, None]
     (whole,) = cluster.picture.nodes()
-    told = cluster.told
+    reports = cluster.reports
 
     cluster.picture.note_closed(JOB)
     (less,) = cluster.picture.nodes()
     assert cluster.out_of_service() == [REMOVED, None, None]
     assert less.cpus < whole.cpus
     assert less.memory_bytes < whole.memory_bytes
-    assert cluster.told == told, "less capacity is no reason for a new plan"
+    assert cluster.reports == reports, "less capacity is no reason for a new plan"
 
     cluster.show(learner(phase="Succeeded"))
     assert cluster.picture.nodes() == (whole,)
-    assert cluster.told == told + 1
+    assert cluster.reports == reports + 1
 
 
 def test_a_successors_pods_are_not_counted_as_leaving() -> None:

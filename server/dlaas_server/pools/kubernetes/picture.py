@@ -282,7 +282,7 @@ class Picture:
     def note_closed(self, job: str) -> None:
         """Count the job's pods as leaving until they have ended: the core counts their devices as free from now on.
 
-        Nobody is told: less capacity is no reason for a new plan.
+        It reports no change: less capacity is no reason for a new plan.
         """
         held = {} if self._connected is None else self._connected.leadership.ledger.jobs
         seats = held[job].seats if job in held else {}
