@@ -130,3 +130,12 @@ def test_why_explains_accepted_distant_seats() -> None:
     assert explained(Profile(communication=0.3, skew=0.1)) == []
     assert explained(Profile()) == []
     assert explained(Profile(skew=0.1), Policy()) == [], "no job waits for close seats there"
+
+
+def test_why_names_devices_out_of_service_and_their_reasons() -> None:
+    gone = replace(node(devices=1).devices[0], out_of_service="pod ml/job-1-m0 of an ended job is still being removed")
+    picture = pool([replace(node(devices=1), devices=(gone,))], job(2))
+
+    text = why_it_waits(picture.jobs["job-2"], picture, plan(picture, 10.0).waits, Policy())
+
+    assert "Out of service: n1/0 (pod ml/job-1-m0 of an ended job is still being removed)." in text

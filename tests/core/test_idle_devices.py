@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -17,10 +18,12 @@ from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
-from dlaas_server.core.placement.gang_placement import free_of, shape_of
+from dlaas_server.core.placement.gang_placement import FreeCapacity, free_of, shape_of
 from dlaas_server.core.placement.shape import Layout
 from dlaas_server.core.planning.decisions import Plan
+from dlaas_server.core.planning.phases import PHASES
 from dlaas_server.core.planning.plan import plan
+from dlaas_server.core.planning.plan_state import PlanState
 from dlaas_server.core.presentation.explain import why_it_waits
 from dlaas_server.core.scheduling.ordering import ORDERS
 from dlaas_server.core.scheduling.policy import Policy, Share
@@ -130,6 +133,35 @@ def test_devices_freed_for_a_job_are_left_to_it() -> None:
     assert (found.starts, found.preempts) == ((), ())
 
 
+def test_reason_names_the_job_its_devices_are_kept_for() -> None:
+    """The devices that are kept for job-3, the winner of a preemption, would not be enough for job-5."""
+    saved = replace(training(job(1, gpus=3), Seat("n1", ("n1/1", "n1/2", "n1/3"))), checkpoint_step=1)
+    leaves = halting(training(job(2), Seat("n2", ("n2/2",))))
+    waits = job(3, gpus=4, priority=5), job(4, gpus=3, priority=1), job(5, gpus=2)
+
+    found = plan(pool([node("n1", 4), node("n2", 3)], saved, leaves, *waits), 1e4)
+
+    assert [(stop.job, stop.winner) for stop in found.preempts] == [("job-1", "job-3")]
+    assert found.waits[2].reason.startswith("Needs 1 learner with 2 GPUs; 1 fits now, kept for job-4, which starts")
+
+
+def test_preempted_job_does_not_shrink_for_another_job_besides() -> None:
+    """job-3 could shrink for job-5 and be preempted for job-4; the next plan would not know which device is whose."""
+    at = *seats("n1", 2), Seat("n0", ("n0/1",))
+    runs = replace(training(job(1, (2, 4), elastic=Elastic.OFF), *at), checkpoint_step=1)
+    leaves = halting(training(job(2, (2, 2)), *seats("n2", 2)))
+    at = Seat("n0", ("n0/0",)), Seat("n2", ("n2/2",)), Seat("n2", ("n2/3",))
+    elastic = replace(training(job(3, (1, 3)), *at), checkpoint_step=1)
+    waits = job(4, gpus=2, priority=1), job(5, (3, 3), priority=5)
+    picture = pool([node("n0", 2), node("n1", 2), node("n2", 4)], runs, leaves, elastic, *waits)
+
+    found = plan(picture, 1e4)
+    left = {stop.job: preempted(picture.jobs[stop.job], stop.reason, 1e4)[0] for stop in found.preempts}
+    again = plan(replace(picture, jobs={**picture.jobs, **left}), 1e4 + 1)
+
+    assert (found.resizes, again.preempts, again.resizes) == ((), (), ())
+
+
 @dataclass
 class PoolRun:
     """A pool whose plans are carried out, slowly; `look` sees each plan, and the pool after it."""
@@ -143,6 +175,8 @@ class PoolRun:
     """Job -> when it has left."""
     ends_s: dict[str, float] = field(default_factory=dict)
     now_s: float = 1000.0
+    planned: Pool = field(default_factory=lambda: pool([]))
+    """Pool for which the last plan was made."""
 
     def picture(self) -> Pool:
         """Return the pool as the engine would know it."""
@@ -178,7 +212,8 @@ class PoolRun:
             if self.chance.random() < 0.6:
                 self.arrive(number)
             self.happens()
-            decided = plan(self.picture(), self.now_s, self.policy)
+            self.planned = self.picture()
+            decided = plan(self.planned, self.now_s, self.policy)
             self.carry_out(decided)
             self.look(self, decided)
 
@@ -252,37 +287,99 @@ def test_no_feasible_job_waits_beside_idle_devices_without_reason(order: str) ->
     in_plan_streams(1, tried, *FAILED_BY_ORDER.get(order, ()))
 
 
-def test_room_is_made_once_for_an_urgent_job() -> None:
-    """While victims leave for it, no others are preempted, unless jobs ahead of it came, started or preempt, too.
+def state_of(live: PoolRun) -> PlanState:
+    """Return what the phases of the last plan decided."""
+    state = PlanState.of(live.planned, live.now_s, live.policy, None)
+    for phase in PHASES:
+        phase(state)
+    return state
 
-    The end of a change of size is another exception: a job ahead may now take devices of the job that changed.
+
+def names_true_holders(live: PoolRun, decided: Plan) -> None:
+    """Check that a job for which devices are kept is in the way of the one that waits."""
+    if not any("kept for " in wait.reason for wait in decided.waits):
+        return
+    state = state_of(live)
+    kept, rest = state.immediate.kept, state.immediate.rest or state.idle
+    taken = {(seat.node, device) for seats in state.starts.values() for seat in seats for device in seat.devices}
+    chosen = {request.id: {(s.node, d) for s in request.seats for d in s.devices} for request in state.result.starts}
+
+    def fits(name: str, *givers: str) -> bool:
+        given = [part for giver in {name, *givers} for part in kept.get(giver, ())]
+        capacity, least = FreeCapacity(free.copy() for free in rest), live.planned.jobs[name].spec.learners_min
+        for shape, seat in given:
+            capacity.give(shape, (seat,))
+        return capacity.fit_count(state.shape_of(name), least) >= least
+
+    for wait in (wait for wait in decided.waits if "kept for " in wait.reason):
+        holder = wait.reason.split("kept for ")[1].split(",")[0]
+        if "which goes first" in wait.reason:
+            reserved = None if state.result.reserved is None else state.result.reserved.id
+            assert fits(wait.job), wait
+            assert live.policy.is_strict or holder == reserved or taken & chosen[holder], wait
+        else:
+            others = [name for name in kept if name not in (holder, wait.job)]
+            beside = [some for n in range(len(others) + 1) for some in combinations(others, n)]
+            assert any(fits(wait.job, holder, *some) and not fits(wait.job, *some) for some in beside), (wait, kept)
+
+
+@pytest.mark.parametrize("order", ["fifo", "fifo-skip", "shortest", "fair"])
+def test_reason_names_the_holder_of_kept_devices(order: str) -> None:
+    def tried(chance: Random) -> None:
+        shares = {"a": Share(guaranteed=2)} if order == "fair" else {}
+        policy = Policy(order=order, shares=shares, age_s=chance.choice([50.0, 3600.0]))
+        PoolRun(chance, policy, names_true_holders, [chance.choice([1, 2, 4]) for _ in range(3)]).run(25)
+
+    in_plan_streams(1, tried, 227)
+
+
+def test_room_is_made_once_for_an_urgent_job() -> None:
+    """While victims leave for it, no others are preempted, unless jobs ahead preempt, too, or are chosen only now.
+
+    The end of a change of size is another exception, and so are idle devices that an ended job or a victim has left: a
+    job ahead may now be placed better, and take devices that were released for the urgent job.
     """
-    ahead_then: dict[str, set[str]] = {}
+    chosen_then: dict[str, set[str]] = {}
+    """Urgent job -> jobs for which there was room when victims were chosen for it."""
     changing: set[tuple[str, float]] = set()
+    ran: dict[str, Job] = {}
+
+    def is_due_to_idle_devices(live: PoolRun, winner: str, ahead: set[str]) -> bool:
+        """Return whether it would preempt no other if no job had left since the last plan."""
+        jobs = live.planned.jobs
+        left = {name: one for name, one in ran.items() if name not in jobs or not jobs[name].members}
+        before = replace(live.planned, jobs={**jobs, **left})
+        winners = {stop.winner for stop in plan(before, live.now_s, live.policy).preempts}
+        return bool(ahead) and (winner not in winners or bool(ahead & winners))
 
     def look(live: PoolRun, decided: Plan) -> None:
         then = {(name, one.resize.since_s) for name, one in live.jobs.items() if one.resize is not None}
         if changing - then:
-            ahead_then.clear()
+            chosen_then.clear()
         changing.clear()
         changing.update(then)
-        for name in [n for n in ahead_then if n not in live.jobs or not live.jobs[n].waits]:
-            del ahead_then[name]
+        for name in [n for n in chosen_then if n not in live.jobs or not live.jobs[n].waits]:
+            del chosen_then[name]
         if decided.starts:
-            ahead_then.clear()
+            chosen_then.clear()
         places = {wait.job: wait.place for wait in decided.waits if wait.place}
-        for winner in sorted({stop.winner for stop in decided.preempts}):
-            after_pending_changes = {name for name, place in places.items() if place < places.get(winner, 0)}
-            others = after_pending_changes & {stop.winner for stop in decided.preempts}
-            assert winner not in ahead_then or after_pending_changes - ahead_then[winner] or others, (winner, decided)
-            ahead_then[winner] = after_pending_changes
+        winners = {stop.winner for stop in decided.preempts}
+        chosen = {request.id for request in state_of(live).result.starts} if winners else set[str]()
+        for winner in sorted(winners):
+            ahead = {name for name, place in places.items() if place < places.get(winner, 0)}
+            is_first = winner not in chosen_then or ahead & (chosen - chosen_then[winner]) or ahead & winners
+            assert is_first or is_due_to_idle_devices(live, winner, ahead), (winner, decided)
+            chosen_then[winner] = chosen
+        ran.clear()
+        ran.update((name, one) for name, one in live.jobs.items() if one.members)
 
     def tried(chance: Random) -> None:
-        ahead_then.clear()
+        chosen_then.clear()
         changing.clear()
+        ran.clear()
         PoolRun(chance, Policy(), look, [chance.choice([1, 2, 4]) for _ in range(3)]).run(40)
 
-    in_plan_streams(3, tried, 519, 770, 7000153, 9500221)
+    in_plan_streams(3, tried, 519, 770, 7000153, 9500221, 9600231, 31000391, 41000328, 41000362, 41000462)
 
 
 def test_urgent_job_starts_on_what_becomes_free_first() -> None:

@@ -54,13 +54,15 @@ def after_pending_changes(pool: Pool) -> Pool:
     """Return the pool after pending changes. Seats that are being released count as free, and are listed as `leaving`.
 
     Seats that the pool has released for a waiting job come last, those released for the longest first: the job ahead
-    keeps them if others begin to leave for a job behind it.
+    keeps them if others begin to leave for a job behind it. Of jobs that began at the same time, the one with the
+    fewest such seats comes first, so that a small gang leaves the others together.
     """
     jobs = {name: job for name, job in pool.jobs.items() if not job.members or job.goal is Goal.RUN}
     resized = {j.id: replace(j, members=j.gang) for j in jobs.values() if j.resize is not None}
     changing = {j.id: j for j in pool.jobs.values() if j.members and j.goal is not Goal.RUN} | resized
-    first = sorted(changing, key=lambda name: (_since_s(pool.jobs[name]), name))
-    loans = [loan for name in first for loan in _given_up(pool.jobs[name], resized.get(name))]
+    given_up = {name: _given_up(pool.jobs[name], resized.get(name)) for name in changing}
+    first = sorted(changing, key=lambda name: (_since_s(pool.jobs[name]), len(given_up[name]), name))
+    loans = [loan for name in first for loan in given_up[name]]
     loans.sort(key=lambda loan: loan.is_for_waiting)
     return replace(pool, jobs=jobs | resized, leaving=(*pool.leaving, *loans))
 

@@ -6,8 +6,9 @@ it fits there. Otherwise the idle part of its seats is kept for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf
 
 from dlaas_server.core.model.cluster import Seat
@@ -27,8 +28,10 @@ class ImmediateStarts:
     """Seats of jobs that start at once, and seats kept for jobs that start after others have left."""
 
     seats: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
-    kept: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
+    kept: dict[str, list[tuple[Shape, Seat]]] = field(default_factory=dict)
     """Job -> idle part of its chosen seats. These stay free in `idle`."""
+    displaced: str | None = None
+    """First chosen job whose idle seats another job took, so that nothing is kept for it."""
     rest: FreeCapacity | None = None
     """Idle capacity that is not kept for a job; None if nothing is kept."""
 
@@ -46,7 +49,6 @@ def immediate_starts(
     winners = {stop.winner.id for stop in result.stops}
     positions = {name: position for position, name in enumerate(waiting)}
     reserved = inf if result.reserved is None else positions.get(result.reserved.id, -1)
-    claimed: list[tuple[Shape, Seat]] = []
     elsewhere: set[tuple[str, str]] = set()
     for request in result.starts:
         seats: Sequence[Seat] | None = None
@@ -66,12 +68,13 @@ def immediate_starts(
         if is_first and not kept and not elsewhere.isdisjoint(_devices(request.seats)):  # taken meanwhile: use others
             fitting = fit_count(idle, request.shape, request.learners)
             kept = [(request.shape, seat) for seat in (place(idle, request.shape, fitting) if fitting else None) or ()]
-        claimed += kept
+            if not kept and starts.displaced is None:
+                starts.displaced = request.id
         if kept:
-            starts.kept[request.id] = tuple(seat for _, seat in kept)
-    if claimed:
+            starts.kept[request.id] = kept
+    if starts.kept:
         starts.rest = FreeCapacity(free.copy() for free in idle)
-    for shape, seat in claimed:
+    for shape, seat in chain.from_iterable(starts.kept.values()):
         idle.give(shape, (seat,))
     return starts
 
@@ -104,27 +107,45 @@ def _keep(idle: FreeCapacity, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | 
 class HeldDevices:
     """Reason why jobs that fit now do not start: idle devices are kept for another job."""
 
-    starting: str | None
-    """Job that starts there once other jobs have left."""
-    reserved: str | None
+    kept: Mapping[str, Sequence[tuple[Shape, Seat]]]
+    """Job that starts once other jobs have left -> idle part of its seats, in queue order."""
+    first: str | None
     """Job that goes first: by reservation, in strict order, or chosen without a place where it can start."""
     rest: FreeCapacity | None
+    """Idle capacity that is not kept for a job; None if nothing is kept."""
 
     def why(self, job: str, shape: Shape, learners: int) -> str:
-        """Return the wait reason of a job that fits on kept devices; "" if they are kept for no other job."""
-        if self.starting not in (None, job) and (self.rest is None or self.rest.fit_count(shape, learners) < learners):
-            return f"kept for {self.starting}, which starts as soon as the rest of its devices is free"
-        return "" if self.reserved is None else f"kept for {self.reserved}, which goes first"
+        """Return the wait reason of a job that fits on idle devices; "" if they are kept for no other job."""
+        holder = None if self.rest is None else self._holder(self.rest, job, shape, learners)
+        if holder is not None:
+            return f"kept for {holder}, which starts as soon as the rest of its devices is free"
+        return "" if self.first in (None, job) else f"kept for {self.first}, which goes first"
+
+    def _holder(self, rest: FreeCapacity, job: str, shape: Shape, learners: int) -> str | None:
+        """Return the first job without whose kept devices this one would fit; None if it fits beside all of them."""
+        others = (name for name in self.kept if name != job)
+        given: list[tuple[Shape, Seat]] = []
+        holder, more = None, self.kept.get(job, ())
+        while True:
+            for held, seat in more:
+                rest.give(held, (seat,))
+            given += more
+            if fit_count(rest, shape, learners) >= learners:
+                break
+            holder = next(others, None)
+            if holder is None:
+                break
+            more = self.kept[holder]
+        for held, seat in given:
+            rest.claim(held, (seat,))
+        return holder
 
 
 def held_devices(
     result: PassResult, starts: ImmediateStarts, requests: Sequence[GangRequest], *, is_strict: bool
 ) -> HeldDevices:
     """Return the jobs for which idle devices are kept after this result."""
-    first = None if result.reserved is None else result.reserved.id
-    waiting = [request.id for request in requests if request.id not in starts.seats]
-    if first is None:
-        # A chosen job whose seats another one took does not start now, and has precedence over those not chosen.
-        chosen = {request.id for request in result.starts if request.id not in starts.kept}
-        first = next((name for name in waiting if is_strict or name in chosen), None)
-    return HeldDevices(next(iter(starts.kept), None), first, starts.rest)
+    first = starts.displaced if result.reserved is None else result.reserved.id
+    if result.reserved is None and is_strict:
+        first = next((request.id for request in requests if request.id not in starts.seats), None)
+    return HeldDevices(starts.kept, first, starts.rest)

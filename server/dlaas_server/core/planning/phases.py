@@ -30,7 +30,10 @@ from dlaas_server.core.planning.plan_state import PlanState, gained_seats
 from dlaas_server.core.planning.scheduler_snapshot import scheduler_of
 from dlaas_server.core.planning.wait_reasons import lent_out, shortfall, waits_with_reasons
 from dlaas_server.core.rebalancing.migration import defragmented, gathered, may_move_again, relieved, rested_s
-from dlaas_server.core.scheduling.pass_result import Preempted
+from dlaas_server.core.scheduling.gang_request import GangRequest
+from dlaas_server.core.scheduling.pass_result import PassResult, Preempted
+from dlaas_server.core.scheduling.scheduler import Scheduler
+from dlaas_server.core.spot.spot_scheduler import SpotScheduler
 from jupyter_dlaas.wire.protocol import Elastic, State
 
 __all__ = ["PHASES", "RESTARTS_FROM_BEGINNING"]
@@ -42,11 +45,40 @@ RESTARTS_FROM_BEGINNING: Final = (
 
 
 def schedule(state: PlanState) -> None:
-    """Choose the jobs that start as if leaving jobs had left. Jobs shrink before any job is preempted."""
+    """Choose the jobs that start as if leaving jobs had left. Jobs shrink before any job is preempted.
+
+    A job that would shrink for one job and be preempted for another does not shrink: it leaves all its devices at once,
+    so the next plan could not know which of them were for whom.
+    """
+    whole: set[str] = set()
+    while True:
+        scheduler, queue, requests, result, kept = _decide(state, whole)
+        stopped = {one.victim.id for one in result.stops}
+        leaves_twice = stopped & used_shrinks(state.future, kept, result.starts).keys()
+        if not leaves_twice:
+            break
+        whole |= leaves_twice
+    chosen = {request.id for request in result.starts}
+    positions = {request.id: position for position, request in enumerate(requests, start=1)}
+    queue.sort(key=lambda job: (positions.get(job.id, len(positions) + 1), job.number))
+    state.queue, state.requests, state.result = queue, requests, result
+    state.waiting = [one for one in requests if one.id not in chosen and scheduler.could_fit(one)]
+    kept = {name: seats for name, seats in kept.items() if name not in stopped}
+    state.shrinks = used_shrinks(state.future, kept, result.starts)
+    state.preempts = tuple(_preempt(one, state, chosen) for one in result.stops)
+
+
+def _decide(
+    state: PlanState, whole: Collection[str]
+) -> tuple[Scheduler | SpotScheduler, list[Job], list[GangRequest], PassResult, dict[str, tuple[Seat, ...]]]:
+    """Return a scheduler, the queued jobs, their requests, the decisions, and the seats that shrinking jobs keep.
+
+    `whole`: jobs that do not shrink.
+    """
     future, now_s, policy, order = state.future, state.now_s, state.policy, state.order
 
     def may_shrink(job: Job) -> bool:
-        return may_change(job, now_s)
+        return job.id not in whole and may_change(job, now_s)
 
     scheduler, queue = scheduler_of(future, now_s, policy, order)
     requests = scheduler.queue_order()
@@ -61,15 +93,7 @@ def schedule(state: PlanState) -> None:
             milder = another.decide(now_s)
             if len(milder.stops) < len(result.stops):
                 scheduler, result, kept = another, milder, more
-    stopped = {one.victim.id for one in result.stops}
-    chosen = {request.id for request in result.starts}
-    positions = {request.id: position for position, request in enumerate(requests, start=1)}
-    queue.sort(key=lambda job: (positions.get(job.id, len(positions) + 1), job.number))
-    state.queue, state.requests, state.result = queue, requests, result
-    state.waiting = [one for one in requests if one.id not in chosen and scheduler.could_fit(one)]
-    kept = {name: seats for name, seats in kept.items() if name not in stopped}
-    state.shrinks = used_shrinks(future, kept, result.starts)
-    state.preempts = tuple(_preempt(one, state, chosen) for one in result.stops)
+    return scheduler, queue, requests, result, kept
 
 
 def start(state: PlanState) -> None:

@@ -62,7 +62,7 @@ def waits_with_reasons(
         if job.not_before_s > now_s:
             reason = f"Retrying in {job.not_before_s - now_s:.0f} s, after the loss of a learner."
         else:
-            own = job.id if job.id == kept.starting else ""
+            own = job.id if job.id in kept.kept or job.id == kept.first else ""
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
             if asked not in said:
                 short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))

@@ -71,6 +71,7 @@ def why_it_waits(
     if ahead:
         out.append(f"Ahead of it: {_names_text(ahead)}.")
     out += _holders(job, pool, policy)
+    out += _out_of_service(pool)
     out += _assumed_reclaims(job, pool, policy) if has_estimate else _missing_estimate(job, pool, ahead)
     out += _accepts_any_nodes(job, policy)
     if policy.order == "fair":
@@ -108,6 +109,15 @@ def _holders(job: Job, pool: Pool, policy: Policy) -> list[str]:
     more = len(holders) - NAMES_MAX
     out = [f"{text}." for _, _, text in holders[:NAMES_MAX]]
     return out + ([f"{count(more, 'more job')} {'holds' if more == 1 else 'hold'} devices."] if more > 0 else [])
+
+
+def _out_of_service(pool: Pool) -> list[str]:
+    """Return why devices of nodes that are in use are not available: others use them, or they are suspect."""
+    by_reason: dict[str, list[str]] = {}
+    for device in (device for node in pool.nodes if node.cordoned is None for device in node.devices):
+        if device.out_of_service is not None:
+            by_reason.setdefault(device.out_of_service, []).append(device.id)
+    return [f"Out of service: {_names_text(names)} ({why})." for why, names in list(by_reason.items())[:NAMES_MAX]]
 
 
 def _assumed_reclaims(job: Job, pool: Pool, policy: Policy) -> list[str]:

@@ -1,13 +1,15 @@
 """Nodes and devices of the pool, from nodes and pods of the cluster or from the namespace's quota. Pure.
 
 GPUs of a node are counted, not named: the device plugin chooses one when a pod starts. So the ids "0", "1" … of a
-node's devices stand for a number, and GPUs that others use are the last ones.
+node's devices stand for a number, and GPUs that others use are the last ones. A pod that outlives its closed job keeps
+the ids that the job has in the ledger, since other jobs hold the other ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -23,7 +25,7 @@ from dlaas_server.pools.kubernetes.manifests.names import (
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection, TolerationEntry
 from dlaas_server.pools.kubernetes.pod_fields import condition
 
-__all__ = ["cluster_nodes", "has_gpus", "namespace_node", "quantity"]
+__all__ = ["cluster_nodes", "has_gpus", "less_leaving", "namespace_node", "quantity"]
 
 IsOwn = Callable[[str], bool]
 _FACTORS: Final[Mapping[str, Fraction]] = {
@@ -101,7 +103,35 @@ def namespace_node(
         devices=tuple(Device(id=f"{settings.namespace}/{n}", index=n, kind=kind) for n in range(count)),
         cpus=float(free_cpus) if free_cpus is not None else count * max(settings.cpus, 1.0) * _UNBOUNDED,
         memory_bytes=int(memory - used["memory"]) if memory is not None else 2**50,
-        cordoned=None if count else _EMPTY,
+        cordoned=_EMPTY if count == 0 and gpus is None and cpus is None else None,
+    )
+
+
+def less_leaving(nodes: Iterable[Node], leaving: Iterable[tuple[Json, Collection[str]]]) -> tuple[Node, ...]:
+    """Return the nodes less the devices, CPUs and memory of pods that have not ended yet although their job is closed.
+
+    `leaving`: pods with the devices that their jobs hold in the ledger. A kubelet takes up to 30 s to end a pod.
+    """
+    by_node: dict[str, list[tuple[Json, Collection[str]]]] = {}
+    for pod, devices in leaving:
+        by_node.setdefault(str(pod["spec"].get("nodeName", "")), []).append((pod, devices))
+    return tuple(_less(node, by_node[node.name]) if node.name in by_node else node for node in nodes)
+
+
+def _less(node: Node, leaving: Sequence[tuple[Json, Collection[str]]]) -> Node:
+    reasons = {
+        device: f"{described(pod)} of an ended job is still being removed" for pod, ids in leaving for device in ids
+    }
+    devices = tuple(
+        replace(device, out_of_service=device.out_of_service or reasons.get(device.id)) for device in node.devices
+    )
+    cpus = sum((_requested(pod, "cpu") for pod, _ in leaving), Fraction(0))
+    memory = sum((_requested(pod, "memory") for pod, _ in leaving), Fraction(0))
+    return replace(
+        node,
+        devices=devices,
+        cpus=max(0.0, node.cpus - float(cpus)),
+        memory_bytes=max(0, node.memory_bytes - int(memory)),
     )
 
 

@@ -139,6 +139,12 @@ class Gangs:
             reserve=partial(self._reserve, folder.job),
         )
 
+    def note_closed(self, job: str) -> None:
+        """Count the pods of a job that its guardian has closed as leaving, unless the job was started again."""
+        known = self._jobs.get(job)
+        if known is None or closed_bytes(known.folder) not in (-1, known.closed_bytes):
+            self._picture.note_closed(job)
+
     def changed(self, job: str) -> None:
         """Note a change of the job's pods, or of its journal."""
         if self._picture.unavailable() is None:
@@ -206,6 +212,7 @@ class Gangs:
             else:
                 known.problem = outcome.blocked
                 if known.is_closed and not known.is_over:
+                    self._picture.note_closed(job)  # an earlier engine may have learnt it
                     self._again(job, known, LEFT_S)
                 await self._report(job, known, outcome)
         self._report_waiting(job, known)

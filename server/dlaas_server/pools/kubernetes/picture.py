@@ -12,15 +12,23 @@ from urllib.parse import urlsplit
 
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, connect
-from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, less_leaving, namespace_node
 from dlaas_server.pools.kubernetes.job_creation import ensure_package
 from dlaas_server.pools.kubernetes.leadership import Leadership
 from dlaas_server.pools.kubernetes.ledger import Ledger
 from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES
 from dlaas_server.pools.kubernetes.manifests.lease import Holder
-from dlaas_server.pools.kubernetes.manifests.names import ANNOTATION_JOB, LABEL_ROLE, ROLE_LEARNER, Json, selector
+from dlaas_server.pools.kubernetes.manifests.names import (
+    ANNOTATION_JOB,
+    LABEL_MEMBER,
+    LABEL_ROLE,
+    ROLE_LEARNER,
+    Json,
+    selector,
+)
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
 from dlaas_server.pools.kubernetes.manifests.settings import CapacityView, KubernetesSection
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.preflight import missing_accesses
 from dlaas_server.pools.kubernetes.watch import Change, Watch
 from jupyter_dlaas.wire.codec import DlaasError
@@ -89,6 +97,8 @@ class Picture:
         self._problem = "it has not been contacted yet"
         self._quotas: Sequence[Json] = ()
         self._nodes: tuple[Node, ...] = ()
+        self._leaving: dict[str, tuple[str, ...]] = {}
+        """Uids of pods that outlive their closed job -> devices that they still use."""
         self._has_capacity = False
         self._has_answered = asyncio.Event()
         self._capacity_timer: asyncio.TimerHandle | None = None
@@ -269,22 +279,45 @@ class Picture:
         """Return the nodes with their devices, as last seen."""
         return self._nodes
 
+    def note_closed(self, job: str) -> None:
+        """Count the job's pods as leaving until they have ended: the core counts their devices as free from now on.
+
+        It reports no change: less capacity is no reason for a new plan.
+        """
+        held = {} if self._connected is None else self._connected.leadership.ledger.jobs
+        seats = held[job].seats if job in held else {}
+        pods = {str(pod["metadata"]["uid"]): pod for pod in self.pods_of(job).values() if end_of_pod(pod) is None}
+        if pods.keys() - self._leaving.keys():
+            for uid, pod in pods.items():
+                _, devices = seats.get((pod["metadata"].get("labels") or {}).get(LABEL_MEMBER, ""), ("", ()))
+                self._leaving.setdefault(uid, devices)
+            self._nodes = self._current_nodes() or self._nodes
+
     def _update_nodes(self) -> None:
         self._capacity_timer = None
-        connected = self._connected
-        if connected is None or connected.others.knowledge().unknown is not None:
-            return
-        pods = list(connected.others.objects().values())
-        if connected.nodes is None:
-            found: tuple[Node, ...] = (namespace_node(self._quotas, pods, self.settings, is_own=self._is_own),)
-        elif connected.nodes.knowledge().unknown is None:
-            found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings, is_own=self._is_own)
-        else:
+        found = self._current_nodes()
+        if found is None:
             return
         self._has_capacity = True
         if found != self._nodes:
             self._nodes = found
             self._nodes_changed()
+
+    def _current_nodes(self) -> tuple[Node, ...] | None:
+        """Return the nodes by the present picture; None while it is unknown."""
+        connected = self._connected
+        if connected is None or connected.others.knowledge().unknown is not None:
+            return None
+        pods = list(connected.others.objects().values())
+        if connected.nodes is None:
+            return (namespace_node(self._quotas, pods, self.settings, is_own=self._is_own),)
+        if connected.nodes.knowledge().unknown is not None:
+            return None
+        uids = {str(pod["metadata"].get("uid")): pod for pod in pods} if self._leaving else {}
+        running = {uid: pod for uid in self._leaving if (pod := uids.get(uid)) and end_of_pod(pod) is None}
+        self._leaving = {uid: self._leaving[uid] for uid in running}
+        found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings, is_own=self._is_own)
+        return less_leaving(found, ((pod, self._leaving[uid]) for uid, pod in running.items()))
 
     # ---- news, in the threads of the watches -----------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from jupyter_dlaas.jobdir.atomic_files import read_json, write_whole
 from jupyter_dlaas.runtime.hosts.agent_settings import AGENTS
 from jupyter_dlaas.runtime.zygote.start_guardian import Started, start_guardian
 from jupyter_dlaas.wire.codec import Json
-from jupyter_dlaas.wire.journal import Fact, SeatRefused, Wanted
+from jupyter_dlaas.wire.journal import Fact, FactKind, SeatRefused, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec
 from jupyter_dlaas.wire.waiting import WaitingReason
 
@@ -233,8 +233,11 @@ class KubernetesPool:
         return await self._local.payload(job)
 
     async def facts(self, job: str, offset: int) -> tuple[Sequence[Fact], int]:
-        """Return the facts after `offset`."""
-        return await self._local.facts(job, offset)
+        """Return the facts after `offset`. When they close the job, its pods count as leaving before anyone knows."""
+        facts, end = await self._local.facts(job, offset)
+        if facts and facts[-1].kind is FactKind.CLOSED:
+            self._gangs.note_closed(job)
+        return facts, end
 
     async def streams(self, job: str) -> Mapping[str, int]:
         """Return the existing streams with their sizes."""
