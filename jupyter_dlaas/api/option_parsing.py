@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ __all__ = [
     "ambiguous_argument",
     "bounds",
     "count",
+    "directory",
     "duration_s",
     "elastic",
     "environment",
@@ -39,6 +41,7 @@ __all__ = [
     "metric_patterns",
     "names",
     "on_off",
+    "path",
     "priority",
     "quoting",
     "schedule",
@@ -361,11 +364,36 @@ def framework(text: str) -> str:
     return known[value]
 
 
+def path(given: str | Path, *, option: str, base: Path | None = None) -> Path:
+    """Parse a path, relative to `base`; `~` is the home directory. Without `base`, a relative path stays relative."""
+    try:
+        found = (base or Path()) / Path(given).expanduser()
+        with suppress(FileNotFoundError, NotADirectoryError):  # reported where the path is opened
+            found.stat()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Invalid(f"{option}: {str(given)[:200]!r} cannot be used: {reason}") from None
+    return found
+
+
+def directory(given: str | Path | None, *, option: str = "directory") -> Path:
+    """Return the absolute path of an existing directory; None is the current one."""
+    try:
+        found = Path.cwd() / path(given or ".", option=option)
+    except FileNotFoundError:
+        raise Invalid(f"{option}: the current directory was deleted; change to another one") from None
+    if not found.exists():
+        raise Invalid(f"{option}: {found} does not exist; create it, or use an existing directory")
+    if not found.is_dir():
+        raise Invalid(f"{option}: {found} is not a directory; use {found.parent}")
+    return found
+
+
 def interpreter(text: str) -> str:
     """Return the absolute path of a Python interpreter, given by a path or by a name on PATH. Symlinks stay: a virtual
     environment is found through them.
     """
-    found = shutil.which(str(Path(text).expanduser().absolute()) if "/" in text else text)
+    found = shutil.which(str(path(text, option="interpreter").absolute()) if "/" in text else text)
     if found is None:
         raise Invalid(f"interpreter: {text!r} is not an executable file; use a path such as /opt/env/bin/python")
     return str(Path(found).absolute())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from jupyter_dlaas.api import option_parsing
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import File
 
@@ -45,7 +46,7 @@ def read_script(source: str | Path) -> Script:
     """Read a script by its path, or accept source text (which contains a line break). Raises Invalid."""
     if isinstance(source, str) and "\n" in source:
         return Script(source, None)
-    path = Path(source).expanduser()
+    path = option_parsing.path(source, option="source")
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -118,7 +119,11 @@ def _text(path: Path) -> str:
 
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, sorted, without hidden files and caches; links are not followed."""
-    for entry in sorted(folder.iterdir()):
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise Invalid(f"include: {folder} cannot be read: {error.strerror}") from None
+    for entry in entries:
         if entry.name.startswith(".") or entry.name in _PASSED_OVER:
             continue
         if entry.is_dir() and not entry.is_symlink():
@@ -131,9 +136,11 @@ def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
     """Return the files named by `--include`: by relative path if below `directory`, others by their own name."""
     found: dict[str, Path] = {}
     for given in paths:
-        path = (directory / Path(given).expanduser()).absolute()
+        path = option_parsing.path(given, option="include", base=directory.absolute())
         if not path.exists():
             raise Invalid(f"include: no such file or folder: {path}")
+        if not path.is_dir() and not path.is_file():
+            raise Invalid(f"include: {path} is neither a file nor a folder")
         base = directory if path.is_relative_to(directory) else path.parent
         for file in _walk(path) if path.is_dir() else [path]:
             found[file.relative_to(base).as_posix()] = file

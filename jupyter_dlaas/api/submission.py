@@ -113,7 +113,7 @@ def prepare(
     secrets = option_parsing.secrets(secret, base_environment)
     masked = {SECRETS: ",".join(sorted({*named_secrets(base_environment), *secrets}))}
     script = sources.read_script(source)
-    folder = Path(directory or Path.cwd()).expanduser().absolute()
+    folder = option_parsing.directory(directory)
     sent = sources.included(include, folder)
     if script.path is not None:
         modules = sources.own_modules(script.text, script.path.parent, script.path)
@@ -156,6 +156,7 @@ def prepare(
         python=python,
         variables=tuple(option_parsing.environment(env)),
         directory=str(folder),
+        script=None if script.path is None else str(script.path),
         origin=origin or Origin(),
         notes=tuple(notes),
         cells=dict(cells or {}),

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from jupyter_dlaas.api import option_parsing
 from jupyter_dlaas.suggest.advice_text import suggestion_text
 from jupyter_dlaas.suggest.notebook_report import CellReport, Report, check, run_by
 from jupyter_dlaas.wire.codec import Invalid
@@ -64,11 +65,12 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 def _files(paths: Sequence[str]) -> Iterator[str]:
     for path in paths:
-        if Path(path).is_dir():
+        found = option_parsing.path(path, option="check")
+        if found.is_dir():
             for folder, folders, names in os.walk(path):
                 folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith(".git"))
                 yield from (str(Path(folder, name)) for name in sorted(names) if name.endswith(".ipynb"))
-        elif Path(path).exists():
+        elif found.exists():
             yield path
         else:
             raise Invalid(f"no such file or folder: {path}")

@@ -153,13 +153,18 @@ def _dry_run(options: argparse.Namespace, prepared: submission.Prepared, client:
         found = client.preflight(submit)
     shown = {"spec": submit.spec, "files": [file.path for file in submit.files], **found}
     problems = [str(problem["text"]) for problem in found["problems"]]
-    size = f"{submit.spec.learners_min}-{submit.spec.learners_max} learners, {submit.spec.gpus_per_learner} GPU each"
+    spec = submit.spec
+    sizes = dict.fromkeys((spec.learners_min, spec.learners_max))
+    size = f"{' to '.join(map(str, sizes))} learner{'' if spec.learners_max == 1 else 's'}"
+    each = f"{spec.gpus_per_learner} GPU (or CPU slot) each" if spec.gpus_per_learner else "no GPU"
     lines = [
-        f"{submit.spec.name}: {size}; framework {submit.spec.framework or 'unknown'}",
-        f"  runs {submit.spec.interpreter} in {submit.spec.directory}",
+        f"{spec.name}: {size}, {each}; framework {spec.framework or 'unknown'}",
+        f"  runs {spec.interpreter} in {spec.directory}",
         *(f"  sends {file.path}" for file in submit.files),
+        *([f"  returns {', '.join(spec.outputs)}"] if spec.outputs else []),
         *(f"  problem: {problem}" for problem in problems),
-        f"  {found['estimate']}" if found["estimate"] else "  nothing was submitted",
+        *([f"  {found['estimate']}"] if found["estimate"] else []),
+        "Nothing was submitted (--dry-run).",
     ]
     _out(options, shown, "\n".join(lines))
     return 4 if problems else 0
@@ -375,7 +380,7 @@ def _artifacts(options: argparse.Namespace) -> int:
             raise Invalid("artifacts: --output requires the path of one file, as listed without it")
         files = client.artifacts(job)
         return _out(options, {"artifacts": files}, terminal.artifacts_table(files))
-    target = Path(options.output or Path(options.path).name)
+    target = option_parsing.path(options.output or Path(options.path).name, option="artifacts")
     content = client.artifact(job, options.path)
     try:
         target.write_bytes(content)

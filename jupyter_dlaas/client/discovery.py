@@ -92,13 +92,13 @@ def pool_directory(pool: str | None = None) -> Path:
     if pool is None:
         chosen = os.environ.get("JUPYTER_DLAAS_POOL_DIR")
         if chosen:
-            return Path(chosen).expanduser().absolute()
+            return _absolute(chosen)
         job = Path(os.environ.get("DLAAS_JOB_DIR", "/"))
         if job.parent.name == "jobs":
             return job.parent.parent
         pool = os.environ.get("JUPYTER_DLAAS_POOL") or POOL
     if "/" in pool:
-        return Path(pool).expanduser().absolute()
+        return _absolute(pool)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", pool):
         raise Invalid(
             f"pool: {pool!r} is not a valid pool name: use letters, digits, _ . - (or a directory, with a slash)"
@@ -106,6 +106,13 @@ def pool_directory(pool: str | None = None) -> Path:
     from jupyter_core.paths import jupyter_data_dir
 
     return Path(jupyter_data_dir()).absolute() / "dlaas" / pool
+
+
+def _absolute(text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # no such user, or the current directory was deleted
+        raise Invalid(f"pool: the directory {text!r} cannot be used: {error}") from None
 
 
 def find_endpoints(pool: str | None = None) -> tuple[Endpoint, ...]:

@@ -1,4 +1,4 @@
-"""Mapping from the lines of a job's train.py to the lines of the user's cells."""
+"""Mapping from the lines of a job's train.py to the lines of the user's cells or script."""
 
 from __future__ import annotations
 
@@ -26,10 +26,14 @@ class Cell:
 
 
 class CellMap:
-    """The mapping from lines of train.py to lines of cells."""
+    """The mapping from lines of train.py to lines of cells.
 
-    def __init__(self, script: Path, cells: Mapping[str, str]) -> None:
+    `submitted`: path of the script that was submitted as train.py; None for a program made from cells.
+    """
+
+    def __init__(self, script: Path, cells: Mapping[str, str], submitted: str | None = None) -> None:
         self.script = str(script)
+        self._submitted = submitted or self.script
         found = []
         for lines, place in cells.items():
             range_ = re.fullmatch(r"(\d+)(?:-(\d+))?", lines)
@@ -45,35 +49,39 @@ class CellMap:
         """Return the cell that a line of train.py came from; None if there is none."""
         return next((cell for cell in self._cells if cell.first <= line <= cell.last), None)
 
+    def location(self, path: str, line: int) -> tuple[str, int]:
+        """Return the cell, or the name of the script or module, and the line in it."""
+        if path != self.script:
+            return Path(path).name, line
+        cell = self.find(line)
+        return (cell.label, line - cell.first + cell.line) if cell is not None else (Path(self._submitted).name, line)
+
     def where(self, path: str, line: int, function: str | None) -> Where:
         """Return a location for the user, with the source lines around it."""
         cell = self.find(line) if path == self.script else None
         first, last = max(1, line - _AROUND), line + _AROUND
-        label, shift = Path(path).name, 0
         if cell is not None:
             first, last = max(first, cell.first), min(last, cell.last)
-            label, shift = cell.label, cell.line - cell.first
+        label, shown = self.location(path, line)
         lines = [linecache.getline(path, number) for number in range(first, last + 1)]
         while lines and not lines[-1]:
             lines.pop()
         source = _dedent([text.rstrip("\n") for text in lines])
         name = None if function in (None, "<module>") else function
-        return Where(label=label, line=line + shift, function=name, first_line=first + shift, source=tuple(source))
+        return Where(label=label, line=shown, function=name, first_line=first + shown - line, source=tuple(source))
 
     def place(self, path: str, line: int, function: str) -> str:
         """Return a short description of a location for the user."""
-        cell = self.find(line) if path == self.script else None
-        label, line = (cell.label, line - cell.first + cell.line) if cell is not None else (Path(path).name, line)
+        label, line = self.location(path, line)
         return f"{label}, line {line}" + ("" if function == "<module>" else f", in {function}")
 
     def rewrite(self, text: str) -> str:
-        """Return a traceback's text with cells in place of train.py's lines."""
+        """Return a traceback's text with cells, or the submitted script, in place of train.py."""
 
         def said(match: re.Match[str]) -> str:
-            cell = self.find(int(match[1]))
-            if cell is None:
-                return f"{match[0]}"
-            return f"{cell.label}, line {int(match[1]) - cell.first + cell.line}"
+            if self.find(int(match[1])) is None:
+                return f'File "{self._submitted}", line {match[1]}'
+            return "{}, line {}".format(*self.location(self.script, int(match[1])))
 
         return re.sub(rf'File "{re.escape(self.script)}", line (\d+)', said, text)
 

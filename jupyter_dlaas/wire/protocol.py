@@ -265,6 +265,8 @@ class JobSpec:
     """Names of the environment variables that its owner named."""
     directory: str | None = field(default=None, metadata=_PATH)
     """Working directory, so that relative paths resolve as in the notebook."""
+    script: str | None = field(default=None, metadata=_PATH)
+    """Path of the submitted script, which errors name; None for programs made from cells or given as text."""
     origin: Origin = Origin()
     notes: tuple[Note, ...] = field(default=(), metadata=rule(longest=500))
     cells: Mapping[str, str] = field(default_factory=dict, metadata=rule(longest=2000))

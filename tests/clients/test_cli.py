@@ -327,6 +327,18 @@ def test_submit_sends_the_script_and_its_own_modules(
         (["submit", "good.py", "--gpus", "4:1"], 2, "gpus: minimum 4 exceeds maximum 1; use 1:4"),
         (["submit", "good.py", "--max-time", "soon"], 2, "max time: 'soon' is not a duration"),
         (["submit", "good.py", "--placement", "far"], 2, "placement: 'far' is not valid; use one of pack, spread"),
+        (["submit", "good.py", "--directory", "nowhere"], 2, "nowhere does not exist; create it, or use an existing"),
+        (["submit", "good.py", "--directory", "good.py"], 2, "good.py is not a directory; use /"),
+        (["submit", "good.py", "--include", "pipe"], 2, "pipe is neither a file nor a folder"),
+        (["submit", "good.py", "--include", "x" * 300], 2, "xx' cannot be used: File name too long"),
+        (["submit", "~no.user/good.py"], 2, "source: '~no.user/good.py' cannot be used: Could not determine home"),
+        (
+            ["submit", "good.py", "--interpreter", "~no.user/python"],
+            2,
+            "interpreter: '~no.user/python' cannot be used",
+        ),
+        (["check", "x" * 300], 2, "xx' cannot be used: File name too long"),
+        (["jobs", "--pool", "~no.user/pool"], 2, "pool: the directory '~no.user/pool' cannot be used"),
         (["scale", "fake", "many"], 2, "learners: 'many' is not a whole number"),
         (["jobs", "--", "x"], 2, "only `submit` takes arguments after --"),
     ],
@@ -343,6 +355,7 @@ def test_errors_are_sentences_with_a_code(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.py").write_text("def\n")
     (tmp_path / "good.py").write_text("x = 1\n")
+    os.mkfifo(tmp_path / "pipe")
 
     got, out, err = run(capsys, *words)
 

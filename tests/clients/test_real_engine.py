@@ -157,7 +157,8 @@ def test_failing_script_prints_cause_place_and_advice(
     err = capsys.readouterr().err
     assert "KeyError" in err
     assert "What to do: " in err
-    assert re.search(r"Where: .*line 2", err)
+    assert "Where: bad.py, line 2, in f" in err
+    assert f'File "{tmp_path}/bad.py", line 4, in <module>' in jobs.job("bad").logs()
 
 
 def test_a_package_beside_the_script_trains_with_it(real: Path, tmp_path: Path) -> None:

@@ -26,11 +26,15 @@ read(0)
 """
 
 
-def test_crash_names_the_users_line_in_journal_and_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [('{"cells": {"1-5": "cell [7]:2"}}', ("cell [7]", 5)), ('{"script": "/home/ana/net.py"}', ("net.py", 4))],
+)
+def test_crash_names_the_users_line_in_journal_and_failure(tmp_path: Path, spec: str, place: tuple[str, int]) -> None:
     folder = tmp_path / "jöb"
     (folder / "learner-0").mkdir(parents=True)
     (folder / "train.py").write_text(PROGRAM)
-    (folder / "spec.json").write_text('{"spec": {"cells": {"1-5": "cell [7]:2"}}}')
+    (folder / "spec.json").write_text(f'{{"spec": {spec}}}')
     with (folder / "learner-0" / "stdout.log").open("wb") as log:
         code = subprocess.run([sys.executable, folder / "train.py"], stdout=log, stderr=log, check=False).returncode
     assert code == -signal.SIGSEGV
@@ -41,7 +45,7 @@ def test_crash_names_the_users_line_in_journal_and_failure(tmp_path: Path) -> No
     assert failure is not None
     assert failure.code == "segfault"
     assert failure.where is not None
-    assert (failure.where.label, failure.where.line, failure.where.function) == ("cell [7]", 5, "read")
+    assert (failure.where.label, failure.where.line, failure.where.function) == (*place, "read")
     (down,) = [fact for fact in read_facts(folder / "journal.jsonl")[0] if isinstance(fact, LearnerDown)]
     assert down.failure == failure
 

@@ -193,8 +193,7 @@ def minimal(error: BaseException, cells: CellMap) -> Report:
     own = [line for path, line in frames if path == cells.script]
     where = None
     if own:
-        cell = cells.find(own[-1])
-        label, line = (cell.label, own[-1] - cell.first + cell.line) if cell else (Path(cells.script).name, own[-1])
+        label, line = cells.location(cells.script, own[-1])
         where = Where(label=label, line=line, first_line=line)
     said = f"{names[0]}: {message}" if message else names[0]
     rows = [f'  File "{path}", line {line}\n' for path, line in frames[-_FRAMES_MAX:]]

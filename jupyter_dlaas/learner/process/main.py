@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> NoReturn:
         job_zygote.leave_behind(job_dir)
     context = _context(job_dir, member)
     enter(context)
-    cells = CellMap(job_dir / "train.py", context.spec.cells)
+    cells = CellMap(job_dir / "train.py", context.spec.cells, context.spec.script)
     code = 1
     raised: list[BaseException] = []
     stops = StopRequests(context)

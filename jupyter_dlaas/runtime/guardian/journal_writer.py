@@ -152,8 +152,12 @@ class JournalWriter:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _CRASH_BYTES_MAX))
             text = log.read().decode("utf-8", "replace")
             spec = (read_json(self._job_dir / "spec.json") or {}).get("spec")
-            cells = spec.get("cells") if isinstance(spec, dict) else None
-            mapped = CellMap(self._job_dir / "train.py", cells if isinstance(cells, dict) else {})
+            cells, script = (spec.get("cells"), spec.get("script")) if isinstance(spec, dict) else (None, None)
+            mapped = CellMap(
+                self._job_dir / "train.py",
+                cells if isinstance(cells, dict) else {},
+                script if isinstance(script, str) else None,
+            )
             return crash_location(text, number, mapped, str(self._job_dir / "files"))
         return None
 

@@ -26,7 +26,7 @@ RELEVANT_FIELDS: Final = (
 """Fields of `JobSpec` that are part of the key. The job's present priority stands for that of its submission."""
 IRRELEVANT_FIELDS: Final = frozenset(
     {
-        "name", "framework", "command", "interpreter", "python", "directory", "variables",  # program
+        "name", "framework", "command", "interpreter", "python", "directory", "script", "variables",  # program
         "origin", "notes", "cells", "outputs",
         "metric_patterns", "autolog", "hang_after_s", "checkpoint_every_s", "retries", "max_time_s", "epochs",  # run
         "learners_max", "elastic", "condition", "condition_value", "price_per_h", "schedule",  # size once it runs
