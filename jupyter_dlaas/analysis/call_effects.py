@@ -31,6 +31,7 @@ __all__ = [
     "changed_by_given_code",
     "changed_by_lambdas",
     "changes_class",
+    "named_bases",
     "names_of_bases",
     "own_methods",
     "shared_fields",
@@ -311,3 +312,10 @@ def names_of_bases(node: ast.ClassDef) -> list[str]:
     """Return the names at the roots of a class's bases and of its metaclass, which run code when it is defined."""
     given = [*node.bases, *(option.value for option in node.keywords if option.arg == "metaclass")]
     return [name for name in map(root_name, given) if name is not None]
+
+
+def named_bases(node: ast.ClassDef) -> list[str]:
+    """Return the names of the bases and of the metaclass without type arguments, such as `Base` and `d2l.Module`."""
+    given = [*node.bases, *(option.value for option in node.keywords if option.arg == "metaclass")]
+    plain = [one.value if isinstance(one, ast.Subscript) else one for one in given]
+    return [ast.unparse(one) for one in plain if isinstance(one, ast.Name | ast.Attribute)]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from jupyter_dlaas.analysis.call_effects import Behaviour, names_of_bases, own_methods
+from jupyter_dlaas.analysis.call_effects import Behaviour, named_bases, names_of_bases, own_methods
 from jupyter_dlaas.analysis.effects import reach, verb_of_value, walk_now
 from jupyter_dlaas.analysis.implicit_calls import Accessors, accessors_of, sites
 from jupyter_dlaas.analysis.syntax.constants import DEFINITIONS
 from jupyter_dlaas.analysis.syntax.names import root_name, walk
 
-__all__ = ["Implicit", "OwnClasses", "stored_attributes"]
+__all__ = ["Implicit", "OwnClasses", "patched_classes", "stored_attributes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class OwnClasses:
         """Share the tracer's state, which grows."""
         self.seen, self.objects, self.makers, self.late = seen, objects, makers, late
         self.names: set[str] = set()
+        self.subclasses: dict[str, set[str]] = {}  # `Base` or `d2l.Module` -> own classes derived from it
         self.methods: dict[str, Behaviour] = {}
         self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
         self.keeping: set[str] = set()  # classes that keep what they construct
@@ -54,6 +56,9 @@ class OwnClasses:
     def forget(self, name: str) -> None:
         """Drop what is known of a class whose name is bound again."""
         self.names.discard(name)
+        for derived in self.subclasses.values():
+            derived.discard(name)
+        self.subclasses.pop(name, None)
         for table in (self.starts, self._hooks, self._calls, self._accessors):
             table.pop(name, None)
 
@@ -61,6 +66,8 @@ class OwnClasses:
         """Record a class of which the definition reads these names."""
         name = node.name
         self.names.add(name)
+        for base in named_bases(node):
+            self.subclasses.setdefault(base, set()).add(name)
         self._add_accessors(node)
         parts = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
         own = {
@@ -185,3 +192,40 @@ def _is_of_class(method: str, found: Behaviour, kind: str) -> bool:
 
 def _metaclasses(node: ast.ClassDef) -> set[str]:
     return {root_name(option.value) or "" for option in node.keywords if option.arg == "metaclass"}
+
+
+def patched_classes(node: ast.stmt | None) -> frozenset[str]:
+    """Return the classes to which the decorators of a function may add it, and their modules.
+
+    They receive the class, as in `@d2l.add_to_class(Trainer)`, or find it in the annotation of `self`, as fastcore's
+    `@patch` does.
+    """
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.decorator_list:
+        return frozenset()
+    given = [one for made in node.decorator_list if isinstance(made, ast.Call) for one in made.args]
+    given += [option.value for made in node.decorator_list if isinstance(made, ast.Call) for option in made.keywords]
+    first = next(iter((*node.args.posonlyargs, *node.args.args)), None)
+    if first is not None and first.arg in {"self", "cls"} and first.annotation is not None:
+        given.append(_annotated(first.annotation))
+    return frozenset(name for one in given for name in _classes_in(one))
+
+
+def _annotated(annotation: ast.expr) -> ast.expr:
+    """Return the expression of an annotation, also of one that is written as a string."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        with suppress(SyntaxError, ValueError):
+            return ast.parse(annotation.value.strip(), mode="eval").body
+    return annotation
+
+
+def _classes_in(expression: ast.expr) -> Iterable[str]:
+    match expression:
+        case ast.Name(id=last) | ast.Attribute(attr=last) if last[:1].isupper():
+            name = root_name(expression)
+            return () if name is None else (name, ast.unparse(expression))
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return [name for part in parts for name in _classes_in(part)]
+        case ast.BinOp(left=left, right=right):
+            return [*_classes_in(left), *_classes_in(right)]
+        case _:
+            return ()

@@ -18,7 +18,7 @@ from jupyter_dlaas.analysis.call_effects import (
     changed_by_lambdas,
 )
 from jupyter_dlaas.analysis.cells import Statement
-from jupyter_dlaas.analysis.class_effects import OwnClasses, stored_attributes
+from jupyter_dlaas.analysis.class_effects import OwnClasses, patched_classes, stored_attributes
 from jupyter_dlaas.analysis.databases import Databases
 from jupyter_dlaas.analysis.effects import (
     FITS,
@@ -435,7 +435,7 @@ class Tracer:
         statement: Statement,
         receivers: frozenset[str],
     ) -> tuple[Touch, ...]:
-        touched = set(effects.touches | receivers)
+        touched = set(effects.touches | receivers | patched_classes(statement.node))
         shows_value = statement.is_last and isinstance(statement.node, ast.Expr)
         also = set(behaviour.touches)
         for call in effects.calls:
@@ -549,8 +549,9 @@ class Tracer:
     def _touch(self, name: str) -> Touch:
         below = reach([name], self.objects)
         above = reach(below, self.holders)
-        # `Net.forward = better` changes every object of `Net`
-        return Touch(name, below, above | self.made.get(name, frozenset()))
+        # `Net.forward = better` changes every object of `Net` and of its subclasses
+        classes = reach([name], self.classes.subclasses)
+        return Touch(name, below, above.union(classes, *(self.made.get(one, ()) for one in classes)))
 
     def runs_training(self, call: Call) -> bool:
         """Return whether `trainer.run(data)` runs a training function given to the trainer."""

@@ -188,7 +188,7 @@ def _column(column: Any) -> Any:
 
 def _tensor(value: Any, at: str) -> Iterator[tuple[str, Leaf]]:
     torch = sys.modules["torch"]
-    if value.is_sparse or value.is_quantized or value.is_meta:
+    if value.is_sparse or value.is_quantized or value.is_meta or hasattr(value, "materialize"):
         return
     plain = value.detach().as_subclass(torch.Tensor).cpu()
     if plain.dtype in (torch.bfloat16, torch.float16):

@@ -196,3 +196,74 @@ def test_last_call_of_a_cell_without_a_value_is_captured(*, has_value: bool | No
     made = capture(cells, TrainingCell(count=3, source="print(x)"))
 
     assert ("faiss.normalize_L2(x)" in prelude(made)) is is_kept
+
+
+BASE = "class Base:\n    def run(self):\n        return self.helper()"
+ADD = "def add_to_class(cls):\n    def wrap(f):\n        setattr(cls, f.__name__, f)\n    return wrap"
+METHOD = "def helper(self):\n    return 1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        f"{METHOD}\nBase.helper = helper",
+        "setattr(Base, 'helper', lambda self: 1)",
+        "for name in ['helper']:\n    setattr(Base, name, lambda self: 1)",
+        "def patch_all():\n    Base.helper = lambda self: 1\npatch_all()",
+        f"@add_to_class(Base)\n{METHOD}",
+    ],
+)
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_change_of_a_base_reaches_its_subclasses_and_objects(change: str, made: str) -> None:
+    sub = "class Sub(Base):\n    pass"
+    cells = (change, "s = Sub()") if made == "after" else ("s = Sub()", change)
+
+    assert change.splitlines()[-1] in prelude(job(ADD, BASE, sub, *cells, train="s.run()"))
+
+
+def test_change_of_a_replaced_base_is_left_out() -> None:
+    made = job(
+        "class Base:\n    x = 1", "class Sub(Base):\n    pass", "class Base:\n    x = 2\nBase.x = 3", train="Sub()"
+    )
+
+    assert "Base.x = 3" not in made.text
+
+
+@pytest.mark.parametrize(
+    ("decorator", "first"),
+    [
+        ("@patch", "self: Base"),
+        ("@patch", 'self: "Base"'),
+        ("@patch", "self: Base | Other"),
+        ("@fc.patch(as_prop=True)", "self: Base"),
+        ("@patch", "self: Learner"),
+        ("@patch_to(Base)", "self"),
+        ("@d2l.add_to_class(Base)", "self"),
+        ("@d2l.add_to_class(d2l.Module)", "self"),
+        ("@own", "self: Base"),
+    ],
+)
+def test_method_that_a_decorator_adds_to_a_class_is_captured(decorator: str, first: str) -> None:
+    made = job(
+        "import fastcore.all as fc\nfrom fastcore.all import patch, patch_to\nfrom d2l import torch as d2l",
+        "from fastai.vision.all import Learner\ndef own(f):\n    setattr(f.__annotations__['self'], f.__name__, f)",
+        f"class Other:\n    pass\n{BASE}\nclass Sub(Base, d2l.Module):\n    pass",
+        "s, learn = Sub(), Learner()",
+        f"{decorator}\ndef helper({first}):\n    return 1",
+        train="s.run()\nlearn.run()",
+    )
+
+    assert decorator in prelude(made)
+
+
+def test_decorated_function_without_a_class_stays_out() -> None:
+    made = job(
+        "import torch\nfrom functools import partial\nfrom torch import nn",
+        "class Net(nn.Module):\n    pass\nnet = Net()",
+        "@torch.no_grad()\ndef predict(net: Net):\n    return net(1)",
+        "@partial(torch.vmap, in_dims=0)\ndef f(x):\n    return x",
+        train="net(1)",
+    )
+
+    assert "predict" not in made.text
+    assert "vmap" not in made.text
