@@ -140,8 +140,13 @@ def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, .
     return tuple(found)
 
 
-def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
-    """Warn of earlier trainings that are omitted, or that run again because their result is needed."""
+def check_trainings(
+    trace: Trace, found: Slice, goal: int, facts: KernelFacts | None, drawn: Sequence[str] = ()
+) -> tuple[Problem, ...]:
+    """Warn of earlier trainings that are omitted, or that run again because their result is needed.
+
+    `drawn`: names whose random values would differ in a job that gets the trained objects by --push.
+    """
     problems: dict[tuple[str, int], Problem] = {}
     cells: dict[tuple[str, int], list[int]] = {}  # runs of one cell have one label
     for trained in sorted(found.trained, key=lambda t: t.index):
@@ -157,7 +162,8 @@ def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | 
         needed = (*names, *also)
         if not needed:
             continue
-        push = f"--push {','.join(needed)}"
+        beside = [] if trained.is_kept else [name for name in drawn if name not in needed]
+        push = f"--push {','.join([*needed, *beside])}"
         runs = cells.setdefault((statement.label, line), [])
         runs.append(statement.cell)
         again = f", or --with-cell {','.join(map(str, runs))} to run that cell in the job."
@@ -183,8 +189,10 @@ def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | 
                 f"{place} changed {_list(also)} while training something else. The job omits that training, so "
                 f"{_list(also)} lacks the change. Use {push} to send the current value{again}"
             )
+        if beside:
+            text += f" {_list(beside)} must go with them: its cell drew it after values that the job then omits."
         code = "training_again" if trained.is_kept else "earlier_training"
-        problems[statement.label, line] = Problem(code, text, statement.label, line, needed)
+        problems[statement.label, line] = Problem(code, text, statement.label, line, (*needed, *beside))
     return tuple(problems.values())
 
 

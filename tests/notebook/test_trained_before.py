@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.analysis.model import KernelFacts, NameFact
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem, TrainingCell
+from jupyter_dlaas.capture.capture import capture
 from tests.notebook.cases import codes, facts, job, prelude
 
 IMPORTS = "import contextlib, torch\nfrom torch import nn\nfrom tqdm import tqdm"
@@ -107,6 +108,41 @@ def test_advice_names_all_that_the_training_changed() -> None:
     assert "load_state_dict" not in "\n".join(prelude(made))
     assert advice(IMPORTS, SETUP, START, BEST, SETUP, START, train=BEST) == []
     assert advice(IMPORTS, SETUP, START, BEST, SETUP, train=BEST) == [("best", "history", "state")]
+
+
+DRAWN = ("torch.manual_seed(0)\n{}\nx = torch.randn(8, 2)", "for i in range(2):\n    {}.sum().backward(); opt.step()")
+LAYER = "model = nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters())"
+
+
+@pytest.mark.parametrize(
+    ("setup", "pushed", "beside"),
+    [
+        (LAYER, (), ("x",)),
+        (LAYER, ("x",), ()),
+        (f"x = torch.randn(8, 2)\n{LAYER}", (), ("x",)),
+        (f"{LAYER}\ntorch.manual_seed(1)", (), ()),
+    ],
+)
+def test_data_drawn_after_a_trained_model_are_in_its_advice(
+    setup: str, pushed: tuple[str, ...], beside: tuple[str, ...]
+) -> None:
+    imports, cell, train = IMPORTS, DRAWN[0].format(setup), DRAWN[1].format("model(x)")
+    ran = [
+        ExecutedCell(count=n, source=source, random_state=state)
+        for n, (source, state) in enumerate(((imports, "a"), (cell, "a"), (train, "b")), 1)
+    ]
+    known = {name: NameFact(type_name="torch.Tensor") for name in ("model", "opt", "x")}
+
+    def warned(push: tuple[str, ...]) -> list[Problem]:
+        made = capture(ran, TrainingCell(count=4, source=train, push=push), KernelFacts(names=known, random_state="b"))
+        return [one for one in made.warnings if one.code in ("earlier_training", "drawn_again")]
+
+    first = warned(pushed)
+    names = (*(name for name in ("model", "opt") if name not in pushed), *beside)
+    assert [one.names for one in first] == [names]
+    assert f"--push {','.join(names)} " in first[0].message
+    assert ("`x` must go with them" in first[0].message) == bool(beside)
+    assert warned((*pushed, *names)) == []
 
 
 def test_data_of_a_training_are_not_called_trained() -> None:
