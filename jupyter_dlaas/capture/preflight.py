@@ -24,6 +24,7 @@ from jupyter_dlaas.analysis.model import (
 )
 from jupyter_dlaas.analysis.steps import Step, Trace, computes_gradients, names_needed, uses_earlier_gradients
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
+from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice, Trained
 from jupyter_dlaas.capture.spelling import closest_name
@@ -167,7 +168,8 @@ def check_trainings(
         runs = cells.setdefault((statement.label, line), [])
         runs.append(statement.cell)
         again = f", or --with-cell {','.join(map(str, runs))} to run that cell in the job."
-        again = again if statement.ran == "yes" else "."
+        may_end_elsewhere = statement.node is not None and ends_by_interrupt(statement.node)
+        again = again if statement.ran == "yes" and not may_end_elsewhere else "."
         until = "" if statement.ran == "yes" else ", until it raised an error"
         if trained.is_kept:
             text = (

@@ -214,6 +214,36 @@ def test_interrupted_training_is_reported_without_running_it_again() -> None:
     ]
 
 
+CAUGHT = "try:\n    {}\nexcept KeyboardInterrupt:\n    print('stopped')"
+SUPPRESSED = "with contextlib.suppress(KeyboardInterrupt):\n    {}"
+
+
+@pytest.mark.parametrize("catch", [CAUGHT, SUPPRESSED])
+def test_loops_that_catch_their_interruption_are_not_run_to_their_end(catch: str) -> None:
+    train = catch.format(f"for i in range(9):\n        loss = model(x).sum(); {STEP}")
+    collect = "seen = []\n" + catch.format("for i in range(9):\n        seen.append(i); n = i")
+    known = facts(
+        seen=NameFact(type_name="list"), n=4, model=NameFact(type_name="Linear"), opt=NameFact(type_name="SGD")
+    )
+    made = job(IMPORTS, SETUP, collect, train, train=f"print(seen, n)\n{train}", facts=known)
+
+    assert [(one.code, one.names) for one in made.warnings] == [
+        ("earlier_training", ("model", "opt")),
+        ("drawn_again", ("n", "seen")),
+    ]
+    assert "--with-cell" not in made.warnings[0].message
+    assert "Use --push n,seen to send the notebook's values" in made.warnings[1].message
+    assert codes(job(IMPORTS, SETUP, collect, train=f"print(seen, n)\n{train}", push=("n", "seen"), facts=known)) == []
+
+
+def test_number_of_an_interrupted_loop_comes_from_the_kernel() -> None:
+    count = "n = 0\n" + CAUGHT.format("while True:\n        n += 1")
+    made = job(IMPORTS, count, train="print(n)", facts=facts(n=4))
+
+    assert codes(made) == []
+    assert prelude(made)[-1].startswith("n = 4 ")
+
+
 def test_interrupted_loop_of_arrays_is_an_earlier_training() -> None:
     descent = "for i in range(9):\n    error = x @ w - y\n    w -= 0.1 * x.T @ error\n    costs.append(error.sum())"
     cells = ("import numpy as np\nx, y = np.eye(2), np.ones(2)", "w, costs = np.zeros(2), []", descent)
