@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Final
 
 from jupyter_dlaas.analysis.cells import (
@@ -110,13 +111,14 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         label,
         needs_dlaas=solved.needs_dlaas or bool(random.restores),
     )
+    beside = _drawn_beside(cells, traced, solved, training, facts, again)
     problems = (
         *check_request(cells, training, facts),
         *solved.errors,
         *check_prompts(traced, goal),
         *check_pushes(traced, solved, facts),
         *solved.warnings,
-        *check_trainings(traced, solved.slice, goal, facts),
+        *check_trainings(traced, solved.slice, goal, facts, beside),
         *check_earlier_jobs(traced, solved, goal, training, facts),
         *check_raised(traced, solved.slice),
         *check_texts(traced, solved.slice, goal),
@@ -190,6 +192,30 @@ def _solve(
         if not new:
             return solved, random, verdict.warnings
         literals |= verdict.literals
+
+
+def _drawn_beside(
+    cells: Sequence[ExecutedCell],
+    traced: Trace,
+    solved: Solved,
+    training: TrainingCell,
+    facts: KernelFacts | None,
+    again: Sequence[Problem],
+) -> list[str]:
+    """Return the names whose random values differ once the advice about an earlier training is followed.
+
+    A job that gets a model by --push does not create it, and what its cell drew after its weights gets other numbers.
+    """
+    goal = solved.plan.goal
+    advice = check_trainings(traced, solved.slice, goal, facts)
+    trained = [name for one in advice if one.code == "earlier_training" for name in one.names]
+    if not trained:
+        return []
+    followed = replace(training, push=tuple(dict.fromkeys([*training.push, *trained])))
+    _, _, found = _solve(cells, traced, goal, followed, facts)
+    known = {*followed.push, *(name for one in again for name in one.names)}
+    new = dict.fromkeys(name for one in found for name in one.names if name not in known)
+    return [name for name in new if facts is not None and facts.names[name].cannot_travel is None]
 
 
 WARNINGS = words(

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from jupyter_dlaas.analysis.effects import words
+from jupyter_dlaas.analysis.effects import verb_of, words
 from jupyter_dlaas.analysis.model import KernelFacts, NameFact
 from jupyter_dlaas.analysis.steps import Step
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children, root_name, walk
 from jupyter_dlaas.capture import remote_reads
 from jupyter_dlaas.capture.set_order import order_seen
 
-__all__ = ["LIBRARIES", "Draw", "Kind", "Scan", "scan"]
+__all__ = ["LIBRARIES", "Draw", "Kind", "Scan", "ends_by_interrupt", "scan"]
 
 LIBRARIES: Final = ("random", "numpy.random", "torch", "tensorflow", "keras")
 """Global random streams, by the names under which the kernel records them."""
@@ -52,6 +52,7 @@ _SPLITTERS: Final = words(
     """ShuffleSplit GroupShuffleSplit StratifiedShuffleSplit RepeatedKFold RepeatedStratifiedKFold"""
 )
 _QUIET_OF_GENERATORS: Final = words("seed getstate get_state setstate set_state spawn bit_generator")
+_INTERRUPT: Final = "KeyboardInterrupt"
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -62,6 +63,7 @@ class Kind(StrEnum):
     UNIQUE = "unique"
     NETWORK = "network"
     DATABASE = "database"
+    INTERRUPT = "interrupt"  # a loop that ends when the user interrupts it
     HASH = "hash"  # the order of a set, or hash(): differs between processes
 
 
@@ -192,6 +194,8 @@ class _Scanner:
         nodes = list(nodes)
         found: list[Draw] = []
         for part in _running(nodes):
+            if isinstance(part, ast.Try | ast.With) and ends_by_interrupt(part):
+                found.append(Draw(Kind.INTERRUPT, _INTERRUPT))
             if isinstance(part, ast.Call):
                 found += self._call(part)
                 for name in self._own(part) - seen:
@@ -326,6 +330,23 @@ class _Scanner:
             return False
         is_shuffled = _has(value, "shuffle") and not _is_false(value, "shuffle")
         return verb in _SPLITTERS or (verb.endswith("KFold") and is_shuffled)
+
+
+def ends_by_interrupt(node: ast.AST) -> bool:
+    """Return whether a statement has a loop whose interruption it catches: `except KeyboardInterrupt`, `suppress`."""
+    for part in walk(node):
+        if isinstance(part, ast.Try):
+            caught = [one.type for one in part.handlers if not isinstance(one.body[-1], ast.Raise)]
+        elif isinstance(part, ast.With):
+            contexts = [one.context_expr for one in part.items]
+            caught = [one for one in contexts if isinstance(one, ast.Call) and verb_of(one.func) == "suppress"]
+        else:
+            continue
+        names = {name.id for one in caught if one is not None for name in ast.walk(one) if isinstance(name, ast.Name)}
+        has_loop = any(isinstance(one, ast.For | ast.While) for line in part.body for one in walk(line))
+        if _INTERRUPT in names and has_loop:
+            return True
+    return False
 
 
 def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

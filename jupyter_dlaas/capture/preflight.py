@@ -24,6 +24,7 @@ from jupyter_dlaas.analysis.model import (
 )
 from jupyter_dlaas.analysis.steps import Step, Trace, computes_gradients, names_needed, uses_earlier_gradients
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
+from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice, Trained
 from jupyter_dlaas.capture.spelling import closest_name
@@ -140,8 +141,13 @@ def check_writes(trace: Trace, goal: int, learners_max: int) -> tuple[Problem, .
     return tuple(found)
 
 
-def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
-    """Warn of earlier trainings that are omitted, or that run again because their result is needed."""
+def check_trainings(
+    trace: Trace, found: Slice, goal: int, facts: KernelFacts | None, drawn: Sequence[str] = ()
+) -> tuple[Problem, ...]:
+    """Warn of earlier trainings that are omitted, or that run again because their result is needed.
+
+    `drawn`: names whose random values would differ in a job that gets the trained objects by --push.
+    """
     problems: dict[tuple[str, int], Problem] = {}
     cells: dict[tuple[str, int], list[int]] = {}  # runs of one cell have one label
     for trained in sorted(found.trained, key=lambda t: t.index):
@@ -157,11 +163,13 @@ def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | 
         needed = (*names, *also)
         if not needed:
             continue
-        push = f"--push {','.join(needed)}"
+        beside = [] if trained.is_kept else [name for name in drawn if name not in needed]
+        push = f"--push {','.join([*needed, *beside])}"
         runs = cells.setdefault((statement.label, line), [])
         runs.append(statement.cell)
         again = f", or --with-cell {','.join(map(str, runs))} to run that cell in the job."
-        again = again if statement.ran == "yes" else "."
+        may_end_elsewhere = statement.node is not None and ends_by_interrupt(statement.node)
+        again = again if statement.ran == "yes" and not may_end_elsewhere else "."
         until = "" if statement.ran == "yes" else ", until it raised an error"
         if trained.is_kept:
             text = (
@@ -183,8 +191,10 @@ def check_trainings(trace: Trace, found: Slice, goal: int, facts: KernelFacts | 
                 f"{place} changed {_list(also)} while training something else. The job omits that training, so "
                 f"{_list(also)} lacks the change. Use {push} to send the current value{again}"
             )
+        if beside:
+            text += f" {_list(beside)} must go with them: its cell drew it after values that the job then omits."
         code = "training_again" if trained.is_kept else "earlier_training"
-        problems[statement.label, line] = Problem(code, text, statement.label, line, needed)
+        problems[statement.label, line] = Problem(code, text, statement.label, line, (*needed, *beside))
     return tuple(problems.values())
 
 

@@ -161,6 +161,8 @@ def _reason(draw: Draw) -> str:
             return f"reads it from the network ({draw.what})"
         case Kind.DATABASE:
             return f"reads it from a database ({draw.what})"
+        case Kind.INTERRUPT:
+            return f"computes it until it is interrupted ({draw.what})"
         case Kind.HASH:
             return "depends on the order of a set" if draw.what != "hash()" else "computes it with hash()"
 
@@ -197,6 +199,9 @@ def _warning(step: Step, draw: Draw, names: Sequence[str], push: Sequence[str], 
         Kind.GENERATOR: unseeded,
         Kind.CLOCK: f"reads {listed} from a clock ({draw.what}), so the job would get another value",
         Kind.UNIQUE: f"creates {listed} with {draw.what}, which gives another value in the job",
+        Kind.INTERRUPT: (
+            f"computes {listed} until it is interrupted (it catches {draw.what}), but the job would run it to its end"
+        ),
         Kind.HASH: f"creates {listed} from the order of a set (`{draw.what}`), which differs in the job",
     }[draw.kind]
     way = {

@@ -8,12 +8,14 @@ from __future__ import annotations
 import importlib
 import locale
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.objects.object_values import is_atom
@@ -35,7 +37,7 @@ def read_settings() -> Iterator[tuple[str, Any]]:
     for name, setting in LIBRARY_SETTINGS.items():
         module = sys.modules.get(setting.module)
         if module is not None:
-            with suppress(AttributeError, RuntimeError):  # another release; torch refuses to read mixed flags
+            with suppress(AttributeError, RuntimeError, OSError):  # another release; torch refuses to read mixed flags
                 yield name, setting.read(module)
 
 
@@ -43,7 +45,7 @@ def restore_setting(name: str, value: Any) -> None:
     """Restore a setting unless it has that value. Its module is imported, as the loop has done."""
     setting = LIBRARY_SETTINGS[name]
     module = sys.modules.get(setting.module) or importlib.import_module(setting.module)
-    with suppress(AttributeError, RuntimeError):
+    with suppress(AttributeError, RuntimeError, OSError):
         if setting.read(module) == value:
             return
     setting.restore(module, value)
@@ -137,7 +139,44 @@ def _set_loggers(module: Any, values: Mapping[str, tuple[int, bool, bool]]) -> N
         one.setLevel(level)
 
 
+_DIALECT: Final = (
+    *("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict"),
+)
+
+
+def _dialects(csv: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the attributes of all registered dialects by name."""
+    found = {name: csv.get_dialect(name) for name in csv.list_dialects()}
+    return {name: tuple(getattr(one, attribute) for attribute in _DIALECT) for name, one in found.items()}
+
+
+def _set_dialects(csv: Any, values: Mapping[str, tuple[Any, ...]]) -> None:
+    for name in _dialects(csv).keys() - values.keys():
+        csv.unregister_dialect(name)
+    for name, one in values.items():
+        csv.register_dialect(name, **dict(zip(_DIALECT, one, strict=True)))
+
+
+_STATUS: Final = Path("/proc/self/status")
+
+
+def _umask(_: Any) -> int:
+    """Return the mask of new files. `os.umask` would have to set it, and other threads create files meanwhile."""
+    found = re.search(r"^Umask:\s*(\d+)", _STATUS.read_text(), re.MULTILINE)
+    if found is None:
+        raise OSError
+    return int(found[1], 8)
+
+
 _STANDARD: Final = {
+    "mask of new files": LibrarySetting("os", _umask, lambda os, value: os.umask(value)),
+    "dialects of csv": LibrarySetting("csv", _dialects, _set_dialects),
+    "lengths of reprlib": LibrarySetting(
+        "reprlib",
+        lambda found: {name: one for name, one in vars(found.aRepr).items() if is_atom(one)},
+        lambda found, values: vars(found.aRepr).update(values),
+    ),
+    "stack size of threads": _pair("threading", "stack_size", "stack_size"),
     "limit of recursion": _pair("sys", "getrecursionlimit", "setrecursionlimit"),
     "interval of thread switches": _pair("sys", "getswitchinterval", "setswitchinterval"),
     "digits of integers": _pair("sys", "get_int_max_str_digits", "set_int_max_str_digits"),
@@ -251,6 +290,9 @@ _TORCH: Final = {
         "__future__.get_overwrite_module_params_on_conversion",
         "__future__.set_overwrite_module_params_on_conversion",
     ),
+    "torch folder of models": LibrarySetting(
+        "torch.hub", lambda found: found._hub_dir, lambda found, value: setattr(found, "_hub_dir", value)
+    ),
     "torch shared memory": _pair("torch.multiprocessing", "get_sharing_strategy", "set_sharing_strategy"),
     "torch checks of distributions": LibrarySetting(
         "torch.distributions",
@@ -303,7 +345,18 @@ def _set_jax(module: Any, values: Mapping[str, Any]) -> None:
             module.config.update(key, one)
 
 
+_OF_FIGURES: Final = frozenset({"backend", "backend_fallback", "path.effects"})
+"""Parameters of matplotlib that the process chooses, or that hold objects."""
+
+
+def _figures(matplotlib: Any) -> dict[str, Any]:
+    """Return all other parameters, without calling the function that checks each: none is changed in place."""
+    return {key: one for key, one in dict.items(matplotlib.rcParams) if key not in _OF_FIGURES}
+
+
 _OTHERS: Final = {
+    "matplotlib": LibrarySetting("matplotlib", _figures, lambda found, values: dict.update(found.rcParams, values)),
+    "xgboost": _options("xgboost", "get_config", "set_config"),
     "numpy errors": _options("numpy", "geterr", "seterr"),
     "numpy printing": _options("numpy", "get_printoptions", "set_printoptions"),
     "numpy buffer": _pair("numpy", "getbufsize", "setbufsize"),

@@ -17,6 +17,11 @@ class Aspect:
     """True if it is stored as an object and its holder receives a new one."""
     is_pickled = False
     """True if it is read as the pickle of the object."""
+    is_of_epoch = False
+    """True if a `with` statement around an inner loop may have changed it, so that its end restores what it found.
+
+    Where an epoch that was interrupted begins again, it has its value from the beginning of that epoch.
+    """
     can_revert = True
     """True if the value before the loop is known, not only its checksum."""
 
@@ -40,7 +45,7 @@ class Aspect:
         """Record the state at the beginning of an epoch."""
 
     def withheld(self, base: Any, now: Any) -> Mapping[str, str]:
-        """Return, by path, the changes that `carry` leaves out on purpose, with the reasons."""
+        """Return, by path, the changes that `carry` leaves out on purpose, with the reasons; "" is the object's."""
         return {}
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:

@@ -282,9 +282,9 @@ class InstanceFields(Fields):
 
 
 class Function(Fields):
-    """Attributes, code and defaults of a function; its closure is only searched."""
+    """Attributes, code, defaults and names of a function; its closure is only searched."""
 
-    _own = ("__code__", "__defaults__", "__kwdefaults__")
+    _own = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__doc__")
 
     def items(self, value: Any) -> dict[Any, Any]:
         return self._attributes(value) | {name: getattr(value, name) for name in self._own}
@@ -327,15 +327,18 @@ class MemberFields(Items):
 
 
 class ClassItems(Items):
-    """Values and methods of a class of the notebook or of its modules."""
+    """Values, methods, names and bases of a class of the notebook or of its modules."""
+
+    _own = ("__name__", "__qualname__", "__bases__")
 
     def items(self, value: Any) -> dict[Any, Any]:
         left_out = (types.GetSetDescriptorType, types.MemberDescriptorType)
-        return {
+        found = {
             name: part
             for name, part in vars(value).items()
             if not isinstance(part, left_out) and (not name.startswith("__") or isinstance(part, types.FunctionType))
         }
+        return found | {name: getattr(value, name) for name in self._own}
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         for name, part in self.items(value).items():
@@ -368,6 +371,8 @@ class Module(Fields):
 
 class ContextVariable(Items):
     """Value of a context variable in the training's context."""
+
+    is_of_epoch = True
 
     def items(self, value: Any) -> dict[Any, Any]:
         return process_objects.context_value(value) or {}

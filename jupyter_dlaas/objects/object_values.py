@@ -8,6 +8,7 @@ import enum
 import fractions
 import functools
 import io
+import linecache
 import re
 import sys
 import types
@@ -25,6 +26,7 @@ __all__ = [
     "is_sharded",
     "is_tensor",
     "own_modules",
+    "program_mentions",
 ]
 
 _VALUES: Final = frozenset(
@@ -125,6 +127,17 @@ def is_of_the_program(value: Any) -> bool:
         return True
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and is_own_module(module)
+
+
+def program_mentions(word: str) -> bool:
+    """Return whether a word is in the text of the program or of a module that was sent with the job."""
+    modules = [sys.modules[name] for name in ("__main__", *own_modules())]
+    return _is_in_text(word, tuple(str(getattr(one, "__file__", None)) for one in modules))
+
+
+@functools.lru_cache(maxsize=64)
+def _is_in_text(word: str, files: tuple[str, ...]) -> bool:
+    return any(word in line for file in files for line in linecache.getlines(file))
 
 
 def are_values(values: Any) -> bool:

@@ -1,10 +1,13 @@
-"""Threads, handlers and late modules: a loop starts or registers them, and no checkpoint can keep them.
+"""Threads, handlers, registrations and late modules: a loop makes them, and no checkpoint can keep them.
 
 Each is reported with its remedy. What the program starts above the loop, it starts again when it runs again.
 """
 
 from __future__ import annotations
 
+import _abc
+import abc
+import atexit
 import dis
 import functools
 import logging
@@ -15,7 +18,13 @@ import types
 from collections.abc import Iterator
 from typing import Any, Final
 
-from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_of_the_program, own_modules
+from jupyter_dlaas.objects.object_values import (
+    is_atom,
+    is_infrastructure,
+    is_of_the_program,
+    own_modules,
+    program_mentions,
+)
 
 __all__ = ["is_repeated", "read_activity", "remedy_of"]
 
@@ -25,6 +34,11 @@ _SIGNAL: Final = "handler of "
 _LOGGER: Final = "handlers and filters of the logger "
 _ERRORS: Final = "handler of numpy's errors"
 _MODULE: Final = "state of the module "
+_ABSTRACT: Final = "classes registered with "
+_TIMER: Final = "timer of signal.setitimer"
+_AT_EXIT: Final = "functions of atexit"
+_REGISTERED: Final = "entries of "
+_IN_LOOP: Final = "it was registered in the loop: register it above the loop"
 _REMEDIES: Final = {
     _THREAD: "it was started in the loop: start it above the loop, so that the job starts it again",
     _PROCESS: "it was started in the loop: start it above the loop, so that the job starts it again",
@@ -32,7 +46,22 @@ _REMEDIES: Final = {
     _LOGGER: "they were changed in the loop: add them above the loop",
     _ERRORS: "it was set in the loop: call numpy.seterrcall above the loop",
     _MODULE: "it was first imported in the loop: import it above the loop",
+    _ABSTRACT: _IN_LOOP,
+    _TIMER: "it was started in the loop: start it above the loop",
+    _AT_EXIT: _IN_LOOP,
+    _REGISTERED: _IN_LOOP,
 }
+_REGISTRIES: Final = (
+    ("copyreg", "dispatch_table"),
+    ("gc", "callbacks"),
+    ("sqlite3", "adapters"),
+    ("sqlite3", "converters"),
+    ("sys", "meta_path"),
+    ("keras.src.saving.object_registration", "GLOBAL_CUSTOM_OBJECTS"),
+    ("torch.distributions.kl", "_KL_REGISTRY"),
+    ("torch.utils._pytree", "SUPPORTED_NODES"),
+)
+"""Dictionaries and lists by module and name in which libraries keep functions and classes that programs register."""
 
 
 def read_activity() -> Iterator[tuple[str, Any]]:
@@ -54,7 +83,49 @@ def read_activity() -> Iterator[tuple[str, Any]]:
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and (handler := numpy.geterrcall()) is not None:
         yield _ERRORS, id(handler)
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield _TIMER, True
+    yield from _registrations()
     yield from ((f"{_MODULE}{name}", True) for name in own_modules() if _has_state(name, id(sys.modules.get(name))))
+
+
+def _registrations() -> Iterator[tuple[str, Any]]:
+    """Yield the registries that hold functions or classes of the program, with what identifies their content."""
+    if program_mentions("atexit"):
+        yield _AT_EXIT, atexit._ncallbacks()
+    for module, name in _REGISTRIES:
+        registry = getattr(sys.modules.get(module), name, ())
+        own = [id(one) for one in _members(registry) if is_of_the_program(one)] if registry else ()
+        if own:
+            yield f"{_REGISTERED}{module}.{name}", tuple(own)
+    yield from _registered_classes(abc.get_cache_token())
+
+
+def _members(registry: Any) -> Iterator[Any]:
+    items = (part for pair in registry.items() for part in pair) if isinstance(registry, dict) else iter(registry)
+    for one in items:
+        yield from one if isinstance(one, tuple) else (one,)
+
+
+@functools.lru_cache(maxsize=1)
+def _registered_classes(token: object) -> tuple[tuple[str, Any], ...]:
+    """Return the abstract classes with the classes registered with them, if the program defines either.
+
+    `token`: the number of registrations so far, which `abc` counts; all classes are searched only if it changes.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    kinds: list[Any] = [object]
+    seen: set[Any] = set()
+    for kind in kinds:
+        new = [one for one in type.__subclasses__(kind) if one not in seen]
+        seen.update(new)
+        kinds += new
+        if isinstance(kind, abc.ABCMeta):
+            registered = [one for reference in _abc._get_dump(kind)[0] if (one := reference()) is not None]
+            own = [one.__qualname__ for one in registered if is_of_the_program(kind) or is_of_the_program(one)]
+            if own:
+                found[f"{_ABSTRACT}{kind.__qualname__}"] = tuple(sorted(own))
+    return tuple(found.items())
 
 
 def is_repeated(label: str) -> bool:

@@ -43,6 +43,8 @@ SETTINGS: Final = _Process()
 class Settings(Aspect):
     """Values of all known settings, by name."""
 
+    is_of_epoch = True
+
     def read(self, value: Any, budget: Budget) -> dict[str, Any]:
         return dict(_settings())
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from jupyter_dlaas.objects import process_settings
 from jupyter_dlaas.objects.array_digests import Budget
 from jupyter_dlaas.objects.object_aspects import Aspect
-from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_same
+from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_same, program_mentions
 
 __all__ = ["Attached", "aspects_of", "is_lost", "reduce_weak"]
 
@@ -41,7 +41,13 @@ _RECOMPUTED: Final = (
     "results in a cache cannot be stored, and the function may return others when it computes them again: keep the "
     "results in a dictionary, which is stored"
 )
+_COUNTED: Final = (
+    "its counts begin again at 0 where the job resumes, and the program reads them with cache_info(): count the calls "
+    "in a variable, which is stored"
+)
+_ACQUIRED: Final = "it was acquired in the loop: acquire it above the loop, so that the job acquires it again"
 _SIGNALS: Final = (threading.Event, threading.Semaphore)
+_LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 
 
 class Attached:
@@ -115,7 +121,10 @@ class _Weak(Aspect):
 
 
 class _Cache(Aspect):
-    """Cache of a function, which cannot be read: it is reported if its results may differ when computed again."""
+    """Cache of a function, which cannot be read: it is reported if its results or counts may differ afterwards."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     def read(self, value: Any, budget: Budget) -> tuple[int, str]:
         return value.cache_info().misses, str(getattr(value, "__qualname__", "a function"))
@@ -124,7 +133,7 @@ class _Cache(Aspect):
         return False
 
     def withheld(self, base: tuple[int, str], now: tuple[int, str]) -> Mapping[str, str]:
-        return {f"cache of {now[1]}": _RECOMPUTED} if now[0] != base[0] else {}
+        return {f"cache of {now[1]}": self._reason} if now[0] != base[0] else {}
 
     def put(self, value: Any, carried: Any) -> None:
         """Leave the cache: it is filled again."""
@@ -211,11 +220,39 @@ class _Hooks(Aspect):
 class _Signal(Aspect):
     """Event or semaphore between threads: whether it is set, or its count."""
 
+    is_of_epoch = True
+
     def read(self, value: Any, budget: Budget) -> Any:
         return vars(value)["_flag" if isinstance(value, threading.Event) else "_value"]
 
     def put(self, value: Any, carried: Any) -> None:
         vars(value)["_flag" if isinstance(value, threading.Event) else "_value"] = carried
+
+
+class _Lock(Aspect):
+    """Lock that the loop holds: it is reported, since another thread may hold it, which a job does not continue."""
+
+    is_of_epoch = True
+
+    def __init__(self) -> None:
+        self._at_epoch: dict[int, bool] = {}
+
+    def read(self, value: Any, budget: Budget) -> tuple[bool, bool]:
+        """Return whether the lock is held, and whether it was held when the epoch began."""
+        is_held = value.locked() if isinstance(value, _LOCKS[0]) else value._is_owned()
+        return is_held, self._at_epoch.get(id(value), True)
+
+    def differs(self, base: tuple[bool, bool], now: tuple[bool, bool]) -> bool:
+        return False
+
+    def mark(self, value: Any, now: tuple[bool, bool]) -> None:
+        self._at_epoch[id(value)] = now[0]
+
+    def withheld(self, base: tuple[bool, bool], now: tuple[bool, bool]) -> Mapping[str, str]:
+        return {"": _ACQUIRED} if now == (True, True) and not base[0] else {}
+
+    def put(self, value: Any, carried: Any) -> None:
+        """Leave the lock: a thread that the job does not continue may have held it."""
 
 
 def is_lost(value: object) -> bool:
@@ -239,11 +276,13 @@ def aspects_of(value: Any) -> tuple[Aspect, ...] | None:
     if type(value) is functools.partial:
         return (_PARTIAL,)
     if type(value) is _CACHED:
-        return (_CACHE,) if _may_vary(value) else ()
+        return (_CACHE,) if _may_vary(value) else (_COUNTED_CACHE,) if program_mentions("cache_info") else ()
     if type(value) is OrderedDict and _are_hooks(value):
         return (_HOOKS,)
     if type(value) in _WEAK:
         return (_WEAK_CONTAINER,)
+    if isinstance(value, _LOCKS):
+        return (_LOCK,)
     return (_SIGNAL,) if isinstance(value, _SIGNALS) else None
 
 
@@ -264,6 +303,6 @@ def reduce_weak(value: Any) -> Any:
     return (weakref.WeakMethod if type(value) is weakref.WeakMethod else weakref.ref), (found,)
 
 
-_CACHE: Final = _Cache()
+_CACHE, _COUNTED_CACHE, _LOCK = _Cache(_RECOMPUTED), _Cache(_COUNTED), _Lock()
 _ATTACHED, _PARTIAL, _HOOKS, _WEAK_CONTAINER, _SIGNAL = _Attached(), _Partial(), _Hooks(), _Weak(), _Signal()
 _SETTINGS: Final = process_settings.Settings()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import csv
 import decimal
 import gc
 import importlib
 import locale
 import logging
+import os
+import reprlib
 import signal
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -112,6 +118,22 @@ CODE: Final = {
                 def each(seen=[]):
                     seen.append(1)
                     return len(seen)
+        """,
+    ),
+    "names and bases": Part(
+        "(named.__name__, named.__qualname__, named.__doc__, Based.__name__, Based().f(), Based.__mro__[1] is Second)",
+        """
+            if run.step == 2:
+                named.__name__, named.__qualname__, named.__doc__ = 'new', 'of.new', 'Text'
+                Based.__name__, Based.__bases__ = 'Rebased', (Second,)
+        """,
+        above="""
+            def named(): pass
+            class First:
+                def f(self): return 1
+            class Second:
+                def f(self): return 2
+            class Based(First): pass
         """,
     ),
     "class of an object": Part(
@@ -246,10 +268,24 @@ SETTINGS: Final = {
         "'ignore'",
         "'error'",
     ),
+    "mask of new files": ("os.umask({})", "[os.umask(mask) for mask in (0, os.umask(0))][1]", "0o22", "0o77"),
+    "dialects of csv": (
+        "csv.register_dialect('kept', delimiter={})",
+        "csv.get_dialect('kept').delimiter",
+        "';'",
+        "'|'",
+    ),
+    "lengths of reprlib": ("reprlib.aRepr.maxlist = {}", "reprlib.repr([1, 2, 3, 4, 5, 6, 7])", "6", "2"),
+    "folder of torch.hub": ("torch.hub.set_dir({})", "torch.hub.get_dir()", "'first'", "'second'"),
+    "figures": ("matplotlib.rcParams['lines.linewidth'] = {}", "matplotlib.rcParams['lines.linewidth']", "1.5", "4.0"),
+    "stack of threads": ("threading.stack_size({})", "threading.stack_size()", "0", "1 << 20"),
     "buffer of numpy": ("np.setbufsize({})", "np.getbufsize()", "8192", "16384"),
 }
 """By name: how a setting is set and read, its value above the loop and the value that the loop sets."""
-_IMPORTS: Final = "import decimal, gc, locale, logging, os, sys, time, warnings; import torch.distributions"
+_IMPORTS: Final = """
+import csv, decimal, gc, locale, logging, os, reprlib, sys, threading, time, warnings
+import matplotlib, torch.distributions, torch.hub
+"""
 
 
 @pytest.fixture(scope="module")
@@ -270,9 +306,11 @@ def usual_settings() -> Iterator[None]:
     threads, limit = torch.get_num_threads(), sys.getrecursionlimit()
     places, collector, level = locale.setlocale(locale.LC_ALL), gc.get_threshold(), logging.root.manager.disable
     path, printing = [*sys.path], np.get_printoptions()
+    mask, figures = os.umask(0o22), mpl.rcParams.copy()
     try:
         with warnings.catch_warnings(), decimal.localcontext(), pytest.MonkeyPatch.context() as patch:
             patch.setenv("TZ", "UTC")
+            patch.setattr(torch.hub, "_hub_dir", None)
             yield
     finally:
         torch.set_num_threads(threads)
@@ -290,6 +328,11 @@ def usual_settings() -> Iterator[None]:
         logging.disable(level)
         np.set_printoptions(**printing)
         np.setbufsize(8192)
+        os.umask(mask)
+        mpl.rcParams.update(figures)
+        csv.unregister_dialect("kept")
+        reprlib.aRepr.maxlist = 6
+        threading.stack_size(0)
 
 
 @pytest.fixture(scope="module")
@@ -310,16 +353,22 @@ def test_setting_continues_after_two_halts(name: str, settings: Outcomes) -> Non
 
 
 WITHIN: Final = f"""{SETUP}
+import contextvars, threading
 np.seterr(under="ignore")
 data = torch.ones(20, 1)
 run = dlaas.run()
-seen = []
+seen, free, level = [], threading.Semaphore(1), contextvars.ContextVar("level", default=None)
 for epoch in run.epochs(3):
     seen.append((epoch, np.geterr()["under"], torch.is_grad_enabled()))
     if epoch == 1: np.seterr(under="print")
+    assert free.acquire(blocking=False)
+    token = level.set(epoch)
     with np.errstate(under="raise"), torch.no_grad():
         for batch in run.batches(data, 5):
-            seen.append((np.geterr()["under"], torch.is_grad_enabled()))
+            seen.append((np.geterr()["under"], torch.is_grad_enabled(), free._value, level.get()))
+    level.reset(token)
+    free.release()
+    seen.append(level.get())
 result = seen
 """
 
@@ -452,6 +501,46 @@ REPORTED: Final = {
             above="import functools\n@functools.lru_cache\ndef drawn(n): return torch.randn(n).tolist()",
         ),
     ),
+    "`cache of counted`": (
+        "count the calls in a variable",
+        Part(
+            "counted.cache_info()",
+            "counted(1)",
+            above="import functools\n@functools.lru_cache\ndef counted(n): return n",
+        ),
+    ),
+    "`lock`": (
+        "it was acquired in the loop: acquire it above the loop",
+        Part("1", "if run.step == 2: lock.acquire()", above="import threading\nlock = threading.Lock()"),
+    ),
+    "`again`": (
+        "it was acquired in the loop: acquire it above the loop",
+        Part("1", "if run.step == 2: again.acquire()", above="import threading\nagain = threading.RLock()"),
+    ),
+    "`classes registered with Sized`": (
+        "it was registered in the loop: register it above the loop",
+        Part(
+            "1",
+            "if run.step == 2: collections.abc.Sized.register(Mine)",
+            above="import collections.abc\nclass Mine: pass",
+        ),
+    ),
+    "`entries of copyreg.dispatch_table`": (
+        "it was registered in the loop: register it above the loop",
+        Part(
+            "copyreg.dispatch_table.pop(Plain, None)",
+            "if run.step == 2: copyreg.pickle(Plain, lambda one: (Plain, ()))",
+            above="import copyreg\nclass Plain: pass",
+        ),
+    ),
+    "`functions of atexit`": (
+        "it was registered in the loop: register it above the loop",
+        Part("1", "if run.step == 2: atexit.register(int)", above="import atexit"),
+    ),
+    "`timer of signal.setitimer`": (
+        "it was started in the loop: start it above the loop",
+        Part("1", "if run.step == 2: signal.setitimer(signal.ITIMER_REAL, 3600)", above="import signal"),
+    ),
     "`Late`": (
         "the class Late is defined in the loop: define it above the loop",
         Part("1", "if run.step == 1:\n    class Late: pass"),
@@ -477,6 +566,8 @@ def test_change_that_a_halt_loses_is_reported(
         start(tmp_path, program(name), stop_at=6)
     finally:
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        atexit.unregister(int)
     said = capfd.readouterr().err
     assert f"cannot keep {name} (" in said
     assert remedy in said

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_dlaas.analysis.model import KernelFacts, NameFact
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem, TrainingCell
+from jupyter_dlaas.capture.capture import capture
 from tests.notebook.cases import codes, facts, job, prelude
 
 IMPORTS = "import contextlib, torch\nfrom torch import nn\nfrom tqdm import tqdm"
@@ -109,6 +110,41 @@ def test_advice_names_all_that_the_training_changed() -> None:
     assert advice(IMPORTS, SETUP, START, BEST, SETUP, train=BEST) == [("best", "history", "state")]
 
 
+DRAWN = ("torch.manual_seed(0)\n{}\nx = torch.randn(8, 2)", "for i in range(2):\n    {}.sum().backward(); opt.step()")
+LAYER = "model = nn.Linear(2, 1)\nopt = torch.optim.SGD(model.parameters())"
+
+
+@pytest.mark.parametrize(
+    ("setup", "pushed", "beside"),
+    [
+        (LAYER, (), ("x",)),
+        (LAYER, ("x",), ()),
+        (f"x = torch.randn(8, 2)\n{LAYER}", (), ("x",)),
+        (f"{LAYER}\ntorch.manual_seed(1)", (), ()),
+    ],
+)
+def test_data_drawn_after_a_trained_model_are_in_its_advice(
+    setup: str, pushed: tuple[str, ...], beside: tuple[str, ...]
+) -> None:
+    imports, cell, train = IMPORTS, DRAWN[0].format(setup), DRAWN[1].format("model(x)")
+    ran = [
+        ExecutedCell(count=n, source=source, random_state=state)
+        for n, (source, state) in enumerate(((imports, "a"), (cell, "a"), (train, "b")), 1)
+    ]
+    known = {name: NameFact(type_name="torch.Tensor") for name in ("model", "opt", "x")}
+
+    def warned(push: tuple[str, ...]) -> list[Problem]:
+        made = capture(ran, TrainingCell(count=4, source=train, push=push), KernelFacts(names=known, random_state="b"))
+        return [one for one in made.warnings if one.code in ("earlier_training", "drawn_again")]
+
+    first = warned(pushed)
+    names = (*(name for name in ("model", "opt") if name not in pushed), *beside)
+    assert [one.names for one in first] == [names]
+    assert f"--push {','.join(names)} " in first[0].message
+    assert ("`x` must go with them" in first[0].message) == bool(beside)
+    assert warned((*pushed, *names)) == []
+
+
 def test_data_of_a_training_are_not_called_trained() -> None:
     train = "loss = nn.functional.mse_loss(model(x[:, :2]), x[:, :1])\nloss.backward(); opt.step(); opt.zero_grad()"
     pushed = job(
@@ -176,6 +212,36 @@ def test_interrupted_training_is_reported_without_running_it_again() -> None:
             "Use --push net to send the current ones."
         )
     ]
+
+
+CAUGHT = "try:\n    {}\nexcept KeyboardInterrupt:\n    print('stopped')"
+SUPPRESSED = "with contextlib.suppress(KeyboardInterrupt):\n    {}"
+
+
+@pytest.mark.parametrize("catch", [CAUGHT, SUPPRESSED])
+def test_loops_that_catch_their_interruption_are_not_run_to_their_end(catch: str) -> None:
+    train = catch.format(f"for i in range(9):\n        loss = model(x).sum(); {STEP}")
+    collect = "seen = []\n" + catch.format("for i in range(9):\n        seen.append(i); n = i")
+    known = facts(
+        seen=NameFact(type_name="list"), n=4, model=NameFact(type_name="Linear"), opt=NameFact(type_name="SGD")
+    )
+    made = job(IMPORTS, SETUP, collect, train, train=f"print(seen, n)\n{train}", facts=known)
+
+    assert [(one.code, one.names) for one in made.warnings] == [
+        ("earlier_training", ("model", "opt")),
+        ("drawn_again", ("n", "seen")),
+    ]
+    assert "--with-cell" not in made.warnings[0].message
+    assert "Use --push n,seen to send the notebook's values" in made.warnings[1].message
+    assert codes(job(IMPORTS, SETUP, collect, train=f"print(seen, n)\n{train}", push=("n", "seen"), facts=known)) == []
+
+
+def test_number_of_an_interrupted_loop_comes_from_the_kernel() -> None:
+    count = "n = 0\n" + CAUGHT.format("while True:\n        n += 1")
+    made = job(IMPORTS, count, train="print(n)", facts=facts(n=4))
+
+    assert codes(made) == []
+    assert prelude(made)[-1].startswith("n = 4 ")
 
 
 def test_interrupted_loop_of_arrays_is_an_earlier_training() -> None:

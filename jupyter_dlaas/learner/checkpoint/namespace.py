@@ -53,7 +53,6 @@ class Namespace:
         `given`: objects whose state is stored elsewhere. `also`: further objects by path.
         """
         self._script = script
-        self._also = tuple(also)
         self._clock = clock
         self.files = tuple(files)
         self._files = tuple(map(str, files))
@@ -68,11 +67,12 @@ class Namespace:
         texts = [one for file in files for one in (sorted(file.rglob("*.py")) if file.is_dir() else [file])]
         roots.update(attached(texts, {name: one for names in self._base.values() for name, one in names.items()}))
         self._graph = ObjectGraph(roots, given=given)
+        self._of_epochs = self._graph.paths_of_epochs()
         self._at_epoch: dict[str, Any] = {}
         self._record_again_s = float("-inf")
 
     def begin_epoch(self) -> None:
-        """Record the objects of `also` that a checkpoint within the epoch restores at its beginning: settings.
+        """Record the objects that a checkpoint within the epoch restores at its beginning: settings, semaphores.
 
         A `with` statement around an inner loop may have changed them, and its end restores what it found. Epochs of a
         few milliseconds share a record.
@@ -80,15 +80,14 @@ class Namespace:
         start_s = self._clock()
         if start_s < self._record_again_s:
             return
-        self._at_epoch = self._graph.changes_of(self._also)
+        self._at_epoch = self._graph.changes_of(self._of_epochs)
         end_s = self._clock()
         self._record_again_s = end_s + (end_s - start_s) / _RECORD_SHARE
 
     def store(self, extra: Any) -> Stored:
         """Store all changes since this namespace was recorded, and `extra` with shared references kept."""
         now, dead = self._names(), self._dead()
-        also = (extra, self._graph.generators(), self._at_epoch)
-        return self._graph.store(functools.partial(self._changed, now, dead), also)
+        return self._graph.store(functools.partial(self._changed, now, dead), extra, self._at_epoch)
 
     def _changed(
         self, now: Mapping[str, dict[str, Any]], dead: Mapping[str, frozenset[str]], wholes: frozenset[int]
@@ -116,7 +115,7 @@ class Namespace:
         changes, names, (extra, generators, *at_epoch) = loaded
         here = self._spaces()
         if at_epoch and not reverts:
-            changes = {path: one for path, one in changes.items() if path not in self._also} | at_epoch[0]
+            changes = {path: one for path, one in changes.items() if path not in self._of_epochs} | at_epoch[0]
         if reverts:
             self.revert()
         self._graph.put(changes)

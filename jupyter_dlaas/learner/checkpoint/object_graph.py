@@ -141,21 +141,25 @@ class ObjectGraph:
 
     # -- changes
 
-    def store(self, names: Callable[[frozenset[int]], dict[str, kinds.Changes]], extra: Any = None) -> Stored:
+    def store(
+        self, names: Callable[[frozenset[int]], dict[str, kinds.Changes]], extra: Any, at_epoch: Changes
+    ) -> Stored:
         """Store the changes of all objects, the changed names of each namespace, and `extra`, as one graph.
 
         `names` receives the ids of changed objects that are stored completely: their names must be bound again.
+        `at_epoch`: what `changes_of` returned when the epoch began.
         """
         left_out: dict[str, str] = {}
         changes, wholes = self._changes(left_out)
         namespaces = names(wholes)
         try:
-            data = self._dump((changes, namespaces, extra), wholes)
+            data = self._dump((changes, namespaces, (extra, self.generators(), at_epoch)), wholes)
         except Exception:  # noqa: BLE001 - objects of any class may fail in any way; find out which one
             changes = {path: self._sound(path, one, wholes, left_out) for path, one in changes.items()}
+            at_epoch = {path: self._sound(path, one, wholes, {}) for path, one in at_epoch.items()}
             namespaces = {path: self._sound_items(path, one, wholes, left_out) for path, one in namespaces.items()}
             try:
-                data = self._dump((changes, namespaces, extra), wholes)
+                data = self._dump((changes, namespaces, (extra, self.generators(), at_epoch)), wholes)
             except Exception as error:  # noqa: BLE001 - as above
                 left_out[""] = _words(error)
                 data = b""
@@ -173,7 +177,8 @@ class ObjectGraph:
                 except Exception as error:  # noqa: BLE001 - a class's own pickling may fail at any time
                     left_out[entry.path] = _words(error)
                     continue
-                left_out.update(aspect.withheld(entry.base[number], now))
+                if withheld := aspect.withheld(entry.base[number], now):
+                    left_out.update({path or entry.path: why for path, why in withheld.items()})
                 if not aspect.differs(entry.base[number], now) and not self._may_have_changed(aspect, entry.value):
                     continue
                 if aspect.is_whole:
@@ -205,6 +210,10 @@ class ObjectGraph:
             for path, owner in now.items()
             if path != owner and path in self._owners and self._owners[path] != self._owners.get(owner)
         }
+
+    def paths_of_epochs(self) -> tuple[str, ...]:
+        """Return the objects that a checkpoint within an epoch restores at its beginning: settings, semaphores."""
+        return tuple(path for path, one in self.entries.items() if any(aspect.is_of_epoch for aspect in one.aspects))
 
     def changes_of(self, paths: Iterable[str]) -> Changes:
         """Return the present changes of the objects with these paths."""
