@@ -50,7 +50,7 @@ class Cluster:
             nodes_changed=self._count,
             became_known=lambda: None,
             elected=lambda: None,
-            holder=lambda: pytest.fail("nobody connects"),
+            holder=lambda: pytest.fail("it connects to no cluster"),
             is_own=lambda job: True,
         )
         self.ledger = Ledger().reserve(JOB, Reservation(generation=1, seats={"1": ("a", ("a/0",))}))
