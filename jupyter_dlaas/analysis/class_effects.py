@@ -77,8 +77,8 @@ class OwnClasses:
         for method, behaviour in own.items():
             self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
         start = Behaviour()
-        for base in [self.starts[n] for n in sorted(reads & self.starts.keys())]:
-            start = start.also(base)
+        for start_of_base in [self.starts[n] for n in sorted(reads & self.starts.keys())]:
+            start = start.also(start_of_base)
         for method in {"__new__", "__init__", "__post_init__"} & own.keys():
             start = start.also(own[method])
         for metaclass in _metaclasses(node) & self._calls.keys():
@@ -91,8 +91,8 @@ class OwnClasses:
             self.keeping.add(name)
         self.starts[name] = start
         hook = own.get("__init_subclass__", Behaviour())
-        for base in self._hooks_of(node):
-            hook = hook.also(base)
+        for hook_of_base in self._hooks_of(node):
+            hook = hook.also(hook_of_base)
         self._hooks[name] = hook
         if "__call__" in own:
             self._calls[name] = own["__call__"]

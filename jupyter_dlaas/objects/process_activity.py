@@ -5,7 +5,6 @@ Each is reported with its remedy. What the program starts above the loop, it sta
 
 from __future__ import annotations
 
-import _abc
 import abc
 import atexit
 import dis
@@ -121,11 +120,17 @@ def _registered_classes(token: object) -> tuple[tuple[str, Any], ...]:
         seen.update(new)
         kinds += new
         if isinstance(kind, abc.ABCMeta):
-            registered = [one for reference in _abc._get_dump(kind)[0] if (one := reference()) is not None]
+            registered = [one for reference in _registry_of(kind) if (one := reference()) is not None]
             own = [one.__qualname__ for one in registered if is_of_the_program(kind) or is_of_the_program(one)]
             if own:
                 found[f"{_ABSTRACT}{kind.__qualname__}"] = tuple(sorted(own))
     return tuple(found.items())
+
+
+def _registry_of(kind: abc.ABCMeta) -> frozenset[Any]:
+    """Return references to the classes registered with an abstract class; none where this Python does not tell."""
+    dump = vars(abc).get("_get_dump")
+    return frozenset() if dump is None else frozenset(dump(kind)[0])
 
 
 def is_repeated(label: str) -> bool:
