@@ -169,6 +169,9 @@ class AgentGangs:
             self._changed(job, WAITING)
         self.changed(job)
 
+    def note_closed(self, job: str) -> None:
+        """Each job has machines of its own: none has to leave for another one."""
+
     def changed(self, job: str) -> None:
         """Start the agents that are wanted, and end those of a closed job."""
         if self._machines.problem is not None or job not in self._wanted:
