@@ -439,7 +439,9 @@ class _Solver:
         if binders:
             one = binders[-1]
             way = f"run its cell [{one.cell}] again with -o {','.join(dict.fromkeys([*one.outputs, name]))}"
-            if name in one.outputs and not one.is_completed:
+            if name in one.unstored:
+                way = "create it in the training cell, since it could not be returned"
+            elif name in one.outputs and not one.is_completed:
                 way = f'run dlaas.job("{one.job}").wait() in a cell first'
             elif name in one.outputs:
                 way = f"run %dlaas attach {one.job} in a cell first"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_dlaas.analysis.model import Capture, EarlierJob, NameFact, ResultRef
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.kernel.earlier_jobs import EarlierJobs
+from jupyter_dlaas.wire.protocol import State
 from tests.notebook.cases import facts, job
 
 SETUP = """
@@ -187,3 +191,19 @@ def test_gradients_of_an_earlier_job_are_reported(cells: tuple[str, ...], train:
     texts = [one.message for one in made.warnings if "uses gradients before it computes any" in one.message]
     assert len(texts) == is_reported
     assert job(SETUP, train=LOOP).computes_gradients
+
+
+def test_results_that_could_not_be_stored_are_not_returned() -> None:
+    view = SimpleNamespace(id="first-2", state=State.PROCESSING, results=())
+    client = SimpleNamespace(job=lambda _: view)
+    client.without_start = lambda: client
+    earlier = EarlierJobs()
+    earlier.note(Job(view, client), job(SETUP, train=LOOP), 2, ("model", "mean"), {})  # type: ignore[arg-type]
+    view.state, view.results = State.COMPLETED, ("model",)
+
+    made = after(*earlier.facts(), train="print(mean, best)", model="first-2")
+
+    assert reported(made) == [("mean",), ("best",)]
+    text = made.warnings[0].message
+    assert "changed `mean`, which could not be returned" in text
+    assert "Create it in the training cell" in text
