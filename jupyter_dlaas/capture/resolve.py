@@ -250,8 +250,14 @@ class _Solver:
         return None
 
     def _bound_before(self, found: Slice, given: Given) -> frozenset[str]:
-        steps = (self.steps[index] for index in found.kept if index < given.index)
-        return frozenset().union(*(step.flow.binds | step.globals_bound for step in steps))
+        """Return the names of a result that kept steps bind, also those bound only by a text: `exec(text)`."""
+        kept = [self.steps[index] for index in sorted(found.kept) if index < given.index]
+        bound = frozenset[str]().union(*(step.flow.binds | step.globals_bound for step in kept))
+        if any(step.is_star for step in kept):
+            by_jobs = (one.bound for one in self.facts.jobs) if self.facts is not None else ()
+            others = frozenset(given.names).difference(*by_jobs)
+            bound |= frozenset(name for name in others if self._last_binding(name) is None)
+        return bound
 
     def _results_apart(self, found: Slice) -> list[Problem]:
         """Report objects around a model that an earlier job's result has replaced: they would train the wrong model."""
