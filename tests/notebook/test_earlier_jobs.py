@@ -207,3 +207,33 @@ def test_results_that_could_not_be_stored_are_not_returned() -> None:
     text = made.warnings[0].message
     assert "changed `mean`, which could not be returned" in text
     assert "Create it in the training cell" in text
+
+
+HELD = """
+import torch
+from torch.nn.functional import mse_loss
+xs = torch.ones(2, 2)
+config = NetConfig(width=2)
+width, size = 2, 3
+class Learner:
+    def __init__(self, *parts): self.parts = parts
+    def fit(self, loss):
+        loss(self.parts[0](self.parts[1])).backward()
+        self.opt.step()
+model = Net(config, size)
+learn = Learner(model, xs, width, size)
+"""
+
+
+def test_data_that_a_trained_object_holds_does_not_change() -> None:
+    library = NameFact(type_name="function", is_callable=True, is_immutable=True, module="torch.nn.functional")
+    kinds = {"xs": "torch.Tensor", "config": "nets.NetConfig", "model": "Net", "learn": "Learner"}
+    known = facts(mse_loss=library, **{name: NameFact(type_name=kind) for name, kind in kinds.items()})
+    numbers = {name: NameFact(type_name="int", literal="2", is_immutable=True) for name in ("width", "size")}
+    known = replace(known, names={**known.names, **numbers})
+
+    made = job(HELD, train="learn.fit(mse_loss)\nprint(size, config)", facts=known)
+
+    assert made.altered == ("learn", "model")
+    assert {"xs", "config", "learn"} <= {*job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2").altered}
+    assert "xs" in job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2", facts=known).altered
