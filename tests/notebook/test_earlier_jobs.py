@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import pytest
 from jupyter_dlaas.analysis.model import Capture, EarlierJob, NameFact, ResultRef
 from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.kernel.earlier_jobs import EarlierJobs
+from jupyter_dlaas.transfer.object_traversal import process_bound_kind
 from jupyter_dlaas.wire.protocol import State
 from tests.notebook.cases import facts, job
 
@@ -205,7 +208,7 @@ def test_results_that_could_not_be_stored_are_not_returned() -> None:
 
     assert reported(made) == [("mean",), ("best",)]
     text = made.warnings[0].message
-    assert "changed `mean`, which could not be returned" in text
+    assert "changed `mean`, which cannot be returned" in text
     assert "Create it in the training cell" in text
 
 
@@ -237,3 +240,18 @@ def test_data_that_a_trained_object_holds_does_not_change() -> None:
     assert made.altered == ("learn", "model")
     assert {"xs", "config", "learn"} <= {*job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2").altered}
     assert "xs" in job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2", facts=known).altered
+
+
+def test_objects_that_cannot_be_returned_are_not_offered_for_o() -> None:
+    setup = "import csv\nfile = open('log.csv', 'w')\nwriter = csv.writer(file)\nrows = []"
+    train = "rows.append(1)\nwriter.writerow(rows)"
+    kinds = {"writer": process_bound_kind(csv.writer(io.StringIO())), "rows": None}
+    known = facts(**{name: NameFact(type_name="object", cannot_travel=kind) for name, kind in kinds.items()})
+    first = EarlierJob(job="first-2", cell=2, altered=frozenset(job(setup, train=train).altered))
+
+    made = job(setup, f"%%train\n{train}", train=train, facts=replace(known, jobs=(first,)))
+
+    assert reported(made) == [("writer",), ("rows",)]
+    texts = [one.message for one in made.warnings if one.code == "not_returned"]
+    assert "`writer`, which cannot be returned" in texts[0]
+    assert texts[1].endswith("-o rows.")
