@@ -78,6 +78,7 @@ class EarlierJob:
     job: str
     cell: int  # execution count of its training cell
     outputs: tuple[str, ...] = ()  # -o
+    unstored: frozenset[str] = frozenset()  # names of -o that it could not store, or that could not be loaded here
     altered: frozenset[str] = frozenset()  # names of earlier cells whose objects it trained or changed in place
     bound: frozenset[str] = frozenset()  # names that its cell binds
     loaded: frozenset[str] = frozenset()  # names whose objects received its state as parts of a result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +12,7 @@ from jupyter_dlaas.analysis.call_effects import Behaviour
 from jupyter_dlaas.analysis.cells import Statement
 from jupyter_dlaas.analysis.effects import BLOCKS, Call, reach, walk_now, words
 from jupyter_dlaas.analysis.gradients import Gradients
+from jupyter_dlaas.analysis.model import KernelFacts
 from jupyter_dlaas.analysis.syntax.flow import Flow
 from jupyter_dlaas.analysis.syntax.names import bound_names as names_in_target
 
@@ -19,6 +21,8 @@ _MODES: Final = words(
     set_postfix set_description"""
 )
 """Methods that set a mode, a device or gradients, which each training sets itself, or the text of a bar."""
+_HELD: Final = re.compile(r"^(torch\.Tensor$|numpy\.|pandas\.)|Config$|Namespace$")
+"""Types of data and configurations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +115,30 @@ def nothing(statement: Statement) -> Step:
     )
 
 
-def altered_names(steps: Sequence[Step]) -> frozenset[str]:
+def altered_names(steps: Sequence[Step], facts: KernelFacts | None) -> frozenset[str]:
     """Return the names whose objects from earlier cells the steps train or change in place."""
     found: set[str] = set()
     bound: frozenset[str] = frozenset()
     for step in steps:
         if not step.is_definition:
-            found |= _altered_by(step) - bound
+            found |= {name for name in _altered_by(step) - bound if facts is None or _may_alter(step, name, facts)}
         bound |= step.flow.kills
     return frozenset(found)
+
+
+def _may_alter(step: Step, name: str, facts: KernelFacts) -> bool:
+    """Return whether a variable's value can change in a step that alters it by the analysis: no number, no library.
+
+    Data and configurations that a trained object only holds return with that object.
+    """
+    fact = facts.names.get(name)
+    if fact is None:
+        return True
+    touch = next((touch for touch in step.touches if touch.name == name), None)
+    if fact.is_callable:
+        own = {None, "__main__", *(one.name for one in (*facts.own_modules, *facts.edited_elsewhere))}
+        return fact.module in own or (touch is not None and touch.below != {name})
+    return not fact.is_immutable and (touch is not None or not _HELD.search(fact.type_name))
 
 
 def bound_names(steps: Sequence[Step]) -> frozenset[str]:

@@ -146,7 +146,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         warnings=tuple(p for p in problems if p.code in WARNINGS),
         random_state={one.cell: one.state for one in random.restores},
         reached=_reached(traced, goal),
-        altered=tuple(sorted(altered_names(traced.steps[goal:]))),
+        altered=tuple(sorted(altered_names(traced.steps[goal:], facts))),
         bound=tuple(sorted(bound_names(traced.steps[goal:]))),
         computes_gradients=computes_gradients(traced.steps[goal:]),
     )

@@ -238,11 +238,11 @@ def check_earlier_jobs(
     for number, one in reversed([*enumerate(jobs)]):
         later = [step for step in trace.steps[:goal] if step.statement.cell > one.cell and step.statement.ran == "yes"]
         rebound = frozenset[str]().union(*(step.flow.kills | step.flow.deletes for step in later))
-        stale = ((one.altered & reached) | (one.bound & named)) - settled - rebound
+        stale = (((one.altered | one.unstored) & reached) | (one.bound & named)) - settled - rebound
         stale = frozenset(name for name in (stale & facts.names.keys()) - one.loaded if taken.get(name, -1) < number)
         settled |= stale | one.altered | one.bound
         definitions = frozenset(name for name in stale if facts.names[name].is_callable)
-        problems += _stale_names(one, sorted(stale - definitions), sorted(definitions), training)
+        problems += _stale_names(one, sorted(stale - definitions), sorted(definitions), training, facts)
     trained = [one for one in jobs if one.computes_gradients]
     later = [step for step in trace.steps[:goal] if trained and step.statement.cell > trained[-1].cell]
     if trained and uses_earlier_gradients(trace.steps[goal:]) and not computes_gradients(later):
@@ -256,12 +256,13 @@ def check_earlier_jobs(
 
 
 def _stale_names(
-    one: EarlierJob, stale: Sequence[str], definitions: Sequence[str], training: TrainingCell
+    one: EarlierJob, stale: Sequence[str], definitions: Sequence[str], training: TrainingCell, facts: KernelFacts
 ) -> Iterator[Problem]:
     """Yield the problems of the names that a job changed without returning them here, or not yet."""
     place, line = f"cell [{training.count}]", training.first_line - 1
-    lost = [name for name in stale if name not in one.outputs]
-    late = [] if one.is_completed else [name for name in stale if name in one.outputs]
+    unstored = [name for name in stale if name in one.unstored or facts.names[name].cannot_travel]
+    lost = [name for name in stale if name not in (*one.outputs, *unstored)]
+    late = [] if one.is_completed else [n for n in stale if n in one.outputs and n not in unstored]
     if lost:
         outputs = ",".join([*one.outputs, *lost])
         text = (
@@ -270,6 +271,13 @@ def _stale_names(
             f"again with -o {outputs}."
         )
         yield Problem("not_returned", text, place, line, tuple(lost))
+    if unstored:
+        text = (
+            f"{one.job} (cell [{one.cell}]) changed {_list(unstored)}, which cannot be returned; this job uses the "
+            f"notebook's, from before. Create {_them(unstored)} in the training cell, or assign the needed part to a "
+            "variable there and return the variable."
+        )
+        yield Problem("not_returned", text, place, line, tuple(unstored))
     if definitions:
         text = (
             f"{one.job} (cell [{one.cell}]) changed values that belong to {_list(definitions)}, which -o does not "

@@ -250,8 +250,14 @@ class _Solver:
         return None
 
     def _bound_before(self, found: Slice, given: Given) -> frozenset[str]:
-        steps = (self.steps[index] for index in found.kept if index < given.index)
-        return frozenset().union(*(step.flow.binds | step.globals_bound for step in steps))
+        """Return the names of a result that kept steps bind, also those bound only by a text: `exec(text)`."""
+        kept = [self.steps[index] for index in sorted(found.kept) if index < given.index]
+        bound = frozenset[str]().union(*(step.flow.binds | step.globals_bound for step in kept))
+        if any(step.is_star for step in kept):
+            by_jobs = (one.bound for one in self.facts.jobs) if self.facts is not None else ()
+            others = frozenset(given.names).difference(*by_jobs)
+            bound |= frozenset(name for name in others if self._last_binding(name) is None)
+        return bound
 
     def _results_apart(self, found: Slice) -> list[Problem]:
         """Report objects around a model that an earlier job's result has replaced: they would train the wrong model."""
@@ -439,7 +445,9 @@ class _Solver:
         if binders:
             one = binders[-1]
             way = f"run its cell [{one.cell}] again with -o {','.join(dict.fromkeys([*one.outputs, name]))}"
-            if name in one.outputs and not one.is_completed:
+            if name in one.unstored:
+                way = "create it in the training cell, since it could not be returned"
+            elif name in one.outputs and not one.is_completed:
                 way = f'run dlaas.job("{one.job}").wait() in a cell first'
             elif name in one.outputs:
                 way = f"run %dlaas attach {one.job} in a cell first"

@@ -54,12 +54,13 @@ class EarlierJobs:
     def facts(self) -> tuple[EarlierJob, ...]:
         """Return the jobs that have completed, or not ended yet. Each unfinished one costs a request."""
         for one in [one for one in self._jobs.values() if not one.changes.is_completed]:
-            state = None  # unknown: the record was deleted, or no engine answers
+            view = None  # unknown: the record was deleted, or no engine answers
             with suppress(DlaasError):
-                state = one.job.follow().client.without_start().job(one.job.id).state
-            if state is State.COMPLETED:
+                view = one.job.follow().client.without_start().job(one.job.id)
+            if view is not None and view.state is State.COMPLETED:
+                self.note_unstored(one.job.id, {*one.changes.outputs} - {*view.results})
                 one.changes = replace(one.changes, is_completed=True)
-            elif state is not None and state.is_final:
+            elif view is not None and view.state.is_final:
                 del self._jobs[one.job.id]
         return tuple(one.changes for one in self._jobs.values())
 
@@ -69,6 +70,12 @@ class EarlierJobs:
         if one is not None:
             found = frozenset(name for name in one.changes.altered if name in space and id(space[name]) in loaded)
             one.changes = replace(one.changes, loaded=one.changes.loaded | found)
+
+    def note_unstored(self, job: str, names: Collection[str]) -> None:
+        """Record names of -o that the job could not store, or that could not be loaded here."""
+        one = self._jobs.get(job)
+        if one is not None:
+            one.changes = replace(one.changes, unstored=one.changes.unstored.union(names))
 
     def not_returned(self, job: str, space: Mapping[str, object]) -> tuple[str, ...]:
         """Return the names that still have the object from before the job, which changed it and did not return it."""

@@ -345,6 +345,7 @@ class JobFollower:
                 notes += self._assign_graph(group, ended)
             except Exception as error:  # noqa: BLE001 - loading runs the user's own classes, which may raise anything
                 reasons_left.update(dict.fromkeys(group, _why_not_loaded(ended.view.id, group[0], error)))
+                self.earlier.note_unstored(ended.view.id, group)
         done = [name for name in names if not reasons_left[name]]
         if done:
             self._continue_streams(ended)

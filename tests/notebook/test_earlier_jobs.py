@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from jupyter_dlaas.analysis.model import Capture, EarlierJob, NameFact, ResultRef
+from jupyter_dlaas.api.jobs import Job
+from jupyter_dlaas.kernel.earlier_jobs import EarlierJobs
+from jupyter_dlaas.transfer.object_traversal import process_bound_kind
+from jupyter_dlaas.wire.protocol import State
 from tests.notebook.cases import facts, job
 
 SETUP = """
@@ -187,3 +194,64 @@ def test_gradients_of_an_earlier_job_are_reported(cells: tuple[str, ...], train:
     texts = [one.message for one in made.warnings if "uses gradients before it computes any" in one.message]
     assert len(texts) == is_reported
     assert job(SETUP, train=LOOP).computes_gradients
+
+
+def test_results_that_could_not_be_stored_are_not_returned() -> None:
+    view = SimpleNamespace(id="first-2", state=State.PROCESSING, results=())
+    client = SimpleNamespace(job=lambda _: view)
+    client.without_start = lambda: client
+    earlier = EarlierJobs()
+    earlier.note(Job(view, client), job(SETUP, train=LOOP), 2, ("model", "mean"), {})  # type: ignore[arg-type]
+    view.state, view.results = State.COMPLETED, ("model",)
+
+    made = after(*earlier.facts(), train="print(mean, best)", model="first-2")
+
+    assert reported(made) == [("mean",), ("best",)]
+    text = made.warnings[0].message
+    assert "changed `mean`, which cannot be returned" in text
+    assert "Create it in the training cell" in text
+
+
+HELD = """
+import torch
+from torch.nn.functional import mse_loss
+xs = torch.ones(2, 2)
+config = NetConfig(width=2)
+width, size = 2, 3
+class Learner:
+    def __init__(self, *parts): self.parts = parts
+    def fit(self, loss):
+        loss(self.parts[0](self.parts[1])).backward()
+        self.opt.step()
+model = Net(config, size)
+learn = Learner(model, xs, width, size)
+"""
+
+
+def test_data_that_a_trained_object_holds_does_not_change() -> None:
+    library = NameFact(type_name="function", is_callable=True, is_immutable=True, module="torch.nn.functional")
+    kinds = {"xs": "torch.Tensor", "config": "nets.NetConfig", "model": "Net", "learn": "Learner"}
+    known = facts(mse_loss=library, **{name: NameFact(type_name=kind) for name, kind in kinds.items()})
+    numbers = {name: NameFact(type_name="int", literal="2", is_immutable=True) for name in ("width", "size")}
+    known = replace(known, names={**known.names, **numbers})
+
+    made = job(HELD, train="learn.fit(mse_loss)\nprint(size, config)", facts=known)
+
+    assert made.altered == ("learn", "model")
+    assert {"xs", "config", "learn"} <= {*job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2").altered}
+    assert "xs" in job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2", facts=known).altered
+
+
+def test_objects_that_cannot_be_returned_are_not_offered_for_o() -> None:
+    setup = "import csv\nfile = open('log.csv', 'w')\nwriter = csv.writer(file)\nrows = []"
+    train = "rows.append(1)\nwriter.writerow(rows)"
+    kinds = {"writer": process_bound_kind(csv.writer(io.StringIO())), "rows": None}
+    known = facts(**{name: NameFact(type_name="object", cannot_travel=kind) for name, kind in kinds.items()})
+    first = EarlierJob(job="first-2", cell=2, altered=frozenset(job(setup, train=train).altered))
+
+    made = job(setup, f"%%train\n{train}", train=train, facts=replace(known, jobs=(first,)))
+
+    assert reported(made) == [("writer",), ("rows",)]
+    texts = [one.message for one in made.warnings if one.code == "not_returned"]
+    assert "`writer`, which cannot be returned" in texts[0]
+    assert texts[1].endswith("-o rows.")

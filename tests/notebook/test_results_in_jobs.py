@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from jupyter_dlaas.analysis.model import NameFact, ResultRef
+from dataclasses import replace
+
+import pytest
+
+from jupyter_dlaas.analysis.model import EarlierJob, NameFact, ResultRef
 from tests.notebook.cases import codes, facts, job, prelude
 
 
@@ -100,3 +104,22 @@ def test_pushed_optimiser_with_a_result_model_is_refused() -> None:
 
     assert [problem.code for problem in made.errors] == ["push_apart"]
     assert made.errors[0].message.endswith("Push both: --push opt,model.")
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        'for i in (0, 1):\n    globals()[f"model_{i}"] = Linear()\n    exec(f"opt_{i} = SGD(model_{i}.parameters())")',
+        'model_0 = Linear()\nexec("opt_0 = SGD(model_0.parameters())")',
+        'globals().update(model_0=Linear())\nopt_0 = SGD(globals()["model_0"].parameters())',
+    ],
+)
+def test_result_is_loaded_into_a_model_that_a_text_created(makes: str) -> None:
+    names = ("model_0", "loss")  # the loss exists only since the first job
+    known = facts(opt_0=NameFact(type_name="SGD"), **{n: result_of("second-2", n, is_restored=True) for n in names})
+    known = replace(known, jobs=(EarlierJob(job="second-2", cell=3, outputs=names, bound=frozenset({"loss"})),))
+    train = 'eval("opt_0").step()\nmodel_0(loss)'
+    made = job("from torch import Linear, SGD", makes, AGAIN, train=train, facts=known)
+
+    expected = 'loss, model_0 = dlaas.result("second-2", "loss", "model_0", into={"model_0": model_0})'
+    assert prelude(made)[-1] == expected
