@@ -22,12 +22,20 @@ class Gradients(NamedTuple):
 
     makes: bool = False  # computes them for later use: `loss.backward()` without an optimiser's step
     uses: bool = False  # uses those of an earlier statement
-    clears: bool = False
+    clears: bool = False  # certainly
+    adds: bool = False  # adds to those of an earlier statement, which it does not clear before
+    updates: bool = False  # uses those that it computes: `loss.backward(); sgd([w], lr)`
 
     def also(self, other: Gradients) -> Gradients:
         """Combine two effects: gradients that are computed and used leave none for others."""
         makes, uses = self.makes or other.makes, self.uses or other.uses
-        return Gradients(makes and not uses, uses and not makes, self.clears or other.clears)
+        return Gradients(
+            makes=makes and not uses,
+            uses=uses and not makes,
+            clears=self.clears or other.clears,
+            adds=self.adds or other.adds,
+            updates=self.updates or other.updates,
+        )
 
 
 NO_GRADIENTS: Final = Gradients()
@@ -70,26 +78,61 @@ def gradients_of(
     """
     made: tuple[int, int] | None = None
     used: list[tuple[int, int]] = []
-    clears = steps = False
+    added: list[ast.expr] = []
+    cleared: list[ast.expr] = []
+    steps = updates = False
     functions = {id(part.func) for part in walk_now([node]) if isinstance(part, ast.Call)}
     for part in walk_now([node]):
         if isinstance(part, ast.Call):
             call = call_of(part, is_dropped=True, is_called=False)
             at = (part.lineno, part.col_offset)
             own = called(call)
-            clears = clears or own.clears
+            updates = updates or own.updates
+            if call.verb == "backward" or own.adds:
+                added.append(part)
+            elif own.clears or call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
+                cleared.append(part)
             if call.verb == "backward" or own.makes:
                 made = min(made or at, at)
             elif own.uses or call.verb in USES or (call.verb == "step" and _takes_step(call, optimisers)):
                 used.append(at)
                 steps = steps or call.verb == "step"
-            elif call.verb == "zero_grad" or (call.verb == "zero_" and _is_gradient(part.func)):
-                clears = True
         elif isinstance(part, ast.Attribute) and part.attr == "grad" and root_name(part) not in modules:
-            clears = clears or isinstance(part.ctx, ast.Store)
+            if isinstance(part.ctx, ast.Store):
+                cleared.append(part)
             if isinstance(part.ctx, ast.Load) and id(part) not in functions:
                 used.append((part.lineno, part.col_offset))
-    return Gradients(made is not None and not steps, any(made is None or at < made for at in used), clears)
+    branches = _branches(node) if cleared else {}
+    return Gradients(
+        makes=made is not None and not steps,
+        uses=any(made is None or at < made for at in used),
+        clears=any(id(part) not in branches for part in cleared),
+        adds=any(not any(_precedes(clear, part, branches) for clear in cleared) for part in added),
+        updates=updates or (made is not None and any(made < at for at in used)),
+    )
+
+
+def _branches(node: ast.AST) -> Mapping[int, Set[tuple[int, int]]]:
+    """Return the branches around parts of a statement that may not run: `if i % 4 == 0: opt.zero_grad()`."""
+    found: dict[int, set[tuple[int, int]]] = {}
+    for part in walk_now([node]):
+        match part:
+            case ast.If():
+                arms = [part.body, part.orelse]
+            case ast.Try():
+                arms = [handler.body for handler in part.handlers]
+            case _:
+                continue
+        for number, arm in enumerate(arms):
+            for inner in walk_now(arm):
+                found.setdefault(id(inner), set()).add((id(part), number))
+    return found
+
+
+def _precedes(clear: ast.expr, other: ast.expr, branches: Mapping[int, Set[tuple[int, int]]]) -> bool:
+    """Return whether a part of a statement certainly runs before another: it is above, in no branch of its own."""
+    is_above = (clear.lineno, clear.col_offset) < (other.lineno, other.col_offset)
+    return is_above and branches.get(id(clear), set()) <= branches.get(id(other), set())
 
 
 def _takes_step(call: Call, optimisers: Set[str]) -> bool:

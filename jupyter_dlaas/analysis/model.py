@@ -216,6 +216,7 @@ class Capture:
     altered: tuple[str, ...] = ()  # names whose objects from earlier cells it trains or changes in place
     bound: tuple[str, ...] = ()  # names that it binds
     computes_gradients: bool = False
+    clears_gradients_first: bool = False  # before it uses gradients of earlier cells or adds to them
 
     @property
     def is_ready(self) -> bool:

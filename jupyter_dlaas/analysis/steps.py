@@ -161,6 +161,16 @@ def computes_gradients(steps: Sequence[Step]) -> bool:
     return any(step.gradients.makes or step.trains for step in steps)
 
 
+def clears_gradients_first(steps: Sequence[Step]) -> bool:
+    """Return whether the steps clear all earlier gradients before they use or add to them."""
+    for step in steps:
+        if step.gradients.uses or step.gradients.adds:
+            return False
+        if step.gradients.clears:
+            return True
+    return False
+
+
 def uses_earlier_gradients(steps: Sequence[Step]) -> bool:
     """Return whether the steps use gradients before they compute or clear any."""
     for step in steps:

@@ -33,7 +33,14 @@ from jupyter_dlaas.analysis.model import (
     Problem,
     TrainingCell,
 )
-from jupyter_dlaas.analysis.steps import Step, Trace, altered_names, bound_names, computes_gradients
+from jupyter_dlaas.analysis.steps import (
+    Step,
+    Trace,
+    altered_names,
+    bound_names,
+    clears_gradients_first,
+    computes_gradients,
+)
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.forward_looks import check_looks
 from jupyter_dlaas.capture.input_files import check_files
@@ -149,6 +156,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         altered=tuple(sorted(altered_names(traced.steps[goal:], facts))),
         bound=tuple(sorted(bound_names(traced.steps[goal:]))),
         computes_gradients=computes_gradients(traced.steps[goal:]),
+        clears_gradients_first=clears_gradients_first(traced.steps[goal:]),
     )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from jupyter_dlaas.analysis.effects import COLLECTS, GIVEN_IN_JOBS, changes_directory
 from jupyter_dlaas.analysis.model import ResultRef
 from jupyter_dlaas.analysis.own_modules import is_module_state
-from jupyter_dlaas.analysis.steps import Step, changed_in_turn, changed_surely
+from jupyter_dlaas.analysis.steps import Step, altered_names, changed_in_turn, changed_surely
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 
@@ -154,6 +154,9 @@ class _Pass:
         self.loose: set[str] = set()  # wanted names that loops of the training cell bind before: constants suffice
         self.followed: dict[int, frozenset[str]] = {}  # omitted training -> names that its omitted followers changed
         self.wants_gradients = False  # a kept step uses gradients of an earlier one
+        self.adds_gradients = False  # the training cell adds to gradients of an earlier step
+        pushed = frozenset(name for given in plan.given if given.kind == "pushed" for name in given.names)
+        self.has_pushed_gradients = bool(pushed) and not pushed.isdisjoint(altered_names(steps[plan.goal :]))
         # no given values, no requested cells: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison and not plan.draws
         # a result includes its job's changes; later changes by the notebook are repeated
@@ -273,9 +276,9 @@ class _Pass:
             self.slice.left[index] = _idle(step)
             return
         statement = step.statement
-        makes, _, clears = step.gradients
+        makes, clears = step.gradients.makes, step.gradients.clears
         if (clears and not makes) or (makes and index >= plan.goal):
-            self.wants_gradients = False
+            self.wants_gradients = self.adds_gradients = False
         if index >= plan.goal or step.is_future:
             self.keep(index, "the training cell" if index >= plan.goal else "applies to the whole program")
             return
@@ -306,9 +309,12 @@ class _Pass:
         if step.is_setup and index not in plan.poison and not step.foreign:
             self.keep(index, "setup for the following statements")
             return
-        if makes and self.wants_gradients and not self._why_blocked(index, step):
+        is_bare = not step.gradients.updates and not step.trained
+        is_needed = self.wants_gradients or (self.adds_gradients and is_bare)
+        if makes and is_needed and not self._why_blocked(index, step):
             self.keep(index, "computes gradients that are used later")
-            self.wants_gradients = not clears  # it clears earlier gradients
+            if clears:  # earlier ones
+                self.wants_gradients = self.adds_gradients = False
             return
         settled = self.settled(index)
         self.deleted(index, step)
@@ -364,7 +370,9 @@ class _Pass:
         step = self.steps[index]
         self.slice.kept[index] = reason
         self.dotted |= step.dotted
-        self.wants_gradients = self.wants_gradients or step.gradients.uses
+        if index < self.plan.goal or not self.has_pushed_gradients:
+            self.wants_gradients = self.wants_gradients or step.gradients.uses
+            self.adds_gradients = self.adds_gradients or (step.gradients.adds and index >= self.plan.goal)
         settled = self.settled(index)
         for name in step.flow.kills:
             if name not in settled:

@@ -134,7 +134,8 @@ def prepared(
             pushed = None
             if made.pushed:
                 objects = {name: shell.user_ns[name] for name in made.pushed}
-                pushed = write_pushed(Path(folder) / "pushed.bin", objects)
+                path = Path(folder) / "pushed.bin"
+                pushed = write_pushed(path, objects, has_gradients=not made.clears_gradients_first)
                 if not _binds(made.text) >= set(pushed.main_names):  # names that only pickling revealed
                     made = _ready(capture_cell(shell, cells, cell, line, results, pushed.main_names, jobs))
             generators = _generators(shell.user_ns, made) if line.outputs else ()

@@ -18,7 +18,7 @@ import tempfile
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -49,6 +49,8 @@ _ARCHIVE: Final = b"PK\3\4"
 """First bytes of files written by torch."""
 _OBJECTS_MAX: Final = 200_000
 """Maximum number of objects to search for the one that cannot be sent."""
+_GRADIENTS: Final = "gradients of tensors"
+"""Key of the list of tensors with their gradients, beside the objects by name."""
 _INSTEAD: Final = "Create it in the training cell, or push the data it was created from."
 
 
@@ -84,9 +86,12 @@ class Pushed:
     """Names of the notebook that loading needs: classes and functions, and names read by functions sent by value."""
 
 
-def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = BYTES_MAX) -> Pushed:
+def write_pushed(
+    path: Path, objects: Mapping[str, object], *, bytes_max: int = BYTES_MAX, has_gradients: bool = False
+) -> Pushed:
     """Write named objects as one graph, and check the file by loading it. The file appears whole or not at all.
 
+    `has_gradients`: with the gradients of their tensors, as an interrupted training leaves them, which torch omits.
     Raises NotSendable, which names the object and the path to its part that cannot be sent, and TooLarge. The kernel's
     objects stay unchanged on their devices, and so does its random state.
     """
@@ -96,7 +101,7 @@ def write_pushed(path: Path, objects: Mapping[str, object], *, bytes_max: int = 
         with _preserved_random_state():
             with os.fdopen(handle, "wb") as file:
                 target = _Bounded(file, bytes_max)
-                needs = _dump(dict(objects), target)
+                needs = _dump(dict(objects), target, has_gradients=has_gradients)
                 file.flush()
                 os.fsync(file.fileno())
             _check(Path(temporary), objects)
@@ -176,14 +181,19 @@ class _Notes:
     needs: set[str]
     last: object = None
     """Object that was being written when an error occurred."""
+    gradients: list[tuple[Any, Any]] = field(default_factory=list)
+    """Written tensors with their gradients."""
 
 
 def _pickler(notes: _Notes) -> type[pickle.Pickler]:
     """Return a pickler that records the notebook's names an object needs and sends objects without a name by value."""
+    torch: Any = sys.modules.get("torch")
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             notes.last = obj
+            if torch is not None and is_a(obj, torch.Tensor) and obj.is_leaf and obj.grad is not None:
+                notes.gradients.append((obj, obj.grad))
             if is_a(obj, types.FunctionType):
                 return self._function(obj)
             if is_a(obj, type):
@@ -243,15 +253,17 @@ def _idle_loader(loader: Any, protocol: int) -> Any:
     return (function, arguments, {**state, "_iterator": None} if isinstance(state, dict) else state, *rest)
 
 
-def _dump(objects: dict[str, object], target: _Bounded) -> set[str]:
+def _dump(objects: Mapping[str, object], target: _Bounded, *, has_gradients: bool) -> set[str]:
     notes = _Notes(set())
     pickler = _pickler(notes)
     try:
         target.write(stored.to_header("pushed objects", FORMAT))
         if (torch := sys.modules.get("torch")) is not None:
-            torch.save(objects, target, pickle_module=stored.like_pickle(Pickler=pickler), pickle_protocol=PROTOCOL)
+            # last: the list is complete when it is written
+            written = {**objects, **({_GRADIENTS: notes.gradients} if has_gradients else {})}
+            torch.save(written, target, pickle_module=stored.like_pickle(Pickler=pickler), pickle_protocol=PROTOCOL)
         else:
-            pickler(target, protocol=PROTOCOL).dump(objects)
+            pickler(target, protocol=PROTOCOL).dump(dict(objects))
     except Exception as error:
         if target.is_full:
             raise _TooMuch from error
@@ -302,6 +314,8 @@ def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
             torch = importlib.import_module("torch")
             pickling = stored.like_pickle(Unpickler=_Unpickler)
             objects = torch.load(file, map_location=placed, weights_only=False, pickle_module=pickling)
+            for tensor, gradient in objects.pop(_GRADIENTS, ()):
+                tensor.grad = gradient
             mend_schedulers(objects.values())
         else:
             objects = stored.Unpickler(file).load()

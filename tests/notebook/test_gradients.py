@@ -148,3 +148,69 @@ def test_steps_of_other_objects_need_no_backward_pass(step: str) -> None:
     made = job(MODEL, f"action = 1\n{name} = make()", "loss = model(x).sum()\nloss.backward()", train=step)
 
     assert "loss.backward()" not in prelude(made)
+
+
+LOSS = "model(x).sum().backward()"
+DEFINED = f"def go(clear):\n    opt.zero_grad()\n    {LOSS}\n    opt.step()\ndef add():\n    {LOSS}\n    opt.step()"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_cleared"),
+    [
+        (f"opt.zero_grad(); {LOSS}; opt.step()", True),
+        (f"for p in model.parameters(): p.grad = None\n    {LOSS}; opt.step()", True),
+        ("go(True)", True),
+        (f"{LOSS}; opt.step(); opt.zero_grad()", False),
+        (f"if i % 4 == 3: opt.zero_grad()\n    {LOSS}; opt.step()", False),
+        (f"{LOSS}\n    if i % 4 == 3:\n        opt.step(); opt.zero_grad()", False),
+        ("add()", False),
+        ("opt.step(); opt.zero_grad()", False),
+        (f"try:\n        pass\n    except ValueError:\n        opt.zero_grad()\n    {LOSS}; opt.step()", False),
+    ],
+)
+def test_gradients_of_an_earlier_cell_are_sent_unless_cleared_first(body: str, is_cleared: bool) -> None:
+    made = job(MODEL, DEFINED, LOSS, train=f"for i in range(3):\n    {body}")
+
+    assert made.clears_gradients_first == is_cleared
+    assert (LOSS in prelude(made)) == (not is_cleared), "what an earlier cell computed is added to"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"    if i:\n        opt.zero_grad(); {LOSS}; opt.step()",
+        f"    opt.zero_grad()\n    if i:\n        {LOSS}; opt.step()",
+    ],
+)
+def test_gradients_cleared_in_the_same_branch_need_no_earlier_ones(body: str) -> None:
+    assert LOSS not in prelude(job(MODEL, LOSS, train=f"for i in range(3):\n{body}"))
+
+
+def test_a_statement_that_may_clear_gradients_keeps_earlier_ones() -> None:
+    made = job(MODEL, LOSS, train=f"if x.sum() > 9:\n    opt.zero_grad()\n{LOSS}\nopt.step()")
+
+    assert LOSS in prelude(made)
+    assert not made.clears_gradients_first
+
+
+def test_earlier_training_with_an_own_update_is_not_repeated() -> None:
+    sgd = "def sgd(ps):\n    for p in ps:\n        p.data -= p.grad\n        p.grad.zero_()"
+    loop = "for i in range(3):\n    l = (w * 2).sum()\n    l.backward()\n    sgd([w])"
+    made = job(WEIGHTS, sgd, loop, train=loop)
+
+    assert "    l.backward()" not in prelude(made)
+    assert codes(made) == ["earlier_training"]
+
+
+@pytest.mark.parametrize(("push", "is_kept"), [(("x",), True), (("model", "opt"), False)])
+def test_backward_pass_of_pushed_objects_does_not_run_again(push: tuple[str, ...], is_kept: bool) -> None:
+    made = job(MODEL, LOSS, train="opt.step()\nprint(model)", push=push)
+
+    assert (LOSS in prelude(made)) == is_kept
+
+
+def test_pushed_model_has_its_gradients_from_the_notebook() -> None:
+    made = job(MODEL, LOSS, train=f"for i in range(3):\n    {LOSS}; opt.step(); opt.zero_grad()", push=("model", "opt"))
+
+    assert not made.clears_gradients_first
+    assert LOSS not in prelude(made)

@@ -9,6 +9,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
+
+from jupyter_dlaas.transfer.pushed_objects import load_pushed, write_pushed
 
 DEFINITIONS = "import os, sys, pathlib, warnings\nwarnings.simplefilter('error')\n"
 WRITE = """
@@ -92,6 +95,24 @@ def test_pushed_training_continues_with_all_its_state(tmp_path: Path) -> None:
     )
 
     assert said == "('Net',)"
+
+
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_gradients_of_pushed_tensors_are_sent_if_needed(tmp_path: Path, has_gradients: bool) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    model.weight.grad = torch.tensor([[3.0, 4.0]])  # an interrupted training left it
+    path = write_pushed(
+        tmp_path / "pushed.bin", {"model": model, "optimizer": optimizer}, has_gradients=has_gradients
+    ).path
+
+    there, other = load_pushed(path, ("model", "optimizer"))
+
+    assert (None if there.weight.grad is None else there.weight.grad.tolist()) == (
+        [[3.0, 4.0]] if has_gradients else None
+    )
+    assert there.bias.grad is None
+    assert other.param_groups[0]["params"][0] is there.weight
 
 
 def test_arrays_frames_and_estimators(tmp_path: Path) -> None:

@@ -49,6 +49,20 @@ def test_job_continues_the_training_of_the_kernel(torched: Kernel, pool: Pool) -
     assert note.endswith(" kB)")
 
 
+def test_kernel_gradients_are_sent_if_the_cell_uses_them(torched: Kernel, pool: Pool) -> None:
+    torched.run("leaf = nn.Linear(1, 1)\nleaf.weight.grad = torch.tensor([[3.0]])  # as an interrupted loop leaves it")
+    compute = "leaf(torch.ones(1, 1)).sum().backward()\n"
+
+    torched.run(f"%%train adds --push leaf -o sum --wait\n{compute}sum = leaf.weight.grad.item()")
+    # `getattr` hides from the analysis that the cell looks at the gradient
+    seen = "seen = getattr(leaf.weight, 'gr' + 'ad') is not None\n"
+    torched.run(f"%%train clears --push leaf -o seen --wait\n{seen}leaf.zero_grad()\n{compute}")
+
+    assert torched.value("sum") == 4.0
+    assert torched.value("seen") is False
+    assert torched.value("leaf.weight.grad.item()") == 3.0
+
+
 def test_problem_found_while_pickling_is_traced_to_its_cell(torched: Kernel, pool: Pool) -> None:
     torched.run("import math\noffset = 10")
     torched.run("def scale(x):\n    return math.floor(x * 2)")
