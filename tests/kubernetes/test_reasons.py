@@ -121,6 +121,7 @@ async def test_waiting_jobs_name_cause_object_and_fix(
                     namespace.cluster.api.patch("nodes", None, NODES[1], {"spec": {"unschedulable": True}})
                 )
             if wait.code == "volume":
+                await check(pools, next(one for one in WAITS if one.code == "starting"))  # this pod has its volumes
                 namespace.delete("configmaps", package_archive().name)
             pool = await pools.open(**wait.settings) if wait.settings else default
             await pools.run(pool, wait.job, wait.node, **wait.spec)
