@@ -71,6 +71,7 @@ class Trainings:
         self.optimiser_kinds: set[str] = set()  # optimiser classes of the notebook
         self.data: set[str] = set()  # iterables of loops, and arguments of `fit`
         self.kinds: dict[str, str] = {}  # name -> function that created it, or ""
+        self.modes: set[str] = set()  # own classes whose `train()` is that of torch.nn.Module, which sets a mode
 
     def note(self, node: ast.stmt, effects: Effects) -> None:
         """Record a statement's optimisers, models and data. Call it before `training`."""
@@ -79,9 +80,16 @@ class Trainings:
             if call.verb in FITS and call.receiver and not _takes_model(call):
                 self.data |= call.args
         if isinstance(node, ast.ClassDef):
+            self.modes.discard(node.name)
+            if self._has_mode(node):
+                self.modes.add(node.name)
             self.optimiser_kinds.discard(node.name)
             if is_optimiser_class(node, self.optimiser_kinds):
                 self.optimiser_kinds.add(node.name)
+        if isinstance(node, ast.FunctionDef) and node.name == "train" and node.decorator_list:
+            self.modes.clear()  # the decorator may add it to a class
+        if isinstance(node, ast.Assign):
+            self.modes -= {root_name(one) for one in node.targets if isinstance(one, ast.Attribute)}
         names = optimised_names([node], self.optimiser_kinds, self.optimisers)
         names |= _iterated(node, names)
         self.optimised |= names
@@ -117,6 +125,12 @@ class Trainings:
                     continue  # `model.train()` sets a mode
                 fits |= self._with_parts({call.receiver, *self._first_of(call)})
         return frozenset(fits), frozenset(trained - self.modules), trains
+
+    def _has_mode(self, node: ast.ClassDef) -> bool:
+        """Return whether a class inherits `train` from its only base, which is `Module` or has it from there."""
+        names = {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+        base = verb_of(node.bases[0]) if len(node.bases) == 1 else ""
+        return "train" not in names and not node.decorator_list and (base == "Module" or base in self.modes)
 
     def passive(self, names: frozenset[str]) -> frozenset[str]:
         """Return the names that a training uses but does not train: modules and data."""
@@ -202,7 +216,8 @@ class Trainings:
             if self.trains(call.function):
                 return True
         elif call.receiver is not None and call.receiver not in self.modules:
-            if call.verb in self.methods and self.trains(f".{call.verb}"):
+            is_mode = call.verb == "train" and not call.arguments and self.kinds.get(call.receiver) in self.modes
+            if call.verb in self.methods and not is_mode and self.trains(f".{call.verb}"):
                 return True
             if self.runs_training(call):
                 return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.notebook.cases import job
+from tests.notebook.cases import codes, job
 
 TORCH = "import torch\nfrom torch import nn\nloader = [(torch.ones(2, 2), torch.ones(2, 1))]\ndevice = 'cpu'"
 LOOP = """
@@ -141,3 +141,12 @@ def test_repeated_training_is_reported_with_its_needed_result() -> None:
             "To send the current value instead: --push hm,m."
         )
     ]
+
+
+@pytest.mark.parametrize(("own", "is_reported"), [("pass", False), ("def train(self): Client().train(self)", True)])
+def test_mode_of_a_model_is_no_training_of_another_class(own: str, is_reported: bool) -> None:
+    client = "class Client:\n    def train(self, net):\n        opt = SGD(net.parameters())\n        opt.step()"
+    setup = f"import torch\nfrom torch.optim import SGD\nclass Net(torch.nn.Module):\n    {own}\n{client}"
+    made = job(setup, "net = Net()", "net.train()", train="Client().train(net)")
+
+    assert ("earlier_training" in codes(made)) is is_reported
