@@ -43,17 +43,15 @@ from jupyter_dlaas.analysis.steps import (
 )
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.forward_looks import check_looks
-from jupyter_dlaas.capture.input_files import check_files
+from jupyter_dlaas.capture.input_files import check_files, check_modules, check_reloaded
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
 from jupyter_dlaas.capture.nondeterminism import scan
 from jupyter_dlaas.capture.preflight import (
     check_earlier_jobs,
-    check_modules,
     check_prompts,
     check_pushes,
     check_raised,
-    check_reloaded,
     check_request,
     check_size,
     check_slow,

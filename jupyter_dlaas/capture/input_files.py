@@ -1,4 +1,4 @@
-"""Files and folders that cells have read. The job reads their current contents.
+"""Files that cells have read, and modules that they have imported: the job reads their current contents.
 
 Paths are known from the text: a string, a variable that holds one, `os.path.join` or `Path(…) / "x"` of these.
 """
@@ -9,18 +9,18 @@ import ast
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.analysis.cells import UNREADABLE, clean_cell, parse
 from jupyter_dlaas.analysis.effects import verb_of, walk_now, words
-from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, OwnModule, Problem
 from jupyter_dlaas.analysis.steps import Trace
 from jupyter_dlaas.capture.slicer import Slice
 
-__all__ = ["ReadFiles", "check_files", "read_files"]
+__all__ = ["ReadFiles", "check_files", "check_modules", "check_reloaded", "read_files"]
 
 _READERS: Final = words(
     """read_csv read_table read_json read_excel read_parquet read_pickle read_feather read_hdf read_fwf read_text
@@ -198,3 +198,33 @@ def _text(literal: str) -> str:
     if isinstance(node, ast.Call) and verb_of(node.func).endswith("Path") and node.args:
         node = node.args[0]
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
+    """Warn of modules of the user whose file is newer than the imported version."""
+    return tuple(
+        Problem(
+            "module_edited",
+            f"{module.path} was edited after the kernel imported it; the job uses the current file. "
+            f"To use it here, too: import importlib, {module.name}; importlib.reload({module.name}).",
+            names=(module.name,),
+        )
+        for module in modules
+        if module.is_edited
+    )
+
+
+def check_reloaded(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
+    """Warn of functions, and objects of classes, from before a reload of their module; the job uses the new version."""
+    stale = {n: fact.of_before_reload for n, fact in facts.names.items() if fact.of_before_reload} if facts else {}
+    made = {name: trace.steps[i] for i in sorted(found.kept) if i < goal for name in trace.steps[i].flow.binds}
+    problems = []
+    for name in sorted(stale.keys() & made.keys()):
+        statement = made[name].statement
+        module = stale[name].rpartition(".")[0]
+        text = (
+            f"`{name}` dates from before `{module}` was reloaded (`{stale[name]}`); the job uses the current "
+            f"module. To use it here, too, run {statement.label} again."
+        )
+        problems.append(Problem("module_reloaded", text, statement.label, statement.line, (name,)))
+    return tuple(problems)

@@ -17,7 +17,6 @@ from jupyter_dlaas.analysis.model import (
     EarlierJob,
     ExecutedCell,
     KernelFacts,
-    OwnModule,
     Problem,
     TrainingCell,
     size_text,
@@ -457,36 +456,6 @@ def _may_go(name: str, facts: KernelFacts | None) -> bool:
     fact = facts.names.get(name) if facts is not None else None
     is_short = fact is not None and fact.literal is not None and len(fact.literal) <= SHORT_CHARS
     return fact is None or not (fact.is_callable or fact.cannot_travel or is_short)
-
-
-def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
-    """Warn of modules of the user whose file is newer than the imported version."""
-    return tuple(
-        Problem(
-            "module_edited",
-            f"{module.path} was edited after the kernel imported it; the job uses the current file. "
-            f"To use it here, too: import importlib, {module.name}; importlib.reload({module.name}).",
-            names=(module.name,),
-        )
-        for module in modules
-        if module.is_edited
-    )
-
-
-def check_reloaded(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:
-    """Warn of functions, and objects of classes, from before a reload of their module; the job uses the new version."""
-    stale = {n: fact.of_before_reload for n, fact in facts.names.items() if fact.of_before_reload} if facts else {}
-    made = {name: trace.steps[i] for i in sorted(found.kept) if i < goal for name in trace.steps[i].flow.binds}
-    problems = []
-    for name in sorted(stale.keys() & made.keys()):
-        statement = made[name].statement
-        module = stale[name].rpartition(".")[0]
-        text = (
-            f"`{name}` dates from before `{module}` was reloaded (`{stale[name]}`); the job uses the current "
-            f"module. To use it here, too, run {statement.label} again."
-        )
-        problems.append(Problem("module_reloaded", text, statement.label, statement.line, (name,)))
-    return tuple(problems)
 
 
 def _bad_cells(cells: Sequence[ExecutedCell], training: TrainingCell) -> Iterator[Problem]:
