@@ -240,6 +240,8 @@ class _Seeding:
                 return frozenset()
             case ["torch", *_]:
                 return frozenset({"", "torch"})
+            case ["cupy", *_]:  # its position cannot be read: the kernel records no state of it
+                return frozenset()
             case ["tensorflow", "random" | "compat" | "set_random_seed", *_]:
                 return frozenset({"", "tensorflow"})
             case _:

@@ -18,7 +18,18 @@ from jupyter_dlaas.objects.process_activity import is_repeated, read_activity, r
 
 __all__ = ["SETTINGS", "Settings"]
 
-_OF_THE_JOB: Final = ("DLAAS_", "JUPYTER_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "CUDA_VISIBLE", "NCCL_", "GLOO_")
+_OF_THE_JOB: Final = (
+    "DLAAS_",
+    "JUPYTER_",
+    "MASTER_",
+    "RANK",
+    "LOCAL_",
+    "WORLD_SIZE",
+    "CUDA_VISIBLE",
+    "CUPY_SEED",
+    "NCCL_",
+    "GLOO_",
+)
 """Prefixes of environment variables that differ between learners and runs."""
 _VARIABLE: Final = "environment variable "
 _PATH: Final = "import path"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from jupyter_dlaas.transfer import cuda_streams
+from jupyter_dlaas.learner.environment import seeds
+from jupyter_dlaas.objects import process_settings
+from jupyter_dlaas.transfer import cuda_streams, rng_state
 from tests.selection import exhaustive
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +101,30 @@ def test_job_draws_the_numbers_of_the_notebook(
     found = run(JOB, tmp_path, LOADED=first, BEFORE=then, DRAW=draw)
 
     assert json.loads(found) == wanted
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "8"), ("5", "5")])
+def test_gpus_of_cupy_are_seeded_when_they_first_draw(
+    given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for `cupy.random`, with its dictionary of states: no GPU and no CuPy are needed."""
+    seeds_of_used: list[int] = []
+    used = SimpleNamespace(seed=seeds_of_used.append)
+    stand_in: Any = SimpleNamespace(_generator=SimpleNamespace(_random_states={0: used}))
+    monkeypatch.setitem(sys.modules, "cupy.random", stand_in)
+    monkeypatch.setenv("CUPY_SEED", given or "")  # so that the test removes it afterwards
+    if given is None:
+        monkeypatch.delenv("CUPY_SEED")
+    outside = rng_state.snapshot()
+
+    for seed in (7, 8):
+        seeds.seed_all(seed)
+
+    rng_state.put_back(outside)
+    assert os.environ["CUPY_SEED"] == expected
+    assert seeds_of_used == [7, 8]
+    stored = [name for name, _ in process_settings._settings()]
+    assert not any("CUPY_SEED" in name for name in stored), "each learner has its own"
 
 
 def test_pending_seed_reaches_the_gpus_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

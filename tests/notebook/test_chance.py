@@ -38,6 +38,12 @@ def test_random_draws_of_a_skipped_look_are_replayed() -> None:
     assert "import jupyter_dlaas as dlaas" in made.text
 
 
+def test_seed_of_cupy_seeds_no_other_library() -> None:
+    made = job("import torch, cupy as cp\ncp.random.seed(0)\nw = torch.rand(3)", train="w.sum()", streams="ab")
+
+    assert restored(made) == {1: "a"}
+
+
 def test_random_draws_of_another_training_are_replayed() -> None:
     made = job(SEED, "x = torch.rand(3)\nfor i in [1]:\n    fit(torch.rand(2))", train="x * 2", streams="abc")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -17,9 +18,26 @@ from jupyter_dlaas.learner.environment import import_hooks
 
 __all__ = ["derive", "seed_all", "seed_of"]
 
+_CUPY_SEED: Final = "CUPY_SEED"
+"""Variable with which CuPy seeds the stream of a GPU when it is first used."""
+_given: Final[list[str]] = []
+"""Values that this process has given to the variable."""
+
+
+def _seed_cupy(seed: int, module: Any) -> None:
+    """Seed the GPUs that have drawn numbers and those that will. A value of the variable from the user counts."""
+    number = seed % 2**32
+    if os.environ.get(_CUPY_SEED) in (None, *_given):
+        _given.append(str(number))
+        os.environ[_CUPY_SEED] = str(number)
+    for one in getattr(getattr(module, "_generator", None), "_random_states", {}).values():
+        one.seed(number)
+
+
 _SEEDERS: Final[dict[str, Callable[[int, Any], object]]] = {
     "numpy.random": lambda seed, module: module.seed(seed % 2**32),
     "torch": lambda seed, module: module.manual_seed(seed),
+    "cupy.random": _seed_cupy,
     "tensorflow": lambda seed, module: module.random.set_seed(seed % 2**32),
 }
 
@@ -36,7 +54,7 @@ def derive(*parts: object) -> int:
 
 
 def seed_all(seed: int, *, later: bool = False) -> None:
-    """Seed Python, NumPy, torch and TensorFlow if they are loaded; `later`: also those that are imported later."""
+    """Seed Python, NumPy, torch, CuPy and TensorFlow if they are loaded; `later`: also if they are imported later."""
     random.seed(seed)
     for name, seeder in _SEEDERS.items():
         if later or name in sys.modules:
