@@ -156,7 +156,7 @@ class _Pass:
         self.wants_gradients = False  # a kept step uses gradients of an earlier one
         self.adds_gradients = False  # the training cell adds to gradients of an earlier step
         pushed = frozenset(name for given in plan.given if given.kind == "pushed" for name in given.names)
-        self.has_pushed_gradients = bool(pushed) and not pushed.isdisjoint(altered_names(steps[plan.goal :]))
+        self.has_pushed_gradients = bool(pushed) and not pushed.isdisjoint(altered_names(steps[plan.goal :], None))
         # no given values, no requested cells: names alone decide
         self.is_simple = not plan.given and not plan.with_cells and not plan.poison and not plan.draws
         # a result includes its job's changes; later changes by the notebook are repeated
