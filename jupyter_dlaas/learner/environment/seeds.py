@@ -20,16 +20,15 @@ __all__ = ["derive", "seed_all", "seed_of"]
 
 _CUPY_SEED: Final = "CUPY_SEED"
 """Variable with which CuPy seeds the stream of a GPU when it is first used."""
-_given: Final[list[str]] = []
-"""Values that this process has given to the variable."""
+_given: Final[list[str | None]] = [None]
+"""Value that this process has given to the variable last."""
 
 
 def _seed_cupy(seed: int, module: Any) -> None:
     """Seed the GPUs that have drawn numbers and those that will. A value of the variable from the user counts."""
     number = seed % 2**32
-    if os.environ.get(_CUPY_SEED) in (None, *_given):
-        _given.append(str(number))
-        os.environ[_CUPY_SEED] = str(number)
+    if os.environ.get(_CUPY_SEED) in (None, _given[0]):
+        os.environ[_CUPY_SEED] = _given[0] = str(number)
     for one in getattr(getattr(module, "_generator", None), "_random_states", {}).values():
         one.seed(number)
 

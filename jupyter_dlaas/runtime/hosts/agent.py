@@ -145,7 +145,7 @@ class Agent:
         if self._host.processes():
             return False
         if self._is_dismissed and not self._session.is_linked:
-            return True  # who dismissed it has closed the job, and collects nothing more
+            return True  # the guardian has recorded the end, or closed the job: it collects nothing more
         may_end = self._is_dismissed or self._is_stopped or self._is_orphan
         return self._is_expired or (may_end and self._is_reported)
 

@@ -86,7 +86,7 @@ def test_a_closed_jobs_pod_keeps_its_device_until_it_ends() -> None:
     assert cluster.out_of_service() == [REMOVED, None, None]
     assert less.cpus < whole.cpus
     assert less.memory_bytes < whole.memory_bytes
-    assert cluster.reports == reports, "less capacity is no reason for a new plan"
+    assert cluster.reports == reports, "less capacity does not require a new plan"
 
     cluster.show(learner(phase="Succeeded"))
     assert cluster.picture.nodes() == (whole,)

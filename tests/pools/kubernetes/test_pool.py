@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from dlaas_server.pools.config import ConfigError, PoolConfig, load_config
 from dlaas_server.pools.kubernetes.manifests.pod_environment import pod_environment
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pool import KubernetesPool, _free_port, _ports
-from jupyter_dlaas.wire.journal import Goal, Wanted
+from jupyter_dlaas.wire.journal import FactKind, Goal, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, NotFound
 
 pytestmark = pytest.mark.anyio
@@ -85,3 +86,21 @@ def test_jobs_of_a_pool_have_ports_of_their_own(tmp_path: Path) -> None:
 
     assert ports == _ports(tmp_path)
     assert len(ports) == 20
+
+
+async def test_pods_count_as_leaving_before_the_closing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = KubernetesPool(tmp_path, KubernetesSection(), config=PoolConfig())
+    facts = [SimpleNamespace(kind=FactKind.COMPLETED), SimpleNamespace(kind=FactKind.CLOSED)]
+    noted: list[str] = []
+
+    async def read(_: str, offset: int) -> tuple[list[SimpleNamespace], int]:
+        return facts[offset : offset + 1], offset + 1
+
+    monkeypatch.setattr(pool, "_local", SimpleNamespace(facts=read))
+    monkeypatch.setattr(pool, "_gangs", SimpleNamespace(note_closed=noted.append))
+    await pool.facts("a-1", 0)
+    assert noted == []
+    await pool.facts("a-1", 1)
+    assert noted == ["a-1"]

@@ -81,8 +81,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     total, asked = len(kinds), least * shape.gpus
     if asked > total:
         if not total:
-            empty = (f": {node.name} is {node.cordoned}" for node in nodes if node.cordoned and not node.devices)
-            return f"requests {count(asked, unit)}, but the pool has none{next(empty, '')}. Use --gpus 0"
+            return f"requests {count(asked, unit)}, but the pool has none. Use --gpus 0"
         return (
             f"requests {count(asked, unit)}, but the pool has only {total}. "
             f"Request at most {total} (--gpus 1:{total} uses what is free)"

@@ -103,7 +103,6 @@ def namespace_node(
         devices=tuple(Device(id=f"{settings.namespace}/{n}", index=n, kind=kind) for n in range(count)),
         cpus=float(free_cpus) if free_cpus is not None else count * max(settings.cpus, 1.0) * _UNBOUNDED,
         memory_bytes=int(memory - used["memory"]) if memory is not None else 2**50,
-        cordoned=_EMPTY if count == 0 and gpus is None and cpus is None else None,
     )
 
 
@@ -135,7 +134,6 @@ def _less(node: Node, leaving: Sequence[tuple[Json, Collection[str]]]) -> Node:
     )
 
 
-_EMPTY: Final = "without devices: no quota says how many there are (set gpus or learners in the pool's config.toml)"
 _UNBOUNDED: Final = 1024.0
 """CPUs per device where no quota limits them: the cluster decides."""
 

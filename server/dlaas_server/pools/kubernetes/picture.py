@@ -282,8 +282,11 @@ class Picture:
     def note_closed(self, job: str) -> None:
         """Count the job's pods as leaving until they have ended: the core counts their devices as free from now on.
 
-        It reports no change: less capacity is no reason for a new plan.
+        It does not report a change: less capacity does not require a new plan. Without readable nodes there are no
+        devices to mark.
         """
+        if not self.pins:
+            return
         held = {} if self._connected is None else self._connected.leadership.ledger.jobs
         seats = held[job].seats if job in held else {}
         pods = {str(pod["metadata"]["uid"]): pod for pod in self.pods_of(job).values() if end_of_pod(pod) is None}

@@ -190,7 +190,7 @@ def _devices(api: Api, settings: KubernetesSection, sees_cluster: bool) -> Itera
         text = f"{len(usable)} of {total} {kind}s can be used now, on {len(found)} nodes."
         yield Finding(name="devices", is_ok=True, text=text)
         return
-    reasons = [node.cordoned for node in found if node.cordoned and node.devices] or [
+    reasons = [node.cordoned for node in found if node.cordoned] or [
         device.out_of_service for node in found for device in node.devices if device.out_of_service
     ]
     advice = "Set `gpus` or `learners` in section [kubernetes] of the pool's config.toml."

@@ -100,9 +100,8 @@ def _network_policy(pods: JobPods, owner: Json) -> Json:
     dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     egress: list[Json] = [{"to": own}, {"ports": dns}]
     if pods.guardian_address is not None:
-        egress.append(
-            {"to": engine}
-        )  # it may be a pod of the namespace; not all networks match its address as an ipBlock
+        # The engine may be a pod of the namespace, and not all networks match a pod's address as an ipBlock.
+        egress.append({"to": engine})
     outside = [*_guardian_networks(pods), *pods.settings.egress]
     egress += [{"to": [{"ipBlock": {"cidr": network}}]} for network in outside]
     spec = {
