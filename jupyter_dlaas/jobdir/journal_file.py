@@ -13,11 +13,11 @@ from typing import Final
 from jupyter_dlaas.jobdir.atomic_files import write_whole
 from jupyter_dlaas.jobdir.disk_space import reserve
 from jupyter_dlaas.runtime.system.process import uptime_s
-from jupyter_dlaas.wire.journal import Fact, FactKind, fact_to_line, find_fact
+from jupyter_dlaas.wire.journal import Fact, FactKind, JobClosed, fact_to_line, find_fact
 from jupyter_dlaas.wire.masked_records import masked_fact
 from jupyter_dlaas.wire.secret_masking import NO_MASK, Mask
 
-__all__ = ["Journal", "facts_of", "read_facts"]
+__all__ = ["Journal", "facts_of", "is_closed", "read_facts"]
 
 _LASTING: Final = frozenset(
     {
@@ -30,6 +30,8 @@ _LASTING: Final = frozenset(
     }
 )
 """Kinds of facts that are synced to disk. A power cut ends all processes, so facts about those need not survive."""
+_LAST_BYTES: Final = 1024
+"""Length of the part that is read for the last fact: more than the fact of a closed job has."""
 _RESERVE_BYTES: Final = 1 << 15
 """Reserved space: about a hundred facts, more than a job writes while it leaves its devices."""
 
@@ -49,6 +51,18 @@ def read_facts(path: Path, offset: int = 0) -> tuple[Sequence[Fact], int]:
     except FileNotFoundError:
         return (), offset
     return facts_of(data), offset + data.rfind(b"\n") + 1
+
+
+def is_closed(path: Path) -> bool:
+    """Return whether the last fact of a journal says that its job was closed. Reads only the end of the file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            data = file.read()
+    except OSError:
+        return False
+    last = find_fact(data[: data.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2])
+    return isinstance(last, JobClosed)
 
 
 class Journal:

@@ -108,9 +108,12 @@ def own_modules() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _own_modules(count: int, newest: str, folder: str) -> tuple[str, ...]:
+    if not folder:
+        return ()
+    start = folder + _FILES
     modules: list[tuple[str, Any]] = list(sys.modules.items())
-    found = [name for name, one in modules if isinstance(one, types.ModuleType) and is_own_module(one)]
-    return tuple(name for name in found if name != "__main__")
+    files = [(name, one.__dict__.get("__file__")) for name, one in modules if isinstance(one, types.ModuleType)]
+    return tuple(name for name, file in files if type(file) is str and file.startswith(start) and name != "__main__")
 
 
 def _job_dir() -> str:

@@ -97,7 +97,8 @@ def _registrations() -> Iterator[tuple[str, Any]]:
         own = [id(one) for one in _members(registry) if is_of_the_program(one)] if registry else ()
         if own:
             yield f"{_REGISTERED}{module}.{name}", tuple(own)
-    yield from _registered_classes(abc.get_cache_token())
+    if program_mentions("register"):
+        yield from _registered_classes(abc.get_cache_token())
 
 
 def _members(registry: Any) -> Iterator[Any]:

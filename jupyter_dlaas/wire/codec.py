@@ -35,6 +35,7 @@ __all__ = [
     "encode",
     "encode_float",
     "kind_and_fields",
+    "prepare",
     "rule",
     "schema",
 ]
@@ -203,6 +204,13 @@ def decode_by_kind(text: bytes, kinds: Mapping[str, type[T]], *, tag: str, where
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+def prepare(*kinds: type) -> None:
+    """Read the annotations of records now instead of when the first of them is decoded."""
+    for kind in kinds:
+        for annotation, _, _ in _fields(kind).values():
+            _form(annotation)
 
 
 class _Form(Enum):

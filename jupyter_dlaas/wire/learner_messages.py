@@ -52,6 +52,7 @@ __all__ = [
     "guardian_message",
     "learner_message",
     "learner_messages",
+    "prepare_messages",
     "to_line",
 ]
 
@@ -395,6 +396,14 @@ def learner_messages(lines: Iterable[bytes], log: Callable[[str], object]) -> li
         except Invalid as error:
             log(f"message skipped: {error}")
     return messages
+
+
+def prepare_messages() -> None:
+    """Read the annotations of all messages now instead of when the first of them is sent or received."""
+    kinds: tuple[type[Any], ...] = (*GUARDIAN_MESSAGES, *LEARNER_MESSAGES)
+    for kind in kinds:
+        _encoding(kind)
+        _decoding(kind)
 
 
 def _decode(line: bytes, kinds: Mapping[str, tuple[type, ...]]) -> object:

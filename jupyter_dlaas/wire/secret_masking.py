@@ -52,6 +52,8 @@ _NO_SECRETS: Final = frozenset(
 """Last words of names that say that the value is not the secret itself."""
 _WORD: Final = re.compile(r"[^A-Z0-9]+")
 _PLAIN: Final = re.compile(r"\d+|true|false|none|null|enabled|disabled|default", re.IGNORECASE)
+_DIGIT: Final = re.compile(r"\d")
+_LETTER: Final = re.compile(r"[A-Za-z]")
 _PATH: Final = re.compile(r"~?/[\w.\-/ ]+")
 _IN_URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@", re.IGNORECASE)
 
@@ -65,9 +67,10 @@ def is_secret(name: str, value: str) -> bool:
         is_path = "CREDENTIAL" in name.upper() and _PATH.fullmatch(value) is not None
         is_number = _PLAIN.fullmatch(value) is not None and "PASS" not in name.upper()
         return not is_path and not is_number
+    if words[-1] not in _WEAK or len(value) < 8 or value.startswith(("/", "~", ".")):
+        return False
     # For example, SORT_KEY=name is an ordinary variable, and KAGGLE_KEY=0a1b2c3d is a secret.
-    is_random = len(value) >= 8 and re.search(r"\d", value) is not None and re.search(r"[A-Za-z]", value) is not None
-    return words[-1] in _WEAK and is_random and not value.startswith(("/", "~", "."))
+    return _DIGIT.search(value) is not None and _LETTER.search(value) is not None
 
 
 def named_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jupyter_dlaas.failures import diagnosis
 from jupyter_dlaas.jobdir.atomic_files import bind, connect, send_datagram
 from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest
-from jupyter_dlaas.jobdir.journal_file import Journal, read_facts
+from jupyter_dlaas.jobdir.journal_file import Journal, is_closed, read_facts
 from jupyter_dlaas.jobdir.layout import learner_folder
 from jupyter_dlaas.jobdir.log_index import LogIndex, read_index, time_of
 from jupyter_dlaas.runtime.guardian.decide import Act, Seen, agree, decide
@@ -28,7 +28,15 @@ from jupyter_dlaas.runtime.guardian.learner_process import Learner
 from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.spawn.program_analysis import expects_run, uses_torch_distributed
 from jupyter_dlaas.runtime.system.inotify import Watch
-from jupyter_dlaas.runtime.system.process import Identity, boot_id, identity, is_alive, open_process, uptime_s
+from jupyter_dlaas.runtime.system.process import (
+    Identity,
+    boot_id,
+    identity,
+    is_alive,
+    open_process,
+    parse_environment,
+    uptime_s,
+)
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.journal import (
     FactKind,
@@ -220,6 +228,27 @@ def test_journal_lines_are_numbered_and_readable_from_any_line(tmp_path: Path) -
     assert [fact.n for fact in read_facts(tmp_path / "journal.jsonl")[0]] == [0, 1, 2]
     assert read_facts(tmp_path / "journal.jsonl", end)[0][0].kind is FactKind.CLOSED
     again.close()
+
+
+def test_journal_is_closed_by_its_last_fact_only(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert not is_closed(path)
+    journal = Journal(path, now=lambda: 1.0)
+    for number in range(40):
+        journal.append(WantedSeen(revision=number))
+        assert not is_closed(path)
+    journal.append(JobClosed(why="halted"))
+    assert is_closed(path)
+    with path.open("ab") as file:
+        file.write(b'{"n":41,"at_s":1.0,"ki')
+    assert is_closed(path), "a fact that is being written is none yet"
+    journal.append(WantedSeen(revision=41))
+    assert not is_closed(path), "the next guardian has begun"
+
+
+def test_environment_is_read_without_its_padding() -> None:
+    assert parse_environment(b"A=1\0B\0C=x=y\0" + bytes(10)) == {"A": "1", "C": "x=y"}
+    assert parse_environment(b"") == {}
 
 
 def test_a_full_disk_delays_facts_and_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

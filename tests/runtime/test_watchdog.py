@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_dlaas.runtime.fencing.engine_watchdog import DELAY_S, ENGINE, LOOK_S, OFF, EngineWatchdog
-from jupyter_dlaas.runtime.system.process import environment_of
+from jupyter_dlaas.runtime.system.process import JOB_MARK, environment_of
 from tests.runtime.jobs import until
 
 PROGRAM = """
@@ -157,3 +157,22 @@ def test_watchdog_of_a_killed_guardian_outlasts_a_dying_engine(pool: Path) -> No
     until(lambda: record(pool)["pid"] != engine.pid, "another engine is up")
     (job_dir / "guardian.sock").unlink()
     until(lambda: not waiting.exists(), "the watchdog ends with the job")
+
+
+ENDING = """
+import sys
+from pathlib import Path
+from jupyter_dlaas.runtime.fencing.lock import hold
+from jupyter_dlaas.runtime.system.process import marked
+lock = hold(Path(sys.argv[1]))
+before = len(marked(sys.argv[1]))
+lock.end_watchdog()
+lock.end_watchdog()
+print(before, len(marked(sys.argv[1])))
+"""
+
+
+def test_an_ending_guardian_is_the_last_process_of_its_job(tmp_path: Path) -> None:
+    environment = {**os.environ, JOB_MARK: str(tmp_path)}
+    said = subprocess.check_output([sys.executable, "-c", ENDING, str(tmp_path)], env=environment, text=True)
+    assert said.split() == ["2", "1"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
+import signal
 import socket
 import struct
 import time
@@ -30,8 +32,18 @@ _UCRED: Final = struct.Struct("3i")
 class Lock:
     """Lock of a job, held until this process ends."""
 
-    def __init__(self, path: Path, fd: int) -> None:
-        self._path, self._fd = path, fd
+    def __init__(self, path: Path, fd: int, watchdog: int | None = None) -> None:
+        """Take over the descriptor of the lock, and the pidfd of the watchdog."""
+        self._path, self._fd, self._watchdog = path, fd, watchdog
+
+    def end_watchdog(self) -> None:
+        """End the watchdog before the job's last processes are searched for, in which it would be found as one more."""
+        if self._watchdog is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._watchdog, signal.SIGKILL)
+            select.select([self._watchdog], [], [], _PATIENCE_S)
+            os.close(self._watchdog)
+            self._watchdog = None
 
     def renew(self) -> bool:
         """Take the lock again if its file was removed or replaced. Return False if another guardian holds the new one.
@@ -77,20 +89,21 @@ def hold(job_dir: Path) -> Lock | None:
                 os.close(fd)
                 return None
         else:
-            keep(job_dir)
-            return Lock(path, fd)
+            return Lock(path, fd, keep(job_dir))
         time.sleep(0.005)
 
 
 def find_guardian(job_dir: Path) -> Identity | None:
-    """Return the guardian of the job: the holder of its lock, otherwise the process that listens on its socket.
+    """Return the guardian of the job: the process that listens on its socket, otherwise the holder of its lock.
 
-    The lock is not tried, because even a short hold would keep out a guardian that is starting.
+    The lock is not tried, because even a short hold would keep out a guardian that is starting. The kernel's list of
+    locks comes last: reading it takes milliseconds, and stops all other changes of locks on the machine.
     """
-    for pid in (*_lock_holders(job_dir / LOCK), *_listener(job_dir / SOCKET)):
-        who = identity(pid)
-        if who is not None and environment_of(pid).get(JOB_MARK) == str(job_dir):
-            return who
+    for find, name in ((_listener, SOCKET), (_lock_holders, LOCK)):
+        for pid in find(job_dir / name):
+            who = identity(pid)
+            if who is not None and environment_of(pid).get(JOB_MARK) == str(job_dir):
+                return who
     return None
 
 

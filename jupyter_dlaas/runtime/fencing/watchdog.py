@@ -27,11 +27,12 @@ _LOOK_S: Final = 0.5
 _ENGINE_S: Final = 30.0
 
 
-def keep(job_dir: Path) -> None:
-    """Fork the watchdog of this process, the job's guardian."""
+def keep(job_dir: Path) -> int:
+    """Fork the watchdog of this process, the job's guardian, and return its pidfd."""
     me = os.pidfd_open(os.getpid())
-    launch.fork(lambda: _keep(job_dir, me))
+    pid = launch.fork(lambda: _keep(job_dir, me))
     os.close(me)
+    return os.pidfd_open(pid)  # a child keeps its pid until this process reaps it
 
 
 def _keep(job_dir: Path, guardian: int) -> None:

@@ -77,7 +77,7 @@ class Guardian:
     """Imperative shell around `decide`: observes the job's state and carries out the action."""
 
     def __init__(self, job_dir: Path, lock: Lock, origin: Origin) -> None:
-        self.job_dir = job_dir
+        self.job_dir, self._lock = job_dir, lock
         body = json.loads((job_dir / "spec.json").read_bytes())
         self._job: str = body["id"]
         self._spec = decode(JobSpec, body["spec"], unknown="ignore")
@@ -538,6 +538,7 @@ class Guardian:
     def _finish_host(self, within_s: float) -> bool:
         """End all processes of the job, also those without a mark. Return whether none is left."""
         self._store.end()
+        self._lock.end_watchdog()
         return self._host.finish(within_s)
 
     def _close(self, act: Act) -> None:

@@ -171,8 +171,9 @@ def environment_of(pid: int) -> dict[str, str]:
 
 def parse_environment(raw: bytes) -> dict[str, str]:
     """Return a block of `NAME=value` strings, each ended by a zero byte, as a mapping."""
-    pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    # A process that shows another environment pads it with thousands of zero bytes.
+    pairs = (entry.partition(b"=") for entry in raw.rstrip(b"\0").split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
 
 
 def open_process(who: Identity, job_dir: str | None = None) -> int | None:

@@ -32,8 +32,17 @@ from jupyter_dlaas.runtime.spawn.after_fork import openblas, wake
 from jupyter_dlaas.runtime.spawn.spawner import Origin
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import boot_id, identity, marked, stat_of, thread_count
-from jupyter_dlaas.wire.codec import decode, encode
-from jupyter_dlaas.wire.journal import GenerationLost, Goal, MemberWanted, Wanted, fact_from_line, fact_to_line
+from jupyter_dlaas.wire.codec import decode, encode, prepare
+from jupyter_dlaas.wire.journal import (
+    FACT_TYPES,
+    GenerationLost,
+    Goal,
+    MemberWanted,
+    Wanted,
+    fact_from_line,
+    fact_to_line,
+)
+from jupyter_dlaas.wire.learner_messages import prepare_messages
 from jupyter_dlaas.wire.protocol import Cause, Failure, JobSpec, Progress, Where
 from jupyter_dlaas.wire.step_range import Range
 
@@ -188,6 +197,8 @@ def _rehearse() -> None:
     wanted = Wanted(revision=0, goal=Goal.RUN, generation=0, members=(MemberWanted(member=0, node=""),))
     decode(Wanted, encode(wanted))
     fact_from_line(fact_to_line(GenerationLost(failure=failure)))
+    prepare(*FACT_TYPES.values(), launch.Order, Origin)
+    prepare_messages()
     part = Range(epoch=0, first=0, end=1)
     for record in (
         Manifest(step=0, epoch=0, generation=0, at_s=0, seconds=0, bytes=0, sha256="", learners=1, trained=(part,)),

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from dlaas_server.pools.base import JOURNAL, Changed, Loss
-from dlaas_server.pools.local.job_folder import JobFolder, stream_of
+from dlaas_server.pools.local.job_folder import STREAM_FILES, JobFolder, stream_of
 from dlaas_server.pools.local.liveness import HUNG_CHECKS, LivenessProbe
+from jupyter_dlaas.jobdir.journal_file import is_closed
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.fencing.lock import find_guardian
 from jupyter_dlaas.runtime.system.inotify import Watch
@@ -228,6 +229,8 @@ class JobWatch:
         guardian = folder.guardian()
         if guardian is not None and self.hold(folder.job, guardian):
             return True
+        if is_closed(folder.root / STREAM_FILES[JOURNAL]):
+            return False  # its last guardian has ended, and the next one will report itself
         guardian = find_guardian(folder.root)  # status.json may be lost, or name another guardian
         return guardian is not None and self.hold(folder.job, guardian)
 
