@@ -429,10 +429,14 @@ def test_state_of_own_modules_continues_after_two_halts(
     assert own_modules(tmp_path / "halted", source, (4, 3)) == own_modules(tmp_path / "alone", source)
 
 
+@pytest.mark.parametrize("is_learner", [False, True])
 def test_own_modules_are_found_whatever_is_imported_and_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_learner: bool
 ) -> None:
     monkeypatch.setattr(object_values, "_job_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(object_values, "_last_preloaded", [])
+    if is_learner:
+        object_values.begin_program()
     found = []
     for name in ("first", "second", "third"):
         module = types.ModuleType(name)

@@ -34,7 +34,7 @@ from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, 
 from jupyter_dlaas.learner.process.source_links import link_originals
 from jupyter_dlaas.learner.process.stop_requests import StopRequests
 from jupyter_dlaas.learner.training_run import weight_update_check
-from jupyter_dlaas.objects import code_versions
+from jupyter_dlaas.objects import code_versions, object_values
 from jupyter_dlaas.runtime.spawn import job_zygote
 from jupyter_dlaas.runtime.spawn.after_fork import Output, restream
 from jupyter_dlaas.runtime.system.process import PRIVATE, uptime_s
@@ -173,6 +173,7 @@ def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shut
     malloc.limit_data(spec.memory_bytes_per_learner)
     seeds.seed_all(context.seed, later=True)
 
+    object_values.begin_program()
     stops.install()
     _forks_end_as_usual(stops.on_term)
 
