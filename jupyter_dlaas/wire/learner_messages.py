@@ -400,7 +400,7 @@ def learner_messages(lines: Iterable[bytes], log: Callable[[str], object]) -> li
 
 def prepare_messages() -> None:
     """Read the annotations of all messages now instead of when the first of them is sent or received."""
-    kinds: tuple[type[Any], ...] = (*GUARDIAN_MESSAGES, *LEARNER_MESSAGES)
+    kinds: tuple[Any, ...] = (*GUARDIAN_MESSAGES, *LEARNER_MESSAGES)
     for kind in kinds:
         _encoding(kind)
         _decoding(kind)
