@@ -304,6 +304,11 @@ def test_the_order_of_a_listing_decides_nothing(there: list[Job], sizes: list[in
     come=[job(1, (3, 3), priority=1), job(2)],
     sizes=[3, 3, 3],
 )
+@example(  # new-3 starts on an idle device that was chosen for job-5, which gets the device of new-3 in exchange
+    there=[job(1, gpus=0), job(2), job(3, gpus=2), job(4, (4, 4), gpus=2), job(5, (3, 3)), spot(job(6))],
+    come=[job(1, gpus=0), job(2, gpus=2, priority=1), job(3), job(4, (3, 3))],
+    sizes=[3, 5, 5],
+)
 def test_incremental_spot_scheduler_equals_a_new_one(there: list[Job], come: list[Job], sizes: list[int]) -> None:
     """Among spot jobs a plan decides when those who were stopped have left; the scheduler does at once."""
 

@@ -100,10 +100,24 @@ def start(state: PlanState) -> None:
     """Assign idle devices to the chosen jobs. Those that cannot start at once get their seats reserved."""
     queued = {request.id: None for request in state.requests}
     state.immediate = immediate_starts(state.result, queued, state.idle, state.capacity, state.now_s)
+    exchanged = _exchanged_seats(state)
     for request in state.result.starts:
         if request.id not in state.starts:
-            state.reserved[request.id] = request.shape, request.seats
+            seats = tuple(exchanged.get((request.shape, seat), seat) for seat in request.seats)
+            state.reserved[request.id] = request.shape, seats
     state.is_blocked = bool(state.waiting) or any(name in queued for name in state.reserved)
+
+
+def _exchanged_seats(state: PlanState) -> dict[tuple[Shape, Seat], Seat]:
+    """Return the seats that jobs got in place of their chosen ones, with these, which others can have in exchange."""
+    exchanged: dict[tuple[Shape, Seat], Seat] = {}
+    for request in state.result.starts:
+        given = state.starts.get(request.id, request.seats)
+        if request.shape.gpus and given != request.seats:
+            got = [seat for seat in given if seat not in request.seats]
+            left = [seat for seat in request.seats if seat not in given]
+            exchanged.update(((request.shape, seat), other) for seat, other in zip(got, left, strict=False))
+    return exchanged
 
 
 def grow_starts(state: PlanState) -> None:
