@@ -38,17 +38,22 @@ _seen: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 class LayerFields(Items):
-    """Plain public attributes of a layer, such as the rate of a dropout."""
+    """Plain public attributes of a layer, such as the rate of a dropout.
+
+    An attribute with another value stands as NotImplemented: it is not stored, and was not deleted either. A model's
+    `train_function` is None until its first batch.
+    """
 
     def items(self, value: Any) -> dict[Any, Any]:
-        fields = vars(value).items()
-        return {name: one for name, one in fields if not name.startswith("_") and name != "built" and is_atom(one)}
+        fields = [pair for pair in vars(value).items() if not pair[0].startswith("_") and pair[0] != "built"]
+        return {name: one if is_atom(one) else NotImplemented for name, one in fields}
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         return iter(())
 
     def set(self, value: Any, key: Any, item: Any) -> None:
-        setattr(value, key, item)
+        if item is not NotImplemented:
+            setattr(value, key, item)
 
     def delete(self, value: Any, key: Any) -> None:
         if key in vars(value) and is_atom(vars(value)[key]):

@@ -20,7 +20,6 @@ from dlaas_server.sim.autoscaling.experiment import (
     play,
     share,
 )
-from tests.selection import exhaustive
 
 
 def curve(name: str, high: int) -> Curve:
@@ -74,12 +73,10 @@ def test_random_curves_depend_only_on_the_seed() -> None:
     assert all(one.high == 32 for one in drawn(32, 1))
 
 
-@exhaustive
 def test_most_runs_end_near_the_best_size() -> None:
     assert share([run.ours for run in judged(1, groups=[formulas(16)])]) >= 0.8
 
 
-@exhaustive
 def test_the_command_prints_both_rules_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

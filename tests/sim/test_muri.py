@@ -23,7 +23,6 @@ from dlaas_server.sim.muri.jobs import Plan, StagedJob, StagedPool, StagedRule, 
 from dlaas_server.sim.muri.workload import RULES, play
 from dlaas_server.sim.replay.event_loop import Unrunnable
 from dlaas_server.sim.trace.trace import Muri, NodeSpec, Trace, TraceJob
-from tests.selection import each_nth
 from tests.sim.builders import tjob, trace
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -267,7 +266,7 @@ OFF_BY = {("trace3", "Muri_L"): 0.004}
 """The mean alone; its p99 and makespan are the published ones, and all three on trace3_pr."""
 
 
-@pytest.mark.parametrize("case", each_nth(cases(), 4), ids=lambda case: f"{case.trace}-{case.policy}")
+@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.trace}-{case.policy}")
 def test_the_figures_are_those_that_the_authors_published(case: MuriCase) -> None:
     ours, theirs = case.replayed(), case.published
 
