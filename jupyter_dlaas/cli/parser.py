@@ -210,7 +210,7 @@ def build() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="show what would happen to the jobs on the node, then stop"
     )
     made["logs"].add_argument(
-        "-f", "--follow", action="store_true", help="follow the log until the job ends; Ctrl-C detaches"
+        "-f", "--follow", action="store_true", help="follow the log until the job ends or is halted; Ctrl-C detaches"
     )
     made["logs"].add_argument("--member", type=int, metavar="N", help="show only the log of learner N")
     made["scale"].add_argument("learners", metavar="N", help="the new number of learners")
@@ -290,8 +290,8 @@ def _pool_options(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="?",
         choices=("use", "events"),
-        help="choose where the pool's jobs run (use; the pool must have no unfinished job), or list requests of "
-        "administrators and failures of devices (events)",
+        help="choose where the pool's jobs run (use; the pool must have no unfinished job; with --pool NAME, creates "
+        "it if it does not exist), or list requests of administrators and failures of devices (events)",
     )
     add(
         "place", nargs="?", choices=("kubernetes", "local"), help="a Kubernetes cluster, after a check, or this machine"
@@ -382,7 +382,13 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
         help="end a learner that makes no progress for this long (default: 30s, or ten steps if that is longer)",
     )
     add("-o", "--outputs", metavar="NAMES", help="variables to return as results, such as model,history")
-    add("--include", action="append", default=[], metavar="PATH", help="a file or folder to send with the job")
+    add(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder to send with the job; relative to --directory",
+    )
     add("-e", "--env", action="append", default=[], metavar="K=V", help="an environment variable for the job")
     add(
         "--secret",
@@ -402,5 +408,5 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--directory", metavar="PATH", help="working directory of the job (default: the current one)")
     add("--interpreter", metavar="PYTHON", help="Python interpreter of the job (default: the current one)")
-    add("--wait", action="store_true", help="follow the job until it ends; Ctrl-C detaches")
+    add("--wait", action="store_true", help="follow the job until it ends or is halted; Ctrl-C detaches")
     add("--dry-run", action="store_true", help="show the submission and any problems, without submitting")
