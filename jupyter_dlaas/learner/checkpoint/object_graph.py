@@ -215,6 +215,10 @@ class ObjectGraph:
         """Return the objects that a checkpoint within an epoch restores at its beginning: settings, semaphores."""
         return tuple(path for path, one in self.entries.items() if any(aspect.is_of_epoch for aspect in one.aspects))
 
+    def has(self, value: object) -> bool:
+        """Return whether an object existed before the loop."""
+        return id(value) in self._of
+
     def changes_of(self, paths: Iterable[str]) -> Changes:
         """Return the present changes of the objects with these paths."""
         found: Changes = {}
