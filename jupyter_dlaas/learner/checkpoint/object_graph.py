@@ -508,6 +508,8 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
                 return stored.typed_memory, (made, obj.dtype)
             if isinstance(obj, Memory):
                 return stored.memory, obj.content()
+            if type(obj).__module__.startswith("cupy.random."):
+                raise TypeError("CuPy cannot return the position of a random stream")
             weak = reduce_weak(obj)
             if weak is not NotImplemented:
                 return weak
