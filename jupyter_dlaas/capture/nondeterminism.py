@@ -53,6 +53,12 @@ _SPLITTERS: Final = words(
 )
 _QUIET_OF_GENERATORS: Final = words("seed getstate get_state setstate set_state spawn bit_generator")
 _INTERRUPT: Final = "KeyboardInterrupt"
+_BASES: Final = (_INTERRUPT, "BaseException")
+_BARE: Final = f"{_INTERRUPT} in `except:`"
+_TAKING: Final = words("next pop popleft get get_nowait read readline recv input exit send")
+"""Calls that end a loop by an exception of their own, for example when nothing is left."""
+_TRIES: Final = ast.Try | ast.TryStar
+_LOOPS: Final = ast.For | ast.While | ast.AsyncFor
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -194,8 +200,8 @@ class _Scanner:
         nodes = list(nodes)
         found: list[Draw] = []
         for part in _running(nodes):
-            if isinstance(part, ast.Try | ast.With) and ends_by_interrupt(part):
-                found.append(Draw(Kind.INTERRUPT, _INTERRUPT))
+            if isinstance(part, _TRIES | _LOOPS | ast.With) and (what := ends_by_interrupt(part)):
+                found.append(Draw(Kind.INTERRUPT, what))
             if isinstance(part, ast.Call):
                 found += self._call(part)
                 for name in self._own(part) - seen:
@@ -332,21 +338,69 @@ class _Scanner:
         return verb in _SPLITTERS or (verb.endswith("KFold") and is_shuffled)
 
 
-def ends_by_interrupt(node: ast.AST) -> bool:
-    """Return whether a statement has a loop whose interruption it catches: `except KeyboardInterrupt`, `suppress`."""
+def ends_by_interrupt(node: ast.AST) -> str:
+    """Return by what a statement catches the interruption of a loop, which then ends; "" if it does not.
+
+    A bare `except:` counts only around a loop that ends in no other way: it is mostly meant for errors.
+    """
     for part in walk(node):
-        if isinstance(part, ast.Try):
-            caught = [one.type for one in part.handlers if not isinstance(one.body[-1], ast.Raise)]
-        elif isinstance(part, ast.With):
-            contexts = [one.context_expr for one in part.items]
-            caught = [one for one in contexts if isinstance(one, ast.Call) and verb_of(one.func) == "suppress"]
-        else:
-            continue
-        names = {name.id for one in caught if one is not None for name in ast.walk(one) if isinstance(name, ast.Name)}
-        has_loop = any(isinstance(one, ast.For | ast.While) for line in part.body for one in walk(line))
-        if _INTERRUPT in names and has_loop:
-            return True
-    return False
+        if isinstance(part, _TRIES | ast.With) and (what := _catches_interrupt(part)):
+            loops = [one for line in part.body for one in walk(line) if isinstance(one, _LOOPS)]
+            if loops and (what != _BARE or any(map(_is_endless, loops))):
+                return what
+        if isinstance(part, _LOOPS):
+            for inner in _of_loop(part.body):
+                if isinstance(inner, _TRIES) and (what := _catches_interrupt(inner)) in _BASES:
+                    handlers = [line for one in inner.handlers for line in one.body]
+                    if any(isinstance(one, ast.Break | ast.Return) for one in _of_loop(handlers)):
+                        return what
+    return ""
+
+
+def _catches_interrupt(part: ast.AST) -> str:
+    """Return by what a `try` or `with` statement catches an interruption; "" if it lets it pass."""
+    if isinstance(part, ast.With):
+        contexts = [one.context_expr for one in part.items]
+        caught = [one for one in contexts if isinstance(one, ast.Call) and verb_of(one.func) == "suppress"]
+        return next((base for one in caught if (base := _base_in(one))), "")
+    if not isinstance(part, _TRIES):
+        return ""
+    for one in _of_loop(part.finalbody):
+        if isinstance(one, ast.Break | ast.Continue | ast.Return):
+            return f"{_INTERRUPT} by `{type(one).__name__.lower()}` in `finally:`"
+    for handler in part.handlers:
+        if what := _BARE if handler.type is None else _base_in(handler.type):
+            return "" if isinstance(handler.body[-1], ast.Raise) else what
+    return ""
+
+
+def _base_in(node: ast.AST) -> str:
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return next((base for base in _BASES if base in names), "")
+
+
+def _is_endless(loop: ast.AST) -> bool:
+    """Return whether a loop ends only by an exception: `while True:` without `break`, `return` and `next()`."""
+    if not (isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) and loop.test.value):
+        return False
+    inside = [one for line in loop.body for one in walk(line)]
+    calls = [one for one in inside if isinstance(one, ast.Call)]
+    takes = any(verb_of(one.func) in _TAKING for one in calls)
+    return (
+        not takes
+        and not any(isinstance(one, ast.Return) for one in inside)
+        and not any(isinstance(one, ast.Break | ast.Raise) for one in _of_loop(loop.body))
+    )
+
+
+def _of_loop(lines: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes of statements without those of inner loops and functions."""
+    todo: list[ast.AST] = [*lines]
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, _LOOPS | _FUNCTIONS | ast.Lambda | ast.ClassDef):
+            todo += ast.iter_child_nodes(node)
 
 
 def _running(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -167,7 +167,7 @@ def check_trainings(
         runs = cells.setdefault((statement.label, line), [])
         runs.append(statement.cell)
         again = f", or --with-cell {','.join(map(str, runs))} to run that cell in the job."
-        may_end_elsewhere = statement.node is not None and ends_by_interrupt(statement.node)
+        may_end_elsewhere = statement.node is not None and bool(ends_by_interrupt(statement.node))
         again = again if statement.ran == "yes" and not may_end_elsewhere else "."
         until = "" if statement.ran == "yes" else ", until it raised an error"
         if trained.is_kept:

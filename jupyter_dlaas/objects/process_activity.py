@@ -27,6 +27,9 @@ from jupyter_dlaas.objects.object_values import (
 
 __all__ = ["is_repeated", "read_activity", "remedy_of"]
 
+_STREAMS: Final = "random streams of CuPy"
+_SEEDED: Final = "random.seed(run.step"
+"""Text of a program that draws the numbers of each step from a seed of its own."""
 _THREAD: Final = "thread "
 _PROCESS: Final = "process "
 _SIGNAL: Final = "handler of "
@@ -39,6 +42,7 @@ _AT_EXIT: Final = "functions of atexit"
 _REGISTERED: Final = "entries of "
 _IN_LOOP: Final = "it was registered in the loop: register it above the loop"
 _REMEDIES: Final = {
+    _STREAMS: "CuPy cannot return their position: call cupy.random.seed(run.step) at the beginning of each step",
     _THREAD: "it was started in the loop: start it above the loop, so that the job starts it again",
     _PROCESS: "it was started in the loop: start it above the loop, so that the job starts it again",
     _SIGNAL: "it was set in the loop: call signal.signal above the loop",
@@ -84,6 +88,9 @@ def read_activity() -> Iterator[tuple[str, Any]]:
         yield _ERRORS, id(handler)
     if signal.getitimer(signal.ITIMER_REAL)[0]:
         yield _TIMER, True
+    cupy: Any = sys.modules.get("cupy.random")
+    if (draws := getattr(getattr(cupy, "get_random_state", None), "calls", 0)) and not program_mentions(_SEEDED):
+        yield _STREAMS, draws
     yield from _registrations()
     yield from ((f"{_MODULE}{name}", True) for name in own_modules() if _has_state(name, id(sys.modules.get(name))))
 
@@ -136,7 +143,7 @@ def _registry_of(kind: abc.ABCMeta) -> frozenset[Any]:
 
 def is_repeated(label: str) -> bool:
     """Return whether an epoch that starts or registers something does so again when the job resumes within it."""
-    return not label.startswith(_MODULE)
+    return not label.startswith((_MODULE, _STREAMS))
 
 
 def remedy_of(label: str) -> str:

@@ -28,6 +28,7 @@ _LOST: Final = frozenset(
     {
         *("mmap.mmap", "multiprocessing.queues.Queue", "multiprocessing.queues.SimpleQueue", "_queue.SimpleQueue"),
         *("multiprocessing.queues.JoinableQueue", "_hashlib.HASH", "_blake2.blake2b", "_blake2.blake2s"),
+        *("cupy.random._generator.RandomState", "cupy.random._generator_api.Generator"),
         *("zlib.Compress", "zlib.Decompress", "tempfile.TemporaryDirectory", "tempfile._TemporaryFileWrapper"),
     }
 )

@@ -17,6 +17,7 @@ import torch
 from jupyter_dlaas.learner.environment import seeds
 from jupyter_dlaas.objects import process_settings
 from jupyter_dlaas.transfer import cuda_streams, rng_state
+from tests.learner.in_process import SETUP, start
 from tests.selection import exhaustive
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,51 @@ def test_gpus_of_cupy_are_seeded_when_they_first_draw(
     assert seeds_of_used == [7, 8]
     stored = [name for name, _ in process_settings._settings()]
     assert not any("CUPY_SEED" in name for name in stored), "each learner has its own"
+
+
+LOOP = f"""{SETUP}
+import sys
+cp = sys.modules["cupy.random"]
+cp.get_random_state()
+run = dlaas.run()
+for epoch in run.epochs(2):
+    for batch in run.batches(torch.ones(20, 1), 5):
+        IN_STEP
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "is_reported"),
+    [("cp.draw()", True), ("pass", False), ("cp.random.seed(run.step); cp.draw()", False)],
+)
+def test_draws_of_cupy_in_a_loop_are_reported(
+    step: str,
+    is_reported: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    owner = SimpleNamespace(_random_states={}, get_random_state=object)
+    stand_in: Any = SimpleNamespace(_generator=owner, draw=lambda: owner.get_random_state())
+    stand_in.random = SimpleNamespace(seed=int)
+    monkeypatch.setitem(sys.modules, "cupy.random", stand_in)
+    monkeypatch.setenv("CUPY_SEED", "1")
+
+    start(tmp_path, LOOP.replace("IN_STEP", step), stop_at=3)
+
+    said = capfd.readouterr().err
+    assert ("cannot keep `random streams of CuPy`" in said) == is_reported
+    assert ("call cupy.random.seed(run.step) at the beginning of each step" in said) == is_reported
+
+
+def test_own_streams_of_cupy_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    stream = "class RandomState: pass\nRandomState.__module__ = 'cupy.random._generator'\nabove = RandomState()\n"
+    loop = LOOP.replace('cp = sys.modules["cupy.random"]\ncp.get_random_state()\n', stream)
+    start(tmp_path, loop.replace("IN_STEP", "late = RandomState() if run.step == 1 else late"), stop_at=3)
+
+    said = capfd.readouterr().err
+    assert "`above` cannot be kept in checkpoints" in said
+    assert "cannot keep `late` (TypeError: CuPy cannot return the position of a random stream)" in said
 
 
 def test_pending_seed_reaches_the_gpus_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

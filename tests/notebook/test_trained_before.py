@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import pytest
 
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem, TrainingCell
 from jupyter_dlaas.capture.capture import capture
+from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
 from tests.notebook.cases import codes, facts, job, prelude
 
 IMPORTS = "import contextlib, torch\nfrom torch import nn\nfrom tqdm import tqdm"
@@ -216,9 +218,11 @@ def test_interrupted_training_is_reported_without_running_it_again() -> None:
 
 CAUGHT = "try:\n    {}\nexcept KeyboardInterrupt:\n    print('stopped')"
 SUPPRESSED = "with contextlib.suppress(KeyboardInterrupt):\n    {}"
+ALL_CAUGHT = "try:\n    {}\nexcept (ValueError, BaseException) as error:\n    print(error)"
+ALL_SUPPRESSED = "with contextlib.suppress(BaseException):\n    {}"
 
 
-@pytest.mark.parametrize("catch", [CAUGHT, SUPPRESSED])
+@pytest.mark.parametrize("catch", [CAUGHT, SUPPRESSED, ALL_CAUGHT, ALL_SUPPRESSED])
 def test_loops_that_catch_their_interruption_are_reported(catch: str) -> None:
     train = catch.format(f"for i in range(9):\n        loss = model(x).sum(); {STEP}")
     collect = "seen = []\n" + catch.format("for i in range(9):\n        seen.append(i); n = i")
@@ -234,6 +238,48 @@ def test_loops_that_catch_their_interruption_are_reported(catch: str) -> None:
     assert "--with-cell" not in made.warnings[0].message
     assert "Use --push n,seen to send the notebook's values" in made.warnings[1].message
     assert codes(job(IMPORTS, SETUP, collect, train=f"print(seen, n)\n{train}", push=("n", "seen"), facts=known)) == []
+
+
+ENDLESS = "while True:\n        n += 1"
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (f"try:\n    {ENDLESS}\nexcept:\n    pass", "KeyboardInterrupt in `except:`"),
+        ("for n in range(9):\n    try:\n        f(n)\n    except BaseException:\n        break", "BaseException"),
+        ("while True:\n    try:\n        n += 1\n    except KeyboardInterrupt:\n        break", "KeyboardInterrupt"),
+        (
+            f"for _ in range(1):\n    try:\n        {indented(ENDLESS, 4).strip()}\n    finally:\n        break",
+            "KeyboardInterrupt by `break` in `finally:`",
+        ),
+        (
+            "def count(n):\n    try:\n        for n in range(9): f(n)\n    finally:\n        return n",
+            "KeyboardInterrupt by `return` in `finally:`",
+        ),
+        (f"try:\n    {ENDLESS}\nexcept* BaseException:\n    pass", "BaseException"),
+    ],
+)
+def test_each_way_to_catch_an_interrupt_is_recognised(source: str, what: str) -> None:
+    assert ends_by_interrupt(ast.parse(source)) == what
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    for n in range(9): f(n)\nexcept:\n    print('failed')",
+        "try:\n    while True: n = next(it)\nexcept:\n    pass",
+        "try:\n    while True:\n        n += 1\n        if n > 9: break\nexcept:\n    pass",
+        "while True:\n    try:\n        n = next(it)\n    except:\n        break",
+        "for n in range(9):\n    try:\n        f(n)\n    except BaseException:\n        continue",
+        f"try:\n    {ENDLESS}\nexcept KeyboardInterrupt:\n    raise\nexcept:\n    pass",
+        "try:\n    for n in range(9): f(n)\nexcept BaseException:\n    print(n)\n    raise",
+        "try:\n    for n in range(9): f(n)\nfinally:\n    for one in handles:\n        if not one: break",
+        "try:\n    f()\nexcept BaseException:\n    pass",
+    ],
+)
+def test_loops_that_an_interrupt_need_not_end_are_not_reported(source: str) -> None:
+    assert ends_by_interrupt(ast.parse(source)) == ""
 
 
 def test_number_of_an_interrupted_loop_comes_from_the_kernel() -> None:

@@ -19,6 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.learner.checkpoint import user_state
+from jupyter_dlaas.learner.checkpoint.context_managers import (
+    AMBIGUOUS,
+    PREFIX,
+    ContextManagers,
+    is_of_random_streams,
+)
 from jupyter_dlaas.learner.checkpoint.library_attributes import attached
 from jupyter_dlaas.learner.checkpoint.liveness import dead_names
 from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored
@@ -59,7 +65,11 @@ class Namespace:
         self.rank = rank
         self.gradients: Any = None
         """Watch over the gradients of parameters that are not in `given`; None if there is none."""
-        self._base = self._names()
+        self.not_entered: list[str] = []
+        """The context managers whose values `put_back` could not restore, as the program had not entered them."""
+        self._base = self._names(self._spaces())
+        self._managers = ContextManagers(script, self._files, self._base.values(), self._values_of)
+        self._base |= self._names(self._managers.entered()[0])
         roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
         roots.update(also)
         roots.update(_library_hooks())
@@ -86,8 +96,11 @@ class Namespace:
 
     def store(self, extra: Any) -> Stored:
         """Store all changes since this namespace was recorded, and `extra` with shared references kept."""
-        now, dead = self._names(), self._dead()
-        return self._graph.store(functools.partial(self._changed, now, dead), extra, self._at_epoch)
+        managers, ambiguous = self._managers.entered(self._graph.has)
+        now, dead = self._names(self._spaces() | managers), self._dead()
+        stored = self._graph.store(functools.partial(self._changed, now, dead), extra, self._at_epoch)
+        stored.left_out.update(dict.fromkeys(ambiguous, AMBIGUOUS))
+        return stored
 
     def _changed(
         self, now: Mapping[str, dict[str, Any]], dead: Mapping[str, frozenset[str]], wholes: frozenset[int]
@@ -113,24 +126,34 @@ class Namespace:
         `seed`: for random generators that each learner seeds differently.
         """
         changes, names, (extra, generators, *at_epoch) = loaded
-        here = self._spaces()
+        here = self._places()
         if at_epoch and not reverts:
             changes = {path: one for path, one in changes.items() if path not in self._of_epochs} | at_epoch[0]
         if reverts:
-            self.revert()
+            self._revert(here)
         self._graph.put(changes)
         if self.rank:
             self._graph.reseed(generators, seed)
+        entered = {id(place) for path, place in here.items() if path.startswith(PREFIX)}
         for path, one in names.items():
-            if path in here:
-                self._bind(here[path], one)
+            if path in here and not (self.rank and is_of_random_streams(here[path])):
+                self._bind(here[path], self._without(entered, here[path], one))
+        self.not_entered = [path.strip() for path in names if path.startswith(PREFIX) and path not in here]
         return extra
+
+    def _without(self, entered: set[int], place: Any, changes: kinds.Changes) -> kinds.Changes:
+        """Return changes without names of entered context managers: the interpreter calls those of this process."""
+        names = self._values_of(place) if entered else {}
+        values = {name: one for name, one in changes.values.items() if id(names.get(name)) not in entered}
+        return kinds.Changes(values, changes.gone)
 
     def revert(self) -> list[str]:
         """Undo changes as far as they are known. Return the paths of objects with unknown changes."""
-        here = self._spaces()
+        return self._revert(self._places())
+
+    def _revert(self, here: Mapping[str, Any]) -> list[str]:
         other = self._graph.revert()
-        for path, names_now in self._names().items():
+        for path, names_now in self._names(here).items():
             base = self._base.get(path, {})
             back = kinds.changed_items(names_now, {name: one for name, one in base.items() if name in names_now})
             self._bind(here[path], kinds.Changes(back.values))
@@ -154,13 +177,17 @@ class Namespace:
 
     # -- names
 
-    def _spaces(self) -> dict[str, types.FrameType | None]:
+    def _spaces(self) -> dict[str, Any]:
         """Return the running functions of the program, outermost first, by path; "" for module level."""
-        found: dict[str, types.FrameType | None] = {}
+        found: dict[str, Any] = {}
         for frame in self._frames():
             code = frame.f_code
             found[f"{code.co_name}():{len(found)} "] = frame
         return {_MODULE_LEVEL: None, **found}
+
+    def _places(self) -> dict[str, Any]:
+        """Return the running functions of the program and its entered context managers by path."""
+        return self._spaces() | self._managers.entered(self._graph.has)[0]
 
     def _frames(self) -> list[types.FrameType]:
         frame: types.FrameType | None = sys._getframe(1)
@@ -172,17 +199,18 @@ class Namespace:
             frame = frame.f_back
         return found[::-1]
 
-    def _names(self) -> dict[str, dict[str, Any]]:
-        return {
-            path: _usual(self._script if frame is None else locals_of(frame)) for path, frame in self._spaces().items()
-        }
+    def _names(self, spaces: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        return {path: _usual(self._values_of(place)) for path, place in spaces.items()}
+
+    def _values_of(self, place: Any) -> dict[str, Any]:
+        """Return the values of the program if `place` is None, of a frame, or of an object."""
+        if place is None:
+            return self._script
+        return locals_of(place) if isinstance(place, types.FrameType) else kinds.FIELDS.items(place)
 
     def mark(self) -> dict[str, user_state.Mark]:
         """Record plain values of the program, of its running functions, and of the objects that they name."""
-        return {
-            path: user_state.mark(self._script if frame is None else locals_of(frame))
-            for path, frame in self._spaces().items()
-        }
+        return {path: user_state.mark(self._values_of(frame)) for path, frame in self._spaces().items()}
 
     def back_to(self, marked: Mapping[str, user_state.Mark]) -> None:
         """Restore the values of a mark and their content."""
@@ -204,11 +232,14 @@ class Namespace:
         source = "".join(linecache.getlines(frame.f_code.co_filename))
         return {path: dead_names(source, frame.f_lineno)}
 
-    def _bind(self, frame: types.FrameType | None, changes: kinds.Changes) -> None:
-        if frame is None:
+    def _bind(self, place: Any, changes: kinds.Changes) -> None:
+        if place is None:
             kinds.put_items(self._script, changes)
             return
-        names: Any = frame.f_locals
+        if not isinstance(place, types.FrameType):
+            kinds.FIELDS.put(place, changes)
+            return
+        names: Any = place.f_locals
         for name, value in changes.values.items():
             if not isinstance(value, kinds.Skipped):
                 names[name] = value
@@ -217,7 +248,7 @@ class Namespace:
         for name in changes.gone:
             names.pop(name, None)
         to_fast = ctypes.pythonapi.PyFrame_LocalsToFast
-        to_fast(ctypes.py_object(frame), ctypes.c_int(1))
+        to_fast(ctypes.py_object(place), ctypes.c_int(1))
 
 
 def locals_of(frame: types.FrameType) -> dict[str, Any]:

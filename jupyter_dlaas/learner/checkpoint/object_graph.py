@@ -215,6 +215,10 @@ class ObjectGraph:
         """Return the objects that a checkpoint within an epoch restores at its beginning: settings, semaphores."""
         return tuple(path for path, one in self.entries.items() if any(aspect.is_of_epoch for aspect in one.aspects))
 
+    def has(self, value: object) -> bool:
+        """Return whether an object existed before the loop."""
+        return id(value) in self._of
+
     def changes_of(self, paths: Iterable[str]) -> Changes:
         """Return the present changes of the objects with these paths."""
         found: Changes = {}
@@ -504,6 +508,8 @@ def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], who
                 return stored.typed_memory, (made, obj.dtype)
             if isinstance(obj, Memory):
                 return stored.memory, obj.content()
+            if type(obj).__module__.startswith("cupy.random."):
+                raise TypeError("CuPy cannot return the position of a random stream")
             weak = reduce_weak(obj)
             if weak is not NotImplemented:
                 return weak

@@ -29,8 +29,24 @@ def _seed_cupy(seed: int, module: Any) -> None:
     number = seed % 2**32
     if os.environ.get(_CUPY_SEED) in (None, _given[0]):
         os.environ[_CUPY_SEED] = _given[0] = str(number)
-    for one in getattr(getattr(module, "_generator", None), "_random_states", {}).values():
+    owner = getattr(module, "_generator", None)
+    for one in getattr(owner, "_random_states", {}).values():
         one.seed(number)
+    get = getattr(owner, "get_random_state", None)
+    if get is not None and not hasattr(get, "__wrapped__"):
+        vars(owner)["get_random_state"] = vars(module)["get_random_state"] = _counted(get)
+
+
+def _counted(get: Callable[[], Any]) -> Callable[[], Any]:
+    """Return CuPy's function that all draws from its global streams call, with the number of `calls`."""
+
+    @functools.wraps(get)
+    def get_random_state() -> Any:
+        vars(get_random_state)["calls"] += 1
+        return get()
+
+    vars(get_random_state)["calls"] = 0
+    return get_random_state
 
 
 _SEEDERS: Final[dict[str, Callable[[int, Any], object]]] = {

@@ -40,6 +40,7 @@ __all__ = [
     "put_back_step",
     "put_back_values",
     "report_first_step",
+    "report_not_entered",
     "report_pending",
 ]
 
@@ -55,6 +56,10 @@ _EMPTIED: Final = (
 )
 
 
+_NOT_ENTERED: Final = (
+    "was not entered again before this step, so that its former values are not restored: what is entered instead ends "
+    "with values of the checkpoint. Keep the values that its end restores in variables of the loop."
+)
 _LOST: Final = (
     "cannot be kept in checkpoints: after a halt, a preemption or a move it is as the program creates it above the "
     "loop. Keep values in lists or arrays, and files in run.output_dir."
@@ -151,6 +156,13 @@ def begin_loop(run: RunState) -> None:
             report_first_step(run)
     if run.rank == 0:
         _report_iterators(run)
+
+
+def report_not_entered(run: RunState) -> None:
+    """Report the context managers that the checkpoint holds and that the program has not entered again."""
+    if run.namespace is not None and run.namespace.not_entered and run.rank == 0:
+        names = ", ".join(f"`{one}`" for one in run.namespace.not_entered[:_LISTED])
+        report(NOT_LOADED, f"{names} {_NOT_ENTERED}")
 
 
 def report_first_step(run: RunState) -> None:

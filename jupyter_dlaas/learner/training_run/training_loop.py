@@ -134,6 +134,7 @@ def reach(run: RunState) -> None:
         checkpoint_state.put_back_values(run)
     else:
         checkpoint_state.put_back(run, reverts=True)  # the code before this position has run a second time
+        checkpoint_state.report_not_entered(run)
     checkpoint_state.put_back_step(run, run.restored)
     if run.rank == 0 or run.exact is not None:
         rng_state.put_back(run.restored["streams"])
