@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jupyter_dlaas.analysis.effects import (
@@ -46,6 +46,8 @@ class Behaviour:
     params: tuple[str, ...] = ()
     touched_params: frozenset[str] = frozenset()
     altered: frozenset[str] = frozenset()  # module-level objects that are certainly different afterwards
+    altered_params: frozenset[str] = frozenset()
+    data_params: frozenset[str] = frozenset()  # it iterates over them, and neither changes nor trains them
     trains: bool = False
     trained: frozenset[str] = frozenset()  # module-level objects that it trains
     trained_params: frozenset[str] = frozenset()
@@ -61,6 +63,11 @@ class Behaviour:
     gradients: Gradients = NO_GRADIENTS  # effects of its own text on gradients
     indexed: frozenset[str] = frozenset()  # outer names of which it reads items
 
+    @property
+    def trains_only_arguments(self) -> bool:
+        """Return whether a method trains objects that it is given, and not its own object."""
+        return bool(self.trained_params) and "self" not in self.trained_params | self.touched_params
+
     def touched_args(self, call: Call) -> frozenset[str]:
         """Return the variables among a call's arguments that are different afterwards."""
         found: set[str] = set()
@@ -71,7 +78,12 @@ class Behaviour:
 
     def given_for(self, call: Call, params: frozenset[str]) -> frozenset[str]:
         """Return the variables that a call passes for these parameters."""
-        return frozenset().union(*(names for param, names in self._bound_arguments(call) if param in params))
+        known = [(param, names) for param, names in self._bound_arguments(call) if params - {"self"}]
+        return frozenset().union(*(names for param, names in known if param in params or not self.params))
+
+    def certain_args(self, call: Call, helpers: Iterable[Behaviour]) -> frozenset[str]:
+        """Return the variables that a call certainly changes; a helper of the function may have got any of them."""
+        return call.args if any(one.altered_params for one in helpers) else self.given_for(call, self.altered_params)
 
     def _bound_arguments(self, call: Call) -> Iterator[tuple[str | None, frozenset[str]]]:
         named = self.params[1:] if call.receiver and self.params[:1] == ("self",) else self.params
@@ -85,6 +97,7 @@ class Behaviour:
             touched_params=self.touched_params | other.touched_params,
             trains=self.trains or other.trains,
             altered=self.altered | other.altered,
+            altered_params=self.altered_params | other.altered_params,
             trained=self.trained | other.trained,
             trained_params=self.trained_params | other.trained_params,
             prompts=self.prompts or other.prompts,
@@ -144,12 +157,15 @@ def behaviour_of(function: Function) -> Behaviour:
         one = replace(one, touches=one.touches - own, keeps=keeps)
         made = one if made is None else made.also(one)
     trained = reach(optimised_names(body) | _stepped(effects.calls), held)
+    altered = effects.altered
     found = Behaviour(
         touches=(reached - own) | _default_objects(function, reached & params),
         params=tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args]),
         touched_params=reached & params,
         trains=any(is_step(call) or (call.verb in FITS - {"train"} and not call.function) for call in effects.calls),
-        altered=effects.altered - own,
+        altered=altered - own,
+        altered_params=altered & params - {"self", "cls"},
+        data_params=(effects.passed & params) - altered - trained,
         trained=(trained - own) | _default_objects(function, trained & params),
         trained_params=trained & params,
         prompts=any(call.function == "input" for call in effects.calls) and "input" not in own,
@@ -259,15 +275,26 @@ def own_methods(node: ast.ClassDef) -> dict[str, Behaviour]:
         if changes_class(method, shared):
             one = found[method.name]
             found[method.name] = replace(one, touches=one.touches | {node.name}, altered=one.altered | {node.name})
+    for method in methods:
+        if any(isinstance(call, ast.Call) and _passes_itself(call) for call in walk(method)):
+            one = found[method.name]
+            found[method.name] = replace(one, trained_params=one.trained_params | {"self"})
     trains = {name for name, behaviour in found.items() if behaviour.trains}
-    if trains and len(trains) < len(found):
+    if trains and len(found) > 1:
+        own_calls = {method.name: _own_calls(method) & found.keys() for method in methods}
         called_by: dict[str, frozenset[str]] = {}
-        for method in methods:
-            for called in _own_calls(method) & found.keys():
-                called_by[called] = called_by.get(called, frozenset()) | {method.name}
-        for name in reach(trains, called_by) - trains:
-            found[name] = replace(found[name], trains=True)
+        for name, called in own_calls.items():
+            for other in called:
+                called_by[other] = called_by.get(other, frozenset()) | {name}
+        training = reach(trains, called_by)
+        for name in training if called_by else ():
+            itself = {"self"} if own_calls[name] & training else set()
+            found[name] = replace(found[name], trains=True, trained_params=found[name].trained_params | itself)
     return found
+
+
+def _passes_itself(call: ast.Call) -> bool:
+    return any(isinstance(arg, ast.Name) and arg.id == "self" for arg in call.args)
 
 
 def shared_fields(node: ast.ClassDef) -> frozenset[str]:

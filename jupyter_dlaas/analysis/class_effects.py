@@ -75,7 +75,9 @@ class OwnClasses:
             for method, behaviour in own_methods(node).items()
         }
         for method, behaviour in own.items():
-            self.methods[method] = self.methods.get(method, Behaviour()).also(behaviour)
+            known = self.methods.get(method, behaviour)
+            params = behaviour.params if known.params == behaviour.params else ()
+            self.methods[method] = replace(known.also(behaviour), params=params)
         start = Behaviour()
         for start_of_base in [self.starts[n] for n in sorted(reads & self.starts.keys())]:
             start = start.also(start_of_base)
@@ -96,7 +98,12 @@ class OwnClasses:
         self._hooks[name] = hook
         if "__call__" in own:
             self._calls[name] = own["__call__"]
-        self.callables |= {name} if own.get("__call__", Behaviour()).touched_params else set()
+        is_kept = "__call__" not in own and not self.callables.isdisjoint(names_of_bases(node))
+        self.callables |= {name} if is_kept or own.get("__call__", Behaviour()).touched_params else set()
+
+    def change_when_called(self, name: str) -> bool:
+        """Return whether a name is an object of the notebook's classes that changes when it is called, or holds one."""
+        return any(not self.callables.isdisjoint(self.makers.get(n, ())) for n in reach([name], self.objects))
 
     def changed_by_definition(self, node: ast.ClassDef) -> set[str]:
         """Return the objects changed by defining a class."""

@@ -123,6 +123,8 @@ class Tracer:
         self.library = LibraryState(self.modules, self.module_roots)
         self.configuring: set[str] = set()  # own functions that change modules
         self.databases = Databases()
+        self._groups = [self.plain, self.modules, self.prompting, self.iterators, self.growing]
+        self._groups += [self.configuring, self.binding, self.caching]
 
     def trace(self, steps: Sequence[Step]) -> Trace:
         """Return the state as a trace. It shares growing data, so use it before the next step."""
@@ -181,9 +183,8 @@ class Tracer:
         touches += tuple(Touch(state, frozenset({state}), frozenset({state})) for state in sorted(states))
         self.trainings.note(node, effects)
         fits, trained, trains = self.trainings.training(effects, uses, flow.binds)
-        prompts = self._prompt_of(
-            node, reads, uses
-        )  # before the statement's own bindings: it may rebind a function that it calls
+        prompts = self._prompt_of(node, reads, uses)  # before its own bindings: it may rebind a function that it calls
+        certain, data = self._certain(effects, uses)
         sets_up = self.library.configures(node, effects.calls)
         self._remember(node, flow, self._carried(node, effects, reads))
         for name in flow.binds if (read := self.own_modules.note(node, flow.binds)) else ():
@@ -191,9 +192,7 @@ class Tracer:
         changes: frozenset[str] = frozenset().union(*(touch.affects for touch in touches))
         if touches:
             later = joined([flow.late, self._late_of(reads)])
-            sums: dict[
-                int, tuple[frozenset[str], frozenset[str]]
-            ] = {}  # many names share one set, and so do the unions
+            sums: dict[int, tuple[frozenset[str], frozenset[str]]] = {}  # many names share one set
             for name in changes if later else ():
                 known = self.late.get(name, frozenset())
                 if id(known) not in sums:
@@ -225,8 +224,8 @@ class Tracer:
             is_future=is_future,
             trains=trains,
             trained=trained,
-            passive=self.trainings.passive(changes),
-            altered=(effects.altered | behaviour.altered) - self.modules,
+            passive=self.trainings.passive(changes) | (data & changes),
+            altered=(effects.altered | behaviour.altered | certain) - self.modules,
             fits=fits,
             gradients=gradients,
             foreign=statement.foreign or prompts or (SHELL if rewritten.needs_shell else ""),
@@ -295,16 +294,7 @@ class Tracer:
             self.behaviours.pop(name, None)
             self.globals_of.pop(name, None)
             self.classes.forget(name)
-            for group in (
-                self.configuring,
-                self.binding,
-                self.caching,
-                self.plain,
-                self.modules,
-                self.prompting,
-                self.iterators,
-                self.growing,
-            ):
+            for group in self._groups:
                 group.discard(name)
             if self._is_used_up(values.get(name)):
                 self.iterators.add(name)
@@ -321,12 +311,9 @@ class Tracer:
                 self.behaviours[name] = self.classes.with_properties(self._decorated(node), node)
                 self.globals_of[name] = flow.globals_bound
                 self.binding |= {name} if flow.globals_bound else set()
-                self.caching |= (
-                    {name}
-                    if _CACHES
-                    & {verb_of(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
-                    else set()
-                )
+                makers = [one.func if isinstance(one, ast.Call) else one for one in node.decorator_list]
+                if _CACHES & {verb_of(one) for one in makers}:
+                    self.caching.add(name)
                 if self.library.configures_inside(node):
                     self.configuring.add(name)
             case ast.ClassDef(name=name):
@@ -446,7 +433,7 @@ class Tracer:
             also |= self.methods[method].touches | (entered if self.methods[method].touched_params else set())
         if effects.combined and any(self.methods[one].touched_params for one in OPERATORS & self.methods.keys()):
             also |= effects.combined
-        also |= self._changed_by_callbacks(statement.node, effects)
+        also |= self._changed_by_callbacks(statement.node, effects, behaviour)
         touched |= (effects.indexed | behaviour.indexed) & self.growing
         for name in uses & self.caching:  # a value that is kept may differ from one that is computed later
             touched |= {name} if not self.unstable.isdisjoint(self._closure([name])) else set()
@@ -460,16 +447,17 @@ class Tracer:
         touched -= PROVIDED - self.seen
         return tuple(self._touch(name) for name in sorted(touched))
 
-    def _changed_by_callbacks(self, node: ast.stmt | None, effects: Effects) -> set[str]:
+    def _changed_by_callbacks(self, node: ast.stmt | None, effects: Effects, behaviour: Behaviour) -> set[str]:
         """Return the objects changed by code that the statement gives to its calls, or that its class's bases run."""
         found: set[str] = set()
         if isinstance(node, ast.ClassDef):
             found |= self.classes.changed_by_definition(node)
         elif node is not None and effects.calls:
             found |= changed_by_given_code(node)
+            given = behaviour.calls | {call.function or "" for call in effects.calls}  # `if stopper(loss): break`
             calls = [call for call in effects.calls if not (call.only_shows or call.verb[:1].isupper())]
-            given = frozenset().union(*(call.args for call in calls)) if self.classes.callables else frozenset()
-            found |= {name for name in given if not self.classes.callables.isdisjoint(self.makers.get(name, ()))}
+            given = given.union(*(call.args for call in calls)) if self.classes.callables else frozenset()
+            found |= effects.sources(frozenset(filter(self.classes.change_when_called, given)))
         return found
 
     def _touched_by(self, call: Call, uses: frozenset[str], *, shows_value: bool) -> set[str]:
@@ -545,6 +533,18 @@ class Tracer:
         if not own.touched_params and any(self.behaviours[name].touched_params for name in called):
             return call.args
         return own.touched_args(call)
+
+    def _certain(self, effects: Effects, uses: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the variables that own functions certainly change, and those over which they only iterate."""
+        called = {call.function for call in effects.calls if call.function and self.classes.callables}
+        certain, data = frozenset(filter(self.classes.change_when_called, called)), frozenset[str]()
+        for call in effects.calls:
+            own = self.behaviours.get(call.function) if call.function else self.methods.get(call.verb)
+            if own is not None:
+                helpers = self._closure([call.function or ""]) & uses - {call.function}
+                certain |= own.certain_args(call, [self.behaviours[name] for name in sorted(helpers)])
+                data |= own.given_for(call, own.data_params)
+        return effects.sources(certain), data - certain - self.iterators
 
     def _touch(self, name: str) -> Touch:
         below = reach([name], self.objects)

@@ -86,6 +86,9 @@ WRITES_FIRST = words(
     """
 )
 """Functions that change their first argument."""
+IN_PLACE = re.compile(r"[^_]\w*_|sort|reverse|shuffle")
+"""Methods that write into their object, or into their first argument: `init.zeros_(w)`, `rng.shuffle(x)`."""
+NOT_IN_PLACE = words("requires_grad_ clip_grad_norm_ clip_grad_value_ share_memory_ retain_grad_")
 COLLECTS = TAKES | words("append extend insert add update remove discard clear appendleft")
 SEEDS = words(
     """
@@ -232,12 +235,20 @@ class Effects:
     values: frozenset[str]  # names that are used as objects, not only called
     indexed: frozenset[str] = frozenset()  # `x[0]` is read
     combined: frozenset[str] = frozenset()  # operands of an operator whose value is not used: `pipe | step`
+    written: frozenset[str] = frozenset()  # `x.add_(1)`, `rng.shuffle(x)`
+    parts: tuple[tuple[frozenset[str], frozenset[str]], ...] = ()  # variables of a loop, what it iterates over
 
     @property
     def altered(self) -> frozenset[str]:
-        """Return objects that certainly change: an item is assigned, or added to a collection."""
+        """Return objects that certainly change: an item is assigned, or added to a collection; also in a loop."""
         collects = [call for call in self.calls if call.verb in COLLECTS and (call.is_dropped or call.verb in TAKES)]
-        return self.touches | {call.receiver for call in collects if call.receiver}
+        written = self.written.union(*(call.written for call in self.calls))
+        return self.sources(self.touches | written | {call.receiver for call in collects if call.receiver})
+
+    def sources(self, names: frozenset[str]) -> frozenset[str]:
+        """Return the names, and for variables of a loop what it iterates over: changing a part changes the whole."""
+        sources = {variable: source for variables, source in self.parts for variable in variables}
+        return reach(names, sources) if sources else names
 
 
 def walk_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -267,6 +278,8 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
     values: set[str] = set()
     indexed: set[str] = set()
     combined: set[str] = set()
+    written: set[str] = set()
+    parts: list[tuple[frozenset[str], frozenset[str]]] = []
     functions: set[int] = set()
     dropped: set[int] = set()
     called: set[int] = set()
@@ -292,6 +305,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                     called.add(id(node.func))
                 one = call_of(node, is_dropped=id(node) in dropped, is_called=id(node) in called)
                 calls.append(one)
+                written |= _written_by(node)
                 if one.stores:
                     holds.append(Hold(frozenset({one.receiver or ""}), one.args, frozenset(), False))
             case ast.Assign(targets=targets, value=value):
@@ -318,6 +332,7 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
                 touches |= _changed_parts(target)
                 objects = frozenset(n.id for n in walk(source) if isinstance(n, ast.Name))
                 passed |= objects_in(source)
+                parts.append((bound_names(target), frozenset(objects_in(source) - SHOW_ROOTS - HOLDING)))
                 holds.append(Hold(bound_names(target), objects - SHOW_ROOTS - HOLDING, frozenset(), False))
             case ast.comprehension(target=target, iter=source):
                 touches |= _changed_parts(target)
@@ -345,6 +360,8 @@ def effects_of(nodes: Iterable[ast.AST]) -> Effects:
         frozenset(values),
         frozenset(indexed),
         frozenset(combined),
+        frozenset(written),
+        tuple(parts),
     )
 
 
@@ -498,6 +515,17 @@ def objects_in(node: ast.AST) -> set[str]:
             return {name for arg in args for name in objects_in(arg)}
         case _:
             return set()
+
+
+def _written_by(node: ast.Call) -> set[str]:
+    """Return the objects into which a call writes, by the name of its method; a gradient is no part of its tensor."""
+    function = node.func
+    if not isinstance(function, ast.Attribute) or not IN_PLACE.fullmatch(function.attr):
+        return set()
+    if function.attr in NOT_IN_PLACE or any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in walk(function)):
+        return set()
+    takes_object = function.attr == "shuffle" or verb_of(function.value) == "init"
+    return objects_in(function.value).union(*(objects_in(one) for one in node.args[:1] if takes_object))
 
 
 def _constructors(value: ast.expr) -> tuple[set[str], set[str]]:

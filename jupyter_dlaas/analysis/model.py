@@ -105,6 +105,7 @@ class NameFact:
     has_running_statistics: bool = False  # a torch module whose forward pass in training mode updates statistics
     of_before_reload: str = ""  # class or function, "helpers.Net", of a module of the user that was reloaded since
     shares: tuple[str, ...] = ()  # other variables with the same weights or optimisers; known for pushed names
+    requires_grad: bool = False  # a tensor that a training may change
 
 
 @dataclass(frozen=True, slots=True)

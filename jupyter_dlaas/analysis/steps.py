@@ -21,8 +21,13 @@ _MODES: Final = words(
     set_postfix set_description"""
 )
 """Methods that set a mode, a device or gradients, which each training sets itself, or the text of a bar."""
-_HELD: Final = re.compile(r"^(torch\.Tensor$|numpy\.|pandas\.)|Config$|Namespace$")
-"""Types of data and configurations."""
+_DATA: Final = re.compile(
+    r"^(torch\.Tensor$|torch\.nn\.modules\.loss\.|numpy\.ndarray|jaxlib\.|pandas\.)|(Config|Namespace|DataLoader)$"
+)
+"""Types of data, losses and configurations: a training changes them only where its text says so."""
+_SHOWN: Final = re.compile(r"^(tqdm|matplotlib|mpl_toolkits|IPython|ipywidgets|fastprogress|rich|plotly|bokeh)\.")
+"""Types of progress bars, figures and displays: they show a state and hold none of the training."""
+_FUNCTIONS: Final = words("function builtin_function_or_method")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +126,29 @@ def altered_names(steps: Sequence[Step], facts: KernelFacts | None) -> frozenset
     bound: frozenset[str] = frozenset()
     for step in steps:
         if not step.is_definition:
-            found |= {name for name in _altered_by(step) - bound if facts is None or _may_alter(step, name, facts)}
+            names = _altered_by(step) - bound - (_loop_variables(step) - step.flow.reads)
+            found |= {name for name in names if facts is None or may_alter(step, name, facts)}
         bound |= step.flow.kills
     return frozenset(found)
 
 
-def _may_alter(step: Step, name: str, facts: KernelFacts) -> bool:
-    """Return whether a variable's value can change in a step that alters it by the analysis: no number, no library.
+def may_alter(step: Step, name: str, facts: KernelFacts) -> bool:
+    """Return whether a variable's value can change in a step that alters it by the analysis.
 
-    Data and configurations that a trained object only holds return with that object.
+    Numbers, functions of libraries, and what only shows something cannot. Data, configurations and classes change only
+    where the text assigns to them, and data that a trained object holds returns with that object.
     """
     fact = facts.names.get(name)
     if fact is None:
         return True
-    touch = next((touch for touch in step.touches if touch.name == name), None)
     if fact.is_callable:
         own = {None, "__main__", *(one.name for one in (*facts.own_modules, *facts.edited_elsewhere))}
-        return fact.module in own or (touch is not None and touch.below != {name})
-    return not fact.is_immutable and (touch is not None or not _HELD.search(fact.type_name))
+        touch = next((touch for touch in step.touches if touch.name == name), None)
+        is_own = fact.module in own or (touch is not None and touch.below != {name})
+        return is_own and (fact.type_name in _FUNCTIONS or name in step.altered)
+    if fact.is_immutable or _SHOWN.search(fact.type_name):
+        return False
+    return fact.requires_grad or name in step.altered or not _DATA.search(fact.type_name)
 
 
 def bound_names(steps: Sequence[Step]) -> frozenset[str]:
@@ -182,10 +192,14 @@ def uses_earlier_gradients(steps: Sequence[Step]) -> bool:
 def changed_surely(step: Step) -> frozenset[str]:
     """Return the names whose objects a step certainly changes or trains, also through variables of its own loops."""
     surely = _altered_by(step)
+    parts = _loop_variables(step) & surely
+    return surely.union(*(touch.below for touch in step.touches if touch.name in parts))
+
+
+def _loop_variables(step: Step) -> frozenset[str]:
     nodes = [step.statement.node] if step.statement.node is not None and step.is_block else []
     loops = [part for part in walk_now(nodes) if isinstance(part, ast.For)]
-    parts = frozenset[str]().union(*(names_in_target(part.target) for part in loops)) & surely
-    return surely.union(*(touch.below for touch in step.touches if touch.name in parts))
+    return frozenset[str]().union(*(names_in_target(part.target) for part in loops))
 
 
 def changed_in_turn(step: Step) -> frozenset[str]:
@@ -195,8 +209,8 @@ def changed_in_turn(step: Step) -> frozenset[str]:
 
 def _altered_by(step: Step) -> frozenset[str]:
     touched = frozenset(touch.name for touch in step.touches)
-    certain = step.altered | step.trained | step.fits
-    return (touched - (step.passive | _quiet(step))) | (certain & (touched | step.changes))
+    certain = step.altered & (touched | step.changes)
+    return (touched - (step.passive | _quiet(step))) | certain | step.trained | step.fits
 
 
 def _quiet(step: Step) -> frozenset[str]:

@@ -183,7 +183,7 @@ class Trainings:
             found = found or set(call.args & binds)
             return self._with_parts(found or set(own.touched_args(call)) - self.data or set(call.args) - self.data)
         own = self.methods.get(call.verb, Behaviour())
-        receiver = {call.receiver} if call.receiver else set()
+        receiver = {call.receiver} if call.receiver and not own.trains_only_arguments else set()
         found = receiver.union(self._first_of(call), own.given_for(call, own.trained_params), own.trained)
         return self._with_parts(found)
 

@@ -21,7 +21,14 @@ from jupyter_dlaas.analysis.model import (
     TrainingCell,
     size_text,
 )
-from jupyter_dlaas.analysis.steps import Step, Trace, computes_gradients, names_needed, uses_earlier_gradients
+from jupyter_dlaas.analysis.steps import (
+    Step,
+    Trace,
+    computes_gradients,
+    may_alter,
+    names_needed,
+    uses_earlier_gradients,
+)
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
 from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
 from jupyter_dlaas.capture.resolve import Solved
@@ -158,7 +165,11 @@ def check_trainings(
         if not trained.is_kept:  # counters and lists are no weights
             names = [name for name in names if not _is_plain(name, facts)]
         others = sorted({*trained.names, *trained.also} - {*names} - refitted)
+        step = trace.steps[trained.index]
+        bound = step.flow.binds | step.globals_bound
+        others = [name for name in others if facts is None or name in bound or may_alter(step, name, facts)]
         also = [name for name in others if name not in trace.behaviours and _may_be_sent(name, facts)]
+        unsent = [name for name in others if facts is not None and name in facts.names and name not in also]
         needed = (*names, *also)
         if not needed:
             continue
@@ -190,6 +201,8 @@ def check_trainings(
                 f"{place} changed {_list(also)} while training something else. The job omits that training, so "
                 f"{_list(also)} lacks the change. Use {push} to send the current value{again}"
             )
+        if unsent and not trained.is_kept:
+            text += f" {_list(unsent)} changed as well and cannot be sent: the job uses {_them(unsent)} from before."
         if beside:
             text += f" {_list(beside)} must go with them: its cell drew it after values that the job then omits."
         code = "training_again" if trained.is_kept else "earlier_training"

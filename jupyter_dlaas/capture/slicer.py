@@ -454,7 +454,7 @@ class _Pass:
         also &= self.wanted.keys()
         also = frozenset(n for n in also if self.wanted[n].need > (Need.BOUND if n in step.altered else Need.OWN))
         if names or also:
-            trained, beside = tuple(sorted(names)), tuple(sorted(also - names - step.passive))
+            trained, beside = tuple(sorted(names)), tuple(sorted(also - names - (step.passive - step.altered)))
             self.slice.trained.append(Trained(index, trained, is_kept=False, also=beside))
 
     def _is_bound_before(self, name: str, index: int) -> bool:

@@ -67,6 +67,7 @@ RATES = re.compile(r"(?i)lr|eta_?0|(base_|init_)?learn(ing)?_?rate")
 WEAK_RATES = re.compile(r"(?i)alpha|eta|rate|step_?size|learning")
 """Names that denote a learning rate only before a gradient, as constants do: `w -= 0.1 * (x.T @ error)`."""
 SLOPES = re.compile(r"(?i)\w*grad(s|ient|ients)?(_?\w)?|d_?[wb]\d*|d_?(theta|beta|weights?|bias)\d*|nabla\w*|slope")
+TEMPORAL = re.compile(r"(?i)td(_?(error|delta|diff|difference))?|temporal_difference")
 REDUCTIONS = words("mean sum dot matmul outer einsum average tensordot")
 
 
@@ -78,6 +79,7 @@ class Watcher:
         self.kinds: dict[str, str] = {}  # name -> function that created it: `sc = preprocessing.Scaler()`
         self.places: dict[str, str] = {}  # own function -> "cell [3]"
         self.gradients: set[str] = set()  # functions that compute gradients
+        self.updates: set[str] = set()  # functions that update weights or tables by a learning rate
         self.loops: set[str] = set()  # own functions that contain a loop
         self.imported: set[str] = set()  # names that come from a library
         self.trainers: set[str] = set()  # `fit = partial(ppo.train, …)`
@@ -127,7 +129,9 @@ class Watcher:
                     self.gradients.add(name)
         elif isinstance(node, DEFINITIONS):
             self.places[node.name] = step.statement.label
-            if _computes_gradients(node) or _rate_update(node):
+            if _rate_update(node):
+                self.updates.add(node.name)
+            if _computes_gradients(node) or node.name in self.updates:
                 self.gradients.add(node.name)
             if any(isinstance(part, LOOPS) for part in walk(node)):
                 self.loops.add(node.name)
@@ -163,6 +167,8 @@ class Watcher:
             return True
         if call.verb == "train" and not is_module:
             return receiver in self.ready and call.is_dropped  # else it sets a mode
+        if call.verb == "optimize" and any(key == "n_trials" for key, _ in call.arguments):
+            return True  # a study of Optuna
         if is_module:
             return _names_training(call.verb) and bool(call.arguments)
         if call.verb not in FITS:
@@ -209,7 +215,8 @@ class Watcher:
         for name in sorted(own):
             found = reach([name], self.tracer.late) & self.gradients
             if found and (has_loop or name in self.loops):
-                return f"calls `{name}` in a loop, which computes gradients{self._in(name)}"
+                does = "computes gradients" if found - self.updates else "updates values by a learning rate"
+                return f"calls `{name}` in a loop, which {does}{self._in(name)}"
         return ""
 
     def _in(self, name: str) -> str:
@@ -257,6 +264,12 @@ def _rate_update(node: ast.AST) -> str:
                 return ast.unparse(part)
             case ast.AugAssign(op=ast.Sub(), value=value) if _descends(value):
                 return ast.unparse(part)
+            case ast.AugAssign(op=ast.Add(), target=target, value=value) if _approaches(target, value):
+                return ast.unparse(part)
+            case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=value)) if _approaches(
+                target, value
+            ) or _averages(target, left, value):
+                return ast.unparse(part)
             case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Sub(), right=value)) if ast.unparse(
                 target
             ) == ast.unparse(left) and _descends(value):
@@ -279,14 +292,47 @@ def _has_rate(value: ast.expr) -> bool:
 def _descends(value: ast.expr) -> bool:
     """Return whether a value is a rate or a constant times a gradient: `0.1 * (x.T @ error) / len(x)`."""
     for part in walk(value):
-        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
-            for rate, slope in ((part.left, part.right), (part.right, part.left)):
-                is_rate = WEAK_RATES.fullmatch(_verb(rate)) or (
-                    isinstance(rate, ast.Constant) and isinstance(rate.value, float) and 0 < rate.value <= 1
-                )
-                if is_rate and _is_slope(slope):
+        match part:
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                if (_is_rate(left) and _is_slope(right)) or (_is_rate(right) and _is_slope(left)):
                     return True
+            case ast.BinOp(left=ast.BinOp(left=rate, op=ast.Mult(), right=left), op=ast.MatMult(), right=right):
+                if _is_rate(rate) and (_is_transposed(left) or _is_transposed(right)):
+                    return True  # `0.1 * x.T @ error`
+            case _:
+                continue
     return False
+
+
+def _approaches(target: ast.expr, value: ast.expr) -> bool:
+    """Return whether an entry of a table moves to a target by a rate: `q[s, a] += alpha * (reward - q[s, a])`."""
+    match value:
+        case ast.BinOp(left=rate, op=ast.Mult(), right=ast.BinOp(op=ast.Sub(), right=old)):
+            is_known = RATES.fullmatch(_verb(rate)) or _is_rate(rate)
+            return isinstance(target, ast.Subscript) and bool(is_known) and ast.unparse(old) == ast.unparse(target)
+        case ast.BinOp(left=rate, op=ast.Mult(), right=ast.Name(id=error)) if TEMPORAL.fullmatch(error):
+            return isinstance(target, ast.Subscript) and bool(RATES.fullmatch(_verb(rate)) or _is_rate(rate))
+        case _:
+            return False
+
+
+def _averages(target: ast.expr, old: ast.expr, new: ast.expr) -> bool:
+    """Return whether a sum moves an entry of a table: `q[s] = (1 - alpha) * q[s] + alpha * (reward + value)`."""
+    match old, new:
+        case (
+            ast.BinOp(left=ast.BinOp(left=ast.Constant(value=1), op=ast.Sub()), op=ast.Mult(), right=kept),
+            ast.BinOp(left=rate, op=ast.Mult(), right=ast.BinOp(op=ast.Add())),
+        ):
+            is_known = RATES.fullmatch(_verb(rate)) or _is_rate(rate)
+            return isinstance(target, ast.Subscript) and bool(is_known) and ast.unparse(kept) == ast.unparse(target)
+        case _:
+            return False
+
+
+def _is_rate(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, float) and 0 < node.value <= 1
+    return WEAK_RATES.fullmatch(_verb(node)) is not None
 
 
 def _is_slope(node: ast.expr) -> bool:

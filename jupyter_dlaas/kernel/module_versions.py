@@ -106,14 +106,25 @@ def _differs(space: Mapping[str, Any], path: Path, text: str, code: types.CodeTy
 def _functions(space: Mapping[str, Any], file: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for value in list(space.values()):
-        parts = [value, *(vars(value).values() if isinstance(value, type) else ())]
+        parts = [value, *(vars(value).values() if is_a(value, type) else ())]
         for part in parts:
-            function: Any = None if isinstance(part, type) else getattr(part, "__func__", getattr(part, "fget", part))
-            while isinstance(getattr(function, "__wrapped__", None), types.FunctionType):
-                function = function.__wrapped__
-            if isinstance(function, types.FunctionType) and function.__code__.co_filename == file:
+            function: Any = _undecorated(part)
+            if is_a(function, types.FunctionType) and function.__code__.co_filename == file:
                 found[function.__code__.co_qualname] = code_of(function)
     return found
+
+
+def _undecorated(value: Any) -> object:
+    """Return the function inside a method, property or decorated function, without running the user's code."""
+    if is_a(value, staticmethod, classmethod, types.MethodType):
+        value = value.__func__
+    elif is_a(value, property):
+        value = value.fget
+    else:
+        value = fields_of(value).get("fget", value)
+    while is_a(inner := fields_of(value).get("__wrapped__"), types.FunctionType):
+        value = inner
+    return value
 
 
 def of_before_reload(value: object, own: Mapping[str, object]) -> str:

@@ -407,7 +407,8 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         shape=_shape(value),
         cannot_travel=process_bound_kind(value),
         is_callable=is_a(value, type, types.FunctionType, types.BuiltinFunctionType),
-        is_immutable=(is_a(value, *IMMUTABLE) and not _is_bound(value)) or type_name in IMMUTABLE_NAMES,
+        is_immutable=_is_immutable(value) or type_name in IMMUTABLE_NAMES,
+        requires_grad=(module, qualname) == ("torch", "Tensor") and value.requires_grad is True,  # type: ignore[attr-defined]
         module=_module_of(value),
         main_names=tuple(sorted(made_of(value))) if is_sent else (),
         result=result,
@@ -436,6 +437,14 @@ def _module_of(value: Any) -> str | None:
     if is_a(value, types.FunctionType):
         return value.__module__ if type(value.__module__) is str else None
     return title(value)[0] if is_a(value, type) else None
+
+
+def _is_immutable(value: object) -> bool:
+    """Return whether no call can change a value, nor the parts of a tuple: optax's optimisers are two functions."""
+    if is_a(value, tuple):
+        parts: Iterator[object] = tuple.__iter__(value)  # type: ignore[arg-type]
+        return all(is_a(part, *IMMUTABLE) and not _is_bound(part) for part in parts)
+    return is_a(value, *IMMUTABLE) and not _is_bound(value)
 
 
 def _is_bound(value: object) -> bool:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from jupyter_dlaas.analysis.model import Capture, EarlierJob, NameFact, ResultRef
 from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.kernel.earlier_jobs import EarlierJobs
+from jupyter_dlaas.kernel.recorder import facts_of
 from jupyter_dlaas.transfer.object_traversal import process_bound_kind
 from jupyter_dlaas.wire.protocol import State
 from tests.notebook.cases import facts, job
@@ -242,6 +244,22 @@ def test_data_that_a_trained_object_holds_does_not_change() -> None:
     assert "xs" in job(HELD, train="learn.fit(mse_loss)\nxs[0] = 2", facts=known).altered
 
 
+def test_changes_that_cannot_be_sent_are_named_beside_a_training() -> None:
+    setup = "def rows():\n    yield 1\nclass args:\n    lr = 1\n"
+    setup += "source = rows()\nmodel = make()\nopt = SGD(model.parameters())"
+    train = "for n in range(3):\n    model(next(source)).backward()\n    opt.step()\n    args.lr *= 0.5"
+    kinds = {"model": NameFact(type_name="Net"), "opt": NameFact(type_name="SGD")}
+    kinds["source"] = NameFact(type_name="generator", cannot_travel="a generator")
+    kinds["args"] = NameFact(type_name="type", is_callable=True, is_immutable=True, module="__main__")
+    imports = "from somewhere import make\nfrom torch.optim import SGD"
+
+    made = job(imports, setup, train, train=train, raised={3: 4}, facts=facts(**kinds))
+
+    (text,) = [one.message for one in made.warnings if one.code == "earlier_training"]
+    assert "--push model,opt to send" in text
+    assert text.endswith("`args`, `source` changed as well and cannot be sent: the job uses them from before.")
+
+
 def test_objects_that_cannot_be_returned_are_not_offered_for_o() -> None:
     setup = "import csv\nfile = open('log.csv', 'w')\nwriter = csv.writer(file)\nrows = []"
     train = "rows.append(1)\nwriter.writerow(rows)"
@@ -255,3 +273,88 @@ def test_objects_that_cannot_be_returned_are_not_offered_for_o() -> None:
     texts = [one.message for one in made.warnings if one.code == "not_returned"]
     assert "`writer`, which cannot be returned" in texts[0]
     assert texts[1].endswith("-o rows.")
+
+
+STOPPER = (
+    "class Stopper:\n    def __call__(self, loss): self.best = loss\nclass Late(Stopper):\n    pass\nstop = Late()"
+)
+METHOD = "class Client:\n    def train(self, net):\n        opt = SGD(net.parameters())\n        opt.step()"
+PASSED = "def descend(w, rows):\n    for row in rows:\n        w -= row\n        print(row)\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "train", "altered"),
+    [
+        ("a, b = np.ones(2), np.ones(2)", "for w, d in zip([a, b], [1, 2]):\n    w -= d", {"a", "b"}),
+        ("order = np.arange(9)", "np.random.shuffle(order)\nfor n in order:\n    print(n)", {"order"}),
+        ("w = torch.ones(2)", "torch.nn.init.zeros_(w)\nfor one in w:\n    print(one)", {"w"}),
+        (STOPPER, "if stop(3):\n    print(1)", {"stop"}),
+        (f"{STOPPER}\ndef go():\n    return stop(3)", "x = go()", {"stop"}),
+        (f"{STOPPER}\nstops = [stop]", "for one in stops:\n    x = one(3)", {"stops"}),
+        (f"{PASSED}w, rows = np.ones(2), [1]", "descend(w, rows)", {"w"}),
+        (
+            f"{METHOD}\nnet, clients = Net(), [Client()]",
+            "for one in range(1):\n    x = clients[one].train(net)",
+            {"net"},
+        ),
+        (
+            f"{METHOD}\n    def go(self, net):\n        self.train(net)\nnet, c = Net(), Client()",
+            "c.go(net)",
+            {"net", "c"},
+        ),
+    ],
+)
+def test_indirect_changes_of_a_job_are_known(setup: str, train: str, altered: set[str]) -> None:
+    arrays = {name: NameFact(type_name="numpy.ndarray") for name in ("a", "b", "order", "w")}
+    objects = {name: NameFact(type_name="object") for name in ("stop", "stops", "rows", "net", "clients", "c")}
+
+    made = job(
+        "import numpy as np, torch\nfrom torch.optim import SGD", setup, train=train, facts=facts(**arrays, **objects)
+    )
+
+    assert altered == {*made.altered} & {*arrays, *objects}
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "is_altered"),
+    [
+        ("tqdm.std.tqdm", "x.update(1)", False),
+        ("matplotlib.figure.Figure", "x.add_subplot(1)", False),
+        ("IPython.core.display_functions.DisplayHandle", "x.update(1)", False),
+        ("pandas.DataFrame", "go(x)", False),
+        ("pandas.DataFrame", "x['fold'] = 1", True),
+        ("torch.utils.data.dataloader.DataLoader", "go(x)", False),
+        ("numpy.ndarray", "go(x)", False),
+        ("numpy.ndarray", "x += 1", True),
+        ("argparse.Namespace", "go(x)", False),
+        ("argparse.Namespace", "x.lr = 1", True),
+        ("Queue", "go(x)", True),
+    ],
+)
+def test_data_and_displays_change_only_by_assignment(kind: str, train: str, *, is_altered: bool) -> None:
+    made = job("from somewhere import go, make\nx = make()", train=train, facts=facts(x=NameFact(type_name=kind)))
+
+    assert ("x" in made.altered) is is_altered
+
+
+@pytest.mark.parametrize(("line", "is_altered"), [("print(CFG.lr)", False), ("CFG.lr *= 0.5", True)])
+def test_classes_of_settings_change_only_by_assignment(line: str, *, is_altered: bool) -> None:
+    body = f"opt = SGD(net.parameters(), lr=CFG.lr)\n    opt.step()\n    {line}"
+    setup = f"class CFG:\n    lr = 1\ndef train(net):\n    {body}"
+    known = facts(CFG=NameFact(type_name="type", is_callable=True, is_immutable=True, module="__main__"))
+
+    assert (
+        "CFG" in job("from somewhere import SGD, net", setup, train="train(net)", facts=known).altered
+    ) is is_altered
+
+
+def test_tuples_of_functions_and_trained_tensors_are_known() -> None:
+    space = {"tx": (len, job), "pair": (len, []), "add": ([].append,), "w": torch.ones(2, requires_grad=True), "x": 1}
+    shell = SimpleNamespace(user_ns={**space, "y": torch.ones(2)}, user_ns_hidden={}, starting_dir="/")
+
+    found = facts_of(shell, []).names  # type: ignore[arg-type]
+
+    assert {name for name, fact in found.items() if fact.is_immutable} == {"tx", "x"}
+    assert {name for name, fact in found.items() if fact.requires_grad} == {"w"}
+    made = job("w, y = make()\nfrom somewhere import make", train="make(w, y)", facts=replace(KERNEL, names=found))
+    assert made.altered == ("w",)

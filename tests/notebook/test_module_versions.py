@@ -102,6 +102,18 @@ def test_comments_and_lines_are_no_edit(helpers: Any, what: str) -> None:
     assert not is_edited(helpers, path)
 
 
+def test_objects_with_own_attribute_access_are_not_asked(helpers: Any) -> None:
+    class Config(dict[str, float]):
+        __getattr__ = dict.__getitem__
+
+    helpers.config = Config(rate=0.1)
+    path = Path(helpers.__file__)
+    text = path.read_text()
+    path.write_text(f"{text}\n")
+
+    assert not is_edited(helpers, path)
+
+
 def test_a_module_that_was_reloaded_is_not_edited(helpers: Any) -> None:
     path = edit(helpers, *EDITS["a method"])
     importlib.reload(helpers)
