@@ -11,9 +11,11 @@ __all__ = ["INTERNAL", "IN_JOBS", "USER", "for_users", "in_jobs", "internal"]
 
 USER: Final[Mapping[str, str]] = {
     "JUPYTER_DLAAS_POOL": "The pool that clients use: a name below `<jupyter data dir>/dlaas`, or a directory with a "
-    "slash. The Jupyter server sets it for its kernels. Default: `local`.",
-    "JUPYTER_DLAAS_POOL_DIR": "The pool's directory. Takes precedence over `JUPYTER_DLAAS_POOL`; a kernel in which it "
-    "is set talks to the engine directly and not through its Jupyter server.",
+    "slash. It has to exist; `jupyter dlaas pool use local` creates it. The Jupyter server sets the variable for its "
+    "kernels. Default: `local`.",
+    "JUPYTER_DLAAS_POOL_DIR": "The pool's directory, created if missing. Takes precedence over "
+    "`JUPYTER_DLAAS_POOL`; a kernel in which it is set talks "
+    "to the engine directly and not through its Jupyter server.",
     "JUPYTER_DLAAS_WARM": "`0`: start no zygote. Jobs then start as ordinary Python processes, which takes a second or "
     "more with PyTorch.",
     "JUPYTER_DLAAS_WATCHDOG": "`0`: do not restart an engine that dies while jobs run. The next client starts it.",

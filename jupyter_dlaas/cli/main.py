@@ -117,6 +117,8 @@ _SPEC: Final = (
 
 
 def _client(options: argparse.Namespace) -> Client:
+    """Return a client of the chosen pool. Raise Invalid at once if it has to exist and does not."""
+    discovery.existing_pool(options.pool)
     return Client(options.pool)
 
 
@@ -134,7 +136,7 @@ def _out(options: argparse.Namespace, value: object, text: str) -> int:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    prepared = submission.prepare(options.file, **{name: getattr(options, name) for name in _SPEC})
+    prepared = submission.prepare(Path(options.file), **{name: getattr(options, name) for name in _SPEC})
     client = _client(options)
     if options.dry_run:
         return _dry_run(options, prepared, client)
@@ -184,7 +186,6 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _pool(options: argparse.Namespace) -> int:
-    client = _client(options)
     notice = options.spot_notice
     changes: dict[str, Any] = {
         "order": options.order,
@@ -203,6 +204,7 @@ def _pool(options: argparse.Namespace) -> int:
         code = pool_selection.use(options)
         if code != 0:
             return code
+    client = _client(options)
     if options.what == "events":
         return _print_events(options, client.pool_events())
     pool = client.change_pool(**changes) if is_change else client.pool()
@@ -400,7 +402,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    endpoint = discovery.SocketEndpoint(discovery.pool_directory(options.pool), engine_idle_s=options.idle_s)
+    endpoint = discovery.SocketEndpoint(discovery.existing_pool(options.pool), engine_idle_s=options.idle_s)
     command = discovery.engine_command(endpoint)
     print(
         f"Serving the pool in {endpoint.directory}. Ctrl-C stops the engine; jobs keep running.",
@@ -419,7 +421,7 @@ def _k8s(options: argparse.Namespace) -> int:
 
 
 def _engine(options: argparse.Namespace) -> int:
-    directory = discovery.pool_directory(options.pool)
+    directory = discovery.existing_pool(options.pool)
     if options.what == "stop":
         pid = engine_control.stop(directory)
         text = f"Stopped the engine (process {pid}). Jobs keep running; the next command starts the engine again."

@@ -290,8 +290,8 @@ def _pool_options(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="?",
         choices=("use", "events"),
-        help="choose where the pool's jobs run (use; the pool must have no unfinished job), or list requests of "
-        "administrators and failures of devices (events)",
+        help="choose where the pool's jobs run (use; the pool must have no unfinished job; with --pool NAME, creates "
+        "it if it does not exist), or list requests of administrators and failures of devices (events)",
     )
     add(
         "place", nargs="?", choices=("kubernetes", "local"), help="a Kubernetes cluster, after a check, or this machine"
@@ -382,7 +382,13 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
         help="end a learner that makes no progress for this long (default: 30s, or ten steps if that is longer)",
     )
     add("-o", "--outputs", metavar="NAMES", help="variables to return as results, such as model,history")
-    add("--include", action="append", default=[], metavar="PATH", help="a file or folder to send with the job")
+    add(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder to send with the job; relative to --directory",
+    )
     add("-e", "--env", action="append", default=[], metavar="K=V", help="an environment variable for the job")
     add(
         "--secret",

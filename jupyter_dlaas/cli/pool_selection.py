@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from typing import Final
 
 from jupyter_dlaas.client import discovery
+from jupyter_dlaas.client.known_pools import holds_pool, is_for_pool
 from jupyter_dlaas.wire.codec import Invalid
+from jupyter_dlaas.wire.protocol import Unavailable
 
 __all__ = ["check_usage", "use"]
 
@@ -15,16 +19,34 @@ _SWITCHES: Final = ("no_image", "force")
 
 
 def use(options: argparse.Namespace) -> int:
-    """Run the command of the server side and return its exit code."""
+    """Run the command of the server side, and return its exit code. After success, the pool exists."""
     import subprocess  # only this verb starts a program
 
     directory = discovery.pool_directory(options.pool)
+    is_new = not holds_pool(directory)
+    if is_new and directory.exists() and not is_for_pool(directory):
+        raise Invalid(
+            f"pool use: {directory} holds other files; a pool needs a directory of its own, such as "
+            f"{directory / 'dlaas'}/"
+        )
     interpreter = discovery.engine_interpreter(directory)  # the check needs what the engine will need
     command = [interpreter, "-m", "dlaas_server.pools.selection", "--pool-dir", str(directory), options.place]
     for name in _given(options):
         value = getattr(options, name)
         command += [_option(name)] if value is True else [_option(name), value]
-    return subprocess.call(command)
+    code = subprocess.call(command)
+    if code == 0 and is_new:
+        _create(directory)
+    return code
+
+
+def _create(directory: Path) -> None:
+    """Create the pool's directory, and print where it is, so that a mistyped name is seen."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"the pool's directory {directory} cannot be created: {error.strerror or error}") from None
+    print(f"Created the pool in {directory}.", file=sys.stderr)
 
 
 def check_usage(options: argparse.Namespace) -> None:

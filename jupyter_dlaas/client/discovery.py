@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from jupyter_dlaas.client.known_pools import DEFAULT_POOL, is_for_pool, missing_pool_text
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import Unavailable
 from jupyter_dlaas.wire.secret_masking import without_secrets
@@ -37,15 +38,15 @@ __all__ = [
     "connect_unix",
     "engine_interpreter",
     "engine_record",
+    "existing_pool",
     "find_endpoints",
     "jupyter_endpoint",
     "notebook_path",
     "pool_directory",
+    "pool_endpoint",
     "short_path",
 ]
 
-POOL: Final = "local"
-"""Name of the default pool."""
 SOCKET: Final = "engine.sock"
 START_TIMEOUT_S: Final = 10.0
 _SOCKET_PATH_MAX: Final = 107  # sun_path of Linux, without its closing zero byte
@@ -62,6 +63,8 @@ class SocketEndpoint:
     engine_idle_s: float | None = None
     """Idle seconds after which an engine that this endpoint starts ends. None: the engine's default."""
     may_start: bool = True
+    named_by: str | None = None
+    """Option or variable that names the pool, which then has to exist. None: the pool is created on first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +99,48 @@ def pool_directory(pool: str | None = None) -> Path:
         job = Path(os.environ.get("DLAAS_JOB_DIR", "/"))
         if job.parent.name == "jobs":
             return job.parent.parent
-        pool = os.environ.get("JUPYTER_DLAAS_POOL") or POOL
+        pool = os.environ.get("JUPYTER_DLAAS_POOL") or DEFAULT_POOL
     if "/" in pool:
         return _absolute(pool)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}", pool):
         raise Invalid(
             f"pool: {pool!r} is not a valid pool name: use letters, digits, _ . - (or a directory, with a slash)"
         )
+    return _pools_folder() / pool
+
+
+def _pools_folder() -> Path:
+    """Return the directory of all pools that have names."""
     from jupyter_core.paths import jupyter_data_dir
 
-    return Path(jupyter_data_dir()).absolute() / "dlaas" / pool
+    return Path(jupyter_data_dir()).absolute() / "dlaas"
+
+
+def pool_endpoint(pool: str | None = None) -> SocketEndpoint:
+    """Return the endpoint of a pool, chosen as by `pool_directory`.
+
+    The default pool and the directory JUPYTER_DLAAS_POOL_DIR are created on first use. A pool that is named in another
+    way has to exist, so that a mistyped name creates none. Raise Invalid for an invalid name.
+    """
+    directory, named_by = pool_directory(pool), "pool"
+    if pool is None:
+        is_named = os.environ.get("JUPYTER_DLAAS_POOL") and not os.environ.get("JUPYTER_DLAAS_POOL_DIR")
+        named_by = "JUPYTER_DLAAS_POOL" if is_named else ""
+    is_default = directory == _pools_folder() / DEFAULT_POOL
+    return SocketEndpoint(directory, named_by=None if is_default else named_by or None)
+
+
+def existing_pool(pool: str | None = None) -> Path:
+    """Return the directory of a pool, chosen as by `pool_directory`. Raise Invalid if a named pool does not exist."""
+    endpoint = pool_endpoint(pool)
+    _check_exists(endpoint)
+    return endpoint.directory
+
+
+def _check_exists(endpoint: SocketEndpoint) -> None:
+    """Raise Invalid if the endpoint names a pool that does not exist."""
+    if endpoint.named_by is not None and not is_for_pool(endpoint.directory):
+        raise Invalid(missing_pool_text(endpoint.directory, _pools_folder(), endpoint.named_by))
 
 
 def _absolute(text: str) -> Path:
@@ -118,7 +153,7 @@ def _absolute(text: str) -> Path:
 def find_endpoints(pool: str | None = None) -> tuple[Endpoint, ...]:
     """Return the endpoints to try: the Jupyter server of this kernel (for the pool it serves), then the socket."""
     at_server = jupyter_endpoint() if pool is None and not os.environ.get("JUPYTER_DLAAS_POOL_DIR") else None
-    own = SocketEndpoint(pool_directory(pool))
+    own = pool_endpoint(pool)
     return (own,) if at_server is None else (at_server, own)
 
 
@@ -228,7 +263,10 @@ _ABSENT: Final = (FileNotFoundError, ConnectionRefusedError, ConnectionResetErro
 
 
 def connect(endpoint: SocketEndpoint, timeout_s: float | None = None) -> socket.socket:
-    """Return a socket connected to the pool's engine, and start the engine if none runs. Raise Unavailable."""
+    """Return a socket connected to the pool's engine, and start the engine if none runs.
+
+    Raise Unavailable, and Invalid if a named pool does not exist.
+    """
     path = endpoint.directory / SOCKET
     try:
         return connect_unix(path, timeout_s)
@@ -237,6 +275,7 @@ def connect(endpoint: SocketEndpoint, timeout_s: float | None = None) -> socket.
             raise Unavailable(f"no engine is running for the pool in {endpoint.directory}") from None
     except PermissionError:
         raise Unavailable(f"{path} belongs to another user; use your own pool (JUPYTER_DLAAS_POOL)") from None
+    _check_exists(endpoint)
     return _start_and_connect(endpoint, timeout_s)
 
 

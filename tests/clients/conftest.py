@@ -96,6 +96,7 @@ def make_pool(folder: Path) -> FakePool:
     made = FakePool(folder)
     made.fake.mkdir(parents=True)
     view = json.loads((WIRE / "job_processing.json").read_text())
+    (made.folder / "config.toml").touch()
     (made.fake / "view.json").write_text(json.dumps(view | {"id": "fake-1", "name": "fake", "number": 1, "row": 5}))
     (made.fake / "pool.json").write_bytes((WIRE / "pool.json").read_bytes())
     return made

@@ -120,7 +120,7 @@ def test_a_record_without_token_leads_to_the_socket(
     monkeypatch.setenv("JPY_PARENT_PID", str(os.getpid()))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
 
-    assert find_endpoints() == (SocketEndpoint(pool.folder),)
+    assert find_endpoints() == (SocketEndpoint(pool.folder, named_by="JUPYTER_DLAAS_POOL"),)
     assert Client().pool().name == "lab"
 
 

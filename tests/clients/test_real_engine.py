@@ -42,11 +42,12 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("JPY_PARENT_PID", "JUPYTER_DLAAS_POOL", "JUPYTER_DLAAS_POOL_DIR"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "pool"
+    folder.mkdir()
     monkeypatch.setenv("JUPYTER_DLAAS_POOL", str(folder))
     monkeypatch.chdir(tmp_path)
     yield folder
     client = Client(at=[SocketEndpoint(folder)])
-    if not folder.exists():
+    if not (folder / "store.sqlite3").exists():
         return
     for view in client.jobs():
         if not view.state.is_final:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,7 +29,6 @@ from dlaas_server.jupyter_extension.handlers import (
 from dlaas_server.jupyter_extension.relay import Broken, Link
 from dlaas_server.rest.routes import ROUTES, Endpoint, Route
 from jupyter_dlaas.client import discovery
-from jupyter_dlaas.client.discovery import SocketEndpoint
 from jupyter_dlaas.runtime.system import hash_seed
 from jupyter_dlaas.wire.protocol import State, Unavailable
 
@@ -49,10 +49,11 @@ class DlaasExtension(ExtensionApp):
 
     pool = Unicode(
         "",
-        help="The pool: a name (a folder below <jupyter data dir>/dlaas) or a directory with a slash in it. "
+        help="The pool: a name (a folder below <jupyter data dir>/dlaas) or a directory with a slash in it. It has to "
+        "exist: `jupyter dlaas pool use local --pool NAME` creates it. "
         "Empty: the value of JUPYTER_DLAAS_POOL, else 'local'.",
     ).tag(config=True)
-    pool_dir = Unicode("", help="The pool's directory; overrides `pool`.").tag(config=True)
+    pool_dir = Unicode("", help="The pool's directory, created if missing; overrides `pool`.").tag(config=True)
     engine_idle_s = Float(
         None,
         allow_none=True,
@@ -72,12 +73,19 @@ class DlaasExtension(ExtensionApp):
 
     def initialize_settings(self) -> None:
         """Choose the pool, and pass it to the kernels of this server."""
-        directory = discovery.pool_directory(self.pool_dir or self.pool or None)
-        os.environ["JUPYTER_DLAAS_POOL"] = str(directory)
+        chosen = discovery.pool_endpoint(self.pool_dir or self.pool or None)
+        if self.pool_dir:
+            chosen = replace(chosen, named_by=None)
+        elif self.pool and chosen.named_by is not None:
+            chosen = replace(chosen, named_by="DlaasExtension.pool")
+        if chosen.named_by is None:  # kernels get it as a pool that exists
+            with contextlib.suppress(OSError):  # its first use reports this
+                chosen.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ["JUPYTER_DLAAS_POOL"] = str(chosen.directory)
         os.environ.pop("JUPYTER_DLAAS_POOL_DIR", None)  # else kernels would not use this server
         if self.set_hash_seed:
             os.environ.setdefault(hash_seed.VARIABLE, hash_seed.DEFAULT)
-        endpoint = SocketEndpoint(directory, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
+        endpoint = replace(chosen, engine_idle_s=self.engine_idle_s, may_start=self.start_engine)
         self.link = Link(endpoint, user=os.environ.get("JUPYTERHUB_USER") or None)
         self.unfinished = 0
         self._watch: asyncio.Task[None] | None = None

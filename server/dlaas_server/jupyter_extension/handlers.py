@@ -129,7 +129,7 @@ class RelayHandler(DlaasHandler):
             return
         try:
             answer = await self._call_again(route)
-        except Unavailable as error:
+        except DlaasError as error:
             await self.finish_error(error)
             return
         except Broken as broken:
@@ -229,7 +229,7 @@ class UploadHandler(DlaasHandler):
             return
         try:
             self.call_stream = await self.link.connect()
-        except Unavailable as error:
+        except DlaasError as error:
             await self.finish_error(error)
             return
         headers = self.passed_headers()
@@ -369,8 +369,8 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         if self.request.headers.get("Upgrade", "").lower() == "websocket":
             try:
                 self._engine = await self.link.websocket()
-            except Unavailable as error:
-                raise web.HTTPError(503, str(error)) from None
+            except DlaasError as error:
+                raise web.HTTPError(error.http_status, str(error)) from None
         try:
             await super().get(*args, **kwargs)
         finally:

@@ -114,7 +114,10 @@ class Link:
         return self.endpoint.directory / discovery.SOCKET
 
     async def connect(self, *, may_start: bool = True) -> IOStream:
-        """Return a stream to the engine, which is started if necessary. Raises Unavailable."""
+        """Return a stream to the engine, which is started if necessary.
+
+        Raises Unavailable, and Invalid if the server is configured with a pool that does not exist.
+        """
         try:
             one = discovery.connect(replace(self.endpoint, may_start=False), CONNECT_S)
         except Unavailable:
