@@ -123,9 +123,9 @@ def submit(
     makes no progress for this long. `checkpoint_every`: time between checkpoints.
 
     Program: `name` is the job's name (default: the script's), `args` the script's arguments, `directory` its working
-    directory, `interpreter` its Python (default: the current ones). `include`: files to send. `env`: environment
-    variables to add; `secret`: names of variables whose values are masked. `framework`: "torch", "jax" or "tensorflow"
-    (default: detected from the imports).
+    directory, `interpreter` its Python (default: the current ones). `include`: files and folders to send, relative to
+    `directory`. `env`: environment variables to add; `secret`: names of variables whose values are masked.
+    `framework`: "torch", "jax" or "tensorflow" (default: detected from the imports).
 
     Output: `outputs` names the variables to return as results. `metric`: a regular expression that reads a metric from
     printed lines. `autolog=False`: no other metrics than these and those of `run.log`.

@@ -7,8 +7,11 @@ than learner 4.
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,6 +26,7 @@ FILES: Final = "files"
 """Folder of a job's directory that comes first on its `sys.path`."""
 _INLINE_BYTES_MAX: Final = 262_144
 _FILES_MAX: Final = 5000
+_USUAL_SCRIPTS: Final = ("train.py", "main.py", "__main__.py")
 _PASSED_OVER: Final = frozenset({"__pycache__", "node_modules"})
 
 
@@ -43,26 +47,92 @@ class PackedFiles:
 
 
 def read_script(source: str | Path) -> Script:
-    """Read a script by its path, or accept source text (which contains a line break). Raises Invalid."""
+    """Read a script by its path, or accept source text: a `str` with a line break.
+
+    Raises Invalid, which names the path and what to do.
+    """
     if isinstance(source, str) and "\n" in source:
         return Script(source, None)
-    path = option_parsing.path(source, option="source")
+    path = option_parsing.path(source, option="script")
     try:
         raw = path.read_bytes()
-    except FileNotFoundError:
-        raise Invalid(f"source: no such file: {path} (source text must contain a line break)") from None
+    except (FileNotFoundError, NotADirectoryError):
+        is_text = isinstance(source, str) and path.suffix != ".py"
+        raise Invalid(_missing_script(path) + (" End source text with a line break." if is_text else "")) from None
+    except IsADirectoryError:
+        raise Invalid(_script_in(path)) from None
+    except PermissionError as error:
+        raise Invalid(
+            f"{path} cannot be read: {error.strerror}. To allow it: chmod u+r {shlex.quote(str(path))}"
+        ) from None
     except OSError as error:
-        raise Invalid(f"source: {path} cannot be read: {error.strerror}") from None
+        raise Invalid(f"{path} cannot be read: {error.strerror}. Name another file") from None
+    return Script(_program(path, raw), path.absolute())
+
+
+def _missing_script(path: Path) -> str:
+    """Return the error for a script that does not exist, with the script of the closest name beside it."""
+    folder, close = path.parent, _close_name(path)
+    if folder.is_dir():
+        where = "the current directory" if folder == Path() else str(folder)
+        hint = (
+            f"Did you mean {folder / close}?" if close else f"Check the name, and that {where} is the right directory."
+        )
+    else:
+        hint = f"The directory {folder} does not exist."
+    return f"there is no file {_absolute(path)}. {hint}"
+
+
+def _script_in(folder: Path) -> str:
+    """Return the error for a directory given as a script, with a script that it contains."""
+    with suppress(OSError):
+        scripts = sorted(file.name for file in folder.glob("*.py"))
+        usual = next((name for name in _USUAL_SCRIPTS if name in scripts), next(iter(scripts), None))
+        if usual is not None:
+            return f"{folder} is a directory. Name a script in it, such as {folder / usual}"
+    return f"{folder} is a directory without Python scripts. Name the script to run"
+
+
+def _program(path: Path, raw: bytes) -> str:
+    """Return the text of a script. Raises Invalid if it is not a Python program."""
+    if path.suffix == ".ipynb":
+        name = shlex.quote(str(path))
+        raise Invalid(
+            f"{path} is a notebook. Train its cells with %%train, or convert it: jupyter nbconvert --to script {name}"
+        )
     try:
         text = raw.decode("utf-8-sig")
-        ast.parse(text, str(path))
-    except UnicodeDecodeError:
-        raise Invalid(f"source: {path} is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        if b"\0" not in raw:
+            line = raw.count(b"\n", 0, error.start) + 1
+            raise Invalid(f"{path}, line {line}: not UTF-8 text. Save the script as UTF-8") from None
+        text = "\0"
+    if "\0" in text:
+        raise Invalid(f"{path} is a binary file, not a Python script. Name the script to run")
+    try:
+        tree = ast.parse(text, str(path))
     except SyntaxError as error:
-        raise Invalid(f"source: {path}, line {error.lineno}: {error.msg}") from None
-    except ValueError as error:
-        raise Invalid(f"source: {path}: {error}") from None
-    return Script(text, path.absolute())
+        raise Invalid(f"{path}, line {error.lineno}: {error.msg}") from None
+    if not tree.body:
+        what = "contains only comments" if text.strip() else "is empty"
+        raise Invalid(f"{path} {what}, so there is nothing to run. Save the program there, or name another file")
+    return text
+
+
+def _close_name(path: Path) -> str | None:
+    """Return the name in the folder of a missing file that is most like its own."""
+    try:
+        names = sorted(file.name for file in path.parent.iterdir())
+    except OSError:
+        return None
+    return next(iter(difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)), None)
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except FileNotFoundError:  # the current directory was deleted
+        return path
 
 
 def own_modules(text: str, folder: Path, path: Path | None = None) -> dict[str, Path]:
@@ -138,13 +208,27 @@ def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
     for given in paths:
         path = option_parsing.path(given, option="include", base=directory.absolute())
         if not path.exists():
-            raise Invalid(f"include: no such file or folder: {path}")
+            raise Invalid(_missing_include(Path(given), path, directory))
         if not path.is_dir() and not path.is_file():
             raise Invalid(f"include: {path} is neither a file nor a folder")
         base = directory if path.is_relative_to(directory) else path.parent
         for file in _walk(path) if path.is_dir() else [path]:
             found[file.relative_to(base).as_posix()] = file
     return found
+
+
+def _missing_include(given: Path, path: Path, directory: Path) -> str:
+    """Return the error for a file to include that does not exist: where it was looked for, and where there is one."""
+    if path == given.expanduser():
+        close = _close_name(path)
+        return f"include: there is no file or folder {path}." + (
+            f" Did you mean {path.parent / close}?" if close else ""
+        )
+    said, here, close = f"include: there is no {given} in {directory}", _absolute(given), _close_name(path)
+    said += "." if here == path else ", the job's working directory (--directory)."
+    if here.exists():
+        return f"{said} For the one in the current directory: --include {shlex.quote(str(here))}"
+    return f"{said} Did you mean {given.parent / close}?" if close else said
 
 
 def pack(named: Mapping[str, Path]) -> PackedFiles:

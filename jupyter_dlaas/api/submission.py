@@ -104,7 +104,7 @@ def prepare(
     for conditions such as "auto:efficiency=0.2" see `option_parsing.elastic`). `schedule="epoch 30: 4 gpus"`: sizes by
     epoch. `spot=True`: use only idle devices, at a lower weight, and return them when ordinary jobs need them.
     `args` are the script's own arguments. `autolog="off"`: metrics from `run.log` and `metric` only. Modules beside
-    a script are sent with it; `include` names other files.
+    a script are sent with it; `include` names other files, relative to `directory`.
 
     `files`, `uploads`, `origin`, `notes`, `cells` and `python` (the minor version that the files require) are for
     callers that build programs from cells. Raises Invalid, which names the option.

@@ -121,7 +121,12 @@ _INPUTS_AND_RESULTS: Final = (
         "-o", "--outputs", metavar="NAMES", action="append", help="variables to return to the notebook: model,history"
     ),
     argument("--push", metavar="NAMES", action="append", help="variables to send to the job with their current values"),
-    argument("--include", metavar="PATH", action="append", help="a file or folder to send with the job"),
+    argument(
+        "--include",
+        metavar="PATH",
+        action="append",
+        help="a file or folder to send with the job; relative to the working directory",
+    ),
     argument("--with-cell", metavar="N", action="append", help="run all of cell [N] again in the job"),
     argument("-e", "--env", metavar="K=V", action="append", help="an environment variable for the job"),
     argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import importlib
 import inspect
 import json
@@ -260,3 +261,17 @@ def test_errors_show_the_users_line_without_package_frames(pool: FakePool, monke
         text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(shown))
         assert line.split("(")[0] in text
         assert "jupyter_dlaas/" not in text, text
+
+
+def test_unreadable_and_missing_scripts_name_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Invalid, match=r"there is no file .*/print\('a'\)\..* End source text with a line break\."):
+        dlaas.submit("print('a')")
+    with pytest.raises(Invalid, match=r"there is no file .*/absent\.py\. Check the name.*directory\.$"):
+        dlaas.submit("absent.py")
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root, who may run this test, reads every file
+    with pytest.raises(Invalid, match=r"my file\.py cannot be read: Permission denied\. .* chmod u\+r 'my file"):
+        dlaas.submit(Path("my file.py"))

@@ -322,16 +322,39 @@ def test_submit_sends_the_script_and_its_own_modules(
     ("words", "code", "says"),
     [
         (["why", "absent-1"], 3, "dlaas: there is no job absent-1\n"),
-        (["submit", "nothing.py"], 2, "dlaas: source: no such file: nothing.py"),
+        (
+            ["submit", "nothing.py"],
+            2,
+            "there is no file {here}/nothing.py. Check the name, and that the current directory is the right",
+        ),
+        (["submit", "god.py"], 2, "dlaas: there is no file {here}/god.py. Did you mean good.py?\n"),
+        (["submit", "good"], 2, "dlaas: there is no file {here}/good. Did you mean good.py?\n"),
+        (["submit", "nowhere/train.py"], 2, "nowhere/train.py. The directory nowhere does not exist.\n"),
+        (["submit", "good.py/x.py"], 2, "good.py/x.py. The directory good.py does not exist.\n"),
+        (["submit", "folder"], 2, "dlaas: folder is a directory. Name a script in it, such as folder/main.py\n"),
+        (["submit", "folder/data"], 2, "dlaas: folder/data is a directory without Python scripts. Name the script to"),
+        (["submit", "empty.py"], 2, "dlaas: empty.py is empty, so there is nothing to run. Save the program there, or"),
+        (["submit", "notes.py"], 2, "dlaas: notes.py contains only comments, so there is nothing to run. Save the"),
+        (["submit", "model.pt"], 2, "dlaas: model.pt is a binary file, not a Python script. Name the script to run\n"),
+        (["submit", "latin.py"], 2, "dlaas: latin.py, line 2: not UTF-8 text. Save the script as UTF-8\n"),
+        (["submit", "a b.ipynb"], 2, "or convert it: jupyter nbconvert --to script 'a b.ipynb'\n"),
         (["submit", "bad.py"], 2, "bad.py, line 1: "),
         (["submit", "good.py", "--gpus", "4:1"], 2, "gpus: minimum 4 exceeds maximum 1; use 1:4"),
         (["submit", "good.py", "--max-time", "soon"], 2, "max time: 'soon' is not a duration"),
         (["submit", "good.py", "--placement", "far"], 2, "placement: 'far' is not valid; use one of pack, spread"),
         (["submit", "good.py", "--directory", "nowhere"], 2, "nowhere does not exist; create it, or use an existing"),
         (["submit", "good.py", "--directory", "good.py"], 2, "good.py is not a directory; use /"),
+        (["submit", "good.py", "--include", "data/x.csv"], 2, "dlaas: include: there is no data/x.csv in {here}.\n"),
+        (["submit", "good.py", "--include", "badd.py"], 2, "there is no badd.py in {here}. Did you mean bad.py?\n"),
+        (["submit", "good.py", "--include", "/x/y"], 2, "dlaas: include: there is no file or folder /x/y.\n"),
+        (
+            ["submit", "good.py", "--directory", "folder", "--include", "bad.py"],
+            2,
+            "{here}/folder, the job's working directory (--directory). For the one in the current directory: --include",
+        ),
         (["submit", "good.py", "--include", "pipe"], 2, "pipe is neither a file nor a folder"),
         (["submit", "good.py", "--include", "x" * 300], 2, "xx' cannot be used: File name too long"),
-        (["submit", "~no.user/good.py"], 2, "source: '~no.user/good.py' cannot be used: Could not determine home"),
+        (["submit", "~no.user/good.py"], 2, "script: '~no.user/good.py' cannot be used: Could not determine home"),
         (
             ["submit", "good.py", "--interpreter", "~no.user/python"],
             2,
@@ -355,12 +378,20 @@ def test_errors_are_sentences_with_a_code(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.py").write_text("def\n")
     (tmp_path / "good.py").write_text("x = 1\n")
+    (tmp_path / "folder" / "data").mkdir(parents=True)
+    for name in ("eval.py", "main.py"):
+        (tmp_path / "folder" / name).touch()
+    (tmp_path / "empty.py").write_text("\n")
+    (tmp_path / "notes.py").write_text("# to do\n")
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04\x00\xff")
+    (tmp_path / "latin.py").write_bytes(b"x = 1\n# \xe4\n")
+    (tmp_path / "a b.ipynb").write_text("{}")
     os.mkfifo(tmp_path / "pipe")
 
     got, out, err = run(capsys, *words)
 
     assert got == code
-    assert says in err
+    assert says.format(here=tmp_path) in err
     assert "Traceback" not in err
     assert not out
 

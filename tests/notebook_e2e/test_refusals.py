@@ -317,7 +317,7 @@ def test_invalid_magic_line(shell_for_lines: InteractiveShell, line: str) -> Non
 
 def test_a_file_to_include_that_is_not_there(shell: InteractiveShell, tmp_path: Path) -> None:
     assert refusal(shell, "%%train --include data/x.csv\nx = 1") == one_thing(
-        f"cell [2], line 1: include: no such file or folder: {tmp_path}/data/x.csv"
+        f"cell [2], line 1: include: there is no data/x.csv in {tmp_path}."
     )
 
 
