@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from jupyter_dlaas._version import __version__
-    from jupyter_dlaas.api.jobs import Job, JobFailed, NotRestored, job, jobs, pool, result, submit, train
+    from jupyter_dlaas.api.jobs import Job, JobFailed, JobHalted, NotRestored, job, jobs, pool, result, submit, train
     from jupyter_dlaas.learner import Run, pushed, random_anew, random_as_before, run, shell, shell_lines
     from jupyter_dlaas.wire.codec import DlaasError, Invalid
     from jupyter_dlaas.wire.protocol import Forbidden, NotAllowed, NotFound, Refused, Unavailable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "Job": "jupyter_dlaas.api.jobs",
     "JobFailed": "jupyter_dlaas.api.jobs",
+    "JobHalted": "jupyter_dlaas.api.jobs",
     "NotRestored": "jupyter_dlaas.api.jobs",
     "job": "jupyter_dlaas.api.jobs",
     "jobs": "jupyter_dlaas.api.jobs",
@@ -52,6 +53,7 @@ __all__ = [
     "Invalid",
     "Job",
     "JobFailed",
+    "JobHalted",
     "NotAllowed",
     "NotFound",
     "NotRestored",

@@ -32,7 +32,7 @@ from jupyter_dlaas.wire.protocol import (
     State,
 )
 
-__all__ = ["Job", "JobFailed", "job", "jobs", "pool", "result", "send", "submit", "train"]
+__all__ = ["Job", "JobFailed", "JobHalted", "job", "jobs", "pool", "result", "send", "submit", "train"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +51,25 @@ class JobFailed(DlaasError):
     def __init__(self, view: JobView) -> None:
         super().__init__(failure_text(view))
         self.view = view
+
+
+class JobHalted(DlaasError):
+    """Error of a job that is halted while a caller waits for its end. It can be resumed.
+
+    `view` is the last view of the job.
+    """
+
+    code = "job_halted"
+
+    def __init__(self, view: JobView, command: str) -> None:
+        super().__init__(halted_text(view, command))
+        self.view = view
+
+
+def halted_text(view: JobView, command: str) -> str:
+    """Return who halted a job, at which step, and the command that resumes it."""
+    said = f"{view.id} was halted {view.status_line}".rstrip() + "."
+    return " ".join(part for part in (said, view.reason, f"To resume it: {command}") if part)
 
 
 def failure_text(view: JobView) -> str:
@@ -131,7 +150,7 @@ def submit(
     printed lines. `autolog=False`: no other metrics than these and those of `run.log`.
 
     With `wait=True`, wait until the job has completed. `client` is the connection to the pool (default: this user's).
-    Raises Invalid, which names the option, and JobFailed if the job does not complete.
+    Raises Invalid, which names the option; with `wait=True` also JobFailed or JobHalted, if the job does not complete.
     """
     prepared = prepare(
         source,
@@ -292,15 +311,18 @@ class Job:
         return Path(self._view.directory)
 
     def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> Job:
-        """Wait until the job has ended. A halted job has not ended, since it may be resumed.
+        """Wait until the job has ended or is halted.
 
-        Raises TimeoutError after `timeout` seconds, and JobFailed if the job failed or was cancelled (not with
-        `raise_on_failure=False`). An interrupt does not affect the job. In a notebook, the results of `-o` are assigned
+        Raises TimeoutError after `timeout` seconds, JobFailed if the job failed or was cancelled, and JobHalted if it
+        is halted: it has not ended, but waits for `resume`. With `raise_on_failure=False`, it returns instead of
+        raising the latter two. An interrupt does not affect the job. In a notebook, the results of `-o` are assigned
         before it returns.
         """
         deadline_s = None if timeout is None else time.monotonic() + timeout
+        if self._view.state is State.HALTED:
+            self._view = self._client.job(self.id)  # it may have been resumed since
         cursor = Cursor(row=self._view.row)
-        while not self._view.state.is_final:
+        while not (self._view.state.is_final or self._view.state is State.HALTED):
             left_s = 20.0 if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"{self.id} is still {self._view.state} after {timeout:g} s; it keeps running")
@@ -309,9 +331,11 @@ class Job:
                 pass
             cursor, self._view = reader.cursor, reader.view or self._view
         self._report_end()
-        if raise_on_failure and self._view.state is not State.COMPLETED:
-            raise JobFailed(self._view)
-        return self
+        if not raise_on_failure or self._view.state is State.COMPLETED:
+            return self
+        if self._view.state is State.HALTED:
+            raise JobHalted(self._view, "job.resume()")
+        raise JobFailed(self._view)
 
     def _report_end(self) -> None:
         if self._view.state.is_final:
@@ -356,7 +380,10 @@ class Job:
         return Job(self._client.act(self.id, "retry"), self._client)
 
     def follow(self, cursor: Cursor | None = None) -> Follower:
-        """Follow the job's messages (views, log, metrics), across restarts of engine and server."""
+        """Follow the job's messages (views, log, metrics), across restarts of engine and server, until it has ended.
+
+        The views of a queued job give the reason, and those of a halted one its state; set `ends_at_halt` to end there.
+        """
         return Follower(self._client, self.id, cursor or Cursor())
 
     @overload
@@ -366,7 +393,7 @@ class Job:
     def logs(self, follow: Literal[True], *, member: int | None = None) -> Iterator[str]: ...
 
     def logs(self, follow: bool = False, *, member: int | None = None) -> str | Iterator[str]:
-        """Return the log so far as text; with `follow=True`, yield its lines until the job ends.
+        """Return the log so far as text; with `follow=True`, yield its lines until the job has ended or is halted.
 
         Lines of several learners are marked with the learner's number ("L4"); `member` selects one learner.
         """
@@ -375,6 +402,7 @@ class Job:
     def _lines(self, member: int | None) -> Iterator[str]:
         lines = LogLines(is_marked=self._view.size.max > 1 and member is None, member=member)
         reader = self.follow()
+        reader.ends_at_halt = True
         for message in reader.messages():
             yield from lines.feed(message)
         yield from lines.rest()

@@ -1,7 +1,8 @@
 """Command line `jupyter dlaas …`: the verbs of `%dlaas` in a terminal. Each calls the public API and prints the result.
 
-Exit codes: 0 success, 1 the followed job did not complete, 2 usage error, 3 job not found, 4 refused (not possible in
-the job's state, never possible on this pool, or not permitted), 5 no engine available, 130 detached by an interrupt.
+Exit codes: 0 success, 1 the followed job failed or was cancelled, 2 usage error or unknown pool, 3 job not found,
+4 refused (not possible in the job's state, never possible on this pool, or not permitted), 5 no engine available,
+6 the followed job is halted and can be resumed, 130 detached by an interrupt.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from jupyter_dlaas.api import jobs, option_parsing, submission
 from jupyter_dlaas.cli import job_actions, parser, pool_selection, terminal
@@ -38,8 +39,10 @@ from jupyter_dlaas.wire.protocol import (
 __all__ = ["main"]
 
 DETACHED: Final = 130
+_WAITING: Final = (State.QUEUED, State.DEPLOYING, State.DOWNLOADING)
 _CODES: Final[tuple[tuple[type[DlaasError], int], ...]] = (
     (jobs.JobFailed, 1),
+    (jobs.JobHalted, 6),
     (Invalid, 2),
     (NotFound, 3),
     (NotAllowed, 4),
@@ -49,12 +52,16 @@ _CODES: Final[tuple[tuple[type[DlaasError], int], ...]] = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Errors are printed to stderr."""
+def main(argv: Sequence[str] | None = None, notes: TextIO | None = None) -> int:
+    """Run one command and return its exit code. Errors are printed to stderr.
+
+    `notes` receives what happens to a followed job, as it happens (default: stderr).
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     own, _dashes, script_args = _split(given)
     options = parser.build().parse_args(own)
     options.args = script_args
+    options.notes = notes or sys.stderr
     if options.verb is None:
         options.verb, options.state, options.limit, options.is_overview = "jobs", None, 30, True
     if script_args and options.verb != "submit":
@@ -260,6 +267,8 @@ def _logs(options: argparse.Namespace) -> int:
         for message in reader.once():
             has_more = has_more or message["type"] in ("job", "log")
             _print_log(options, lines, message)
+    if not (reader.cursor.logs or options.json):
+        _print_note(options, f"The log is empty.\n{terminal.job_text(view, _ink(options.notes))}")
     return _rest(options, lines)
 
 
@@ -283,19 +292,31 @@ def _rest(options: argparse.Namespace, lines: LogLines) -> int:
     return 0
 
 
+def _print_note(options: argparse.Namespace, text: str) -> None:
+    print(text, file=options.notes, flush=True)
+
+
 def _follow(
     options: argparse.Namespace, client: Client, view: JobView, *, is_judged: bool = True, shows_states: bool = True
 ) -> int:
-    """Print log lines to stdout and states to stderr until the job ends; raise JobFailed with `is_judged`."""
-    reader = Follower(client, view.id, view=view)
-    lines, last, ink = _lines(options, view), "", _ink(sys.stderr)
+    """Print log lines to stdout and states to stderr until the job has ended or is halted.
+
+    Raise JobFailed or JobHalted with `is_judged`. Without `shows_states`, states are printed only while the job waits.
+    """
+    reader = Follower(client, view.id, view=view, ends_at_halt=True)
+    lines, last, ink = _lines(options, view), "", _ink(options.notes)
+
+    def show(now: JobView, last: str) -> str:
+        text = terminal.job_text(now, ink)
+        if text != last and not options.json and (shows_states or now.state in _WAITING):
+            _print_note(options, text)
+        return text
+
     try:
+        last = show(view, last)
         for message in reader.messages():
             if message["type"] == "job" and reader.view is not None and not options.json:
-                text = terminal.job_text(reader.view, ink)
-                if shows_states and text != last:
-                    print(text, file=sys.stderr, flush=True)
-                last = text
+                last = show(reader.view, last)
             elif message["type"] != "metrics" or options.json:
                 _print_log(options, lines, message)
     except KeyboardInterrupt:
@@ -303,8 +324,11 @@ def _follow(
         return DETACHED
     _rest(options, lines)
     final = reader.view or view
+    halted = jobs.JobHalted(final, f"jupyter dlaas resume {final.id}") if final.state is State.HALTED else None
     if is_judged and final.state is not State.COMPLETED:
-        raise jobs.JobFailed(final)
+        raise halted or jobs.JobFailed(final)
+    if halted is not None:
+        _print_note(options, str(halted))
     return 0
 
 

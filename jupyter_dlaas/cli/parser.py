@@ -210,7 +210,7 @@ def build() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="show what would happen to the jobs on the node, then stop"
     )
     made["logs"].add_argument(
-        "-f", "--follow", action="store_true", help="follow the log until the job ends; Ctrl-C detaches"
+        "-f", "--follow", action="store_true", help="follow the log until the job ends or is halted; Ctrl-C detaches"
     )
     made["logs"].add_argument("--member", type=int, metavar="N", help="show only the log of learner N")
     made["scale"].add_argument("learners", metavar="N", help="the new number of learners")
@@ -408,5 +408,5 @@ def _submit_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--directory", metavar="PATH", help="working directory of the job (default: the current one)")
     add("--interpreter", metavar="PYTHON", help="Python interpreter of the job (default: the current one)")
-    add("--wait", action="store_true", help="follow the job until it ends; Ctrl-C detaches")
+    add("--wait", action="store_true", help="follow the job until it ends or is halted; Ctrl-C detaches")
     add("--dry-run", action="store_true", help="show the submission and any problems, without submitting")

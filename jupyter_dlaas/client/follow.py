@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from jupyter_dlaas.client.http import Client
 from jupyter_dlaas.wire.codec import DlaasError, decode
-from jupyter_dlaas.wire.protocol import Cursor, JobView, Unavailable
+from jupyter_dlaas.wire.protocol import Cursor, JobView, State, Unavailable
 
 __all__ = ["Follower", "LogLines", "follow"]
 
@@ -30,7 +30,7 @@ class Follower:
     """Reader of a job's stream. `cursor` marks what was returned; save it to continue later. `view` is the last view.
 
     `messages()` yields the messages of server/WIRE.md unchanged ("job", "log", "log_skipped", "metrics", "progress",
-    "gone") and ends when the job has ended and everything has been read.
+    "gone") and ends when the job has ended, or with `ends_at_halt` is halted, and everything has been read.
     """
 
     client: Client
@@ -40,6 +40,8 @@ class Follower:
     wait_s: float = 20.0
     patience_s: float = PATIENCE_S
     view: JobView | None = None
+    ends_at_halt: bool = False
+    """True to end also when the job is halted: it writes nothing until it is resumed."""
     is_lossless: bool = True
     """True to read what the engine left out of a long log; False to yield its "log_skipped" message instead."""
     _was_rejected: bool = False
@@ -51,7 +53,7 @@ class Follower:
             self.view = self.client.job(self.job)
             self.job = self.view.id
         while True:
-            is_over = self.view is not None and self.view.state.is_final
+            is_over = self.view is not None and self._ends(self.view.state)
             yielded = 0
             for message in self.once(0.0 if is_over else self.wait_s):
                 yielded += message["type"] != "progress"
@@ -63,6 +65,9 @@ class Follower:
                 raise DlaasError(f"{self.job}: the stream has a gap after the saved cursor; read the log with logs()")
             if is_over and not yielded and not rejected:
                 return
+
+    def _ends(self, state: State) -> bool:
+        return state.is_final or (self.ends_at_halt and state is State.HALTED)
 
     def once(self, wait_s: float | None = None) -> Iterator[dict[str, Any]]:
         """Yield the result of one request, which waits up to `wait_s` (default: the follower's own) for news."""

@@ -174,7 +174,7 @@ class DlaasMagics(Magics):
 
     def _wait(self, job: Job) -> None:
         """Show states and log lines until the job ends. An interrupt detaches."""
-        reader = Follower(job.follow().client, job.id)
+        reader = Follower(job.follow().client, job.id, ends_at_halt=True)
         lines = LogLines(is_marked=job.last_view.size.max > 1)
         reported = ""
         try:
@@ -195,6 +195,8 @@ class DlaasMagics(Magics):
             raise NotDone(f"{job.id} was submitted, but following it failed: {error}") from None
         over = job.view
         self.follower.collect(job)
+        if over.state is State.HALTED:
+            raise NotDone(jobs.halted_text(over, f"%dlaas resume {job.id}"))
         if over.state is not State.COMPLETED:
             raise NotDone(*jobs.failure_text(over).splitlines()) from None
 
@@ -249,10 +251,11 @@ class DlaasMagics(Magics):
 
 def _run(given: list[str]) -> None:
     """Run a verb of the command line, with its output adapted to a notebook."""
-    out: Any = sys.stdout if given[0] in _USERS_TEXT else _NotebookOutput(sys.stdout)
+    notes: Any = _NotebookOutput(sys.stdout)
+    out: Any = sys.stdout if given[0] in _USERS_TEXT else notes
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(_CapturedErrors()) as stderr:
         try:
-            code = main.main(given)
+            code = main.main(given, notes)
         except SystemExit as end:  # argparse: wrong usage, or --help
             code = int(end.code or 0)
     if code == main.DETACHED:

@@ -24,6 +24,7 @@ from jupyter_dlaas.api import jobs as dlaas
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import NotAllowed
 from tests.clients.conftest import ROOT, WIRE, FakePool
+from tests.notebook_e2e.shells import refusal, run, shell
 
 
 def test_importing_the_package_loads_nothing_else() -> None:
@@ -263,6 +264,20 @@ def test_errors_show_the_users_line_without_package_frames(pool: FakePool, monke
         assert "jupyter_dlaas/" not in text, text
 
 
+def test_waiting_for_a_halted_job_raises_and_names_the_resume(pool: FakePool) -> None:
+    job = jobs.Job("fake-1", pool.client)
+    pool.write_log("one\n")
+    pool.set_view(state="HALTED", status_line="by you at step 5")
+
+    with pytest.raises(dlaas.JobHalted, match=r"fake-1 was halted by you at step 5\. To resume it: job\.resume\(\)"):
+        job.wait()
+    assert job.wait(raise_on_failure=False).last_view.state == "HALTED"
+    assert list(job.logs(follow=True)) == ["L0  one"]
+
+    pool.set_view(state="COMPLETED")
+    assert job.wait().last_view.state == "COMPLETED"
+
+
 def test_unreadable_and_missing_scripts_name_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Invalid, match=r"there is no file .*/print\('a'\)\..* End source text with a line break\."):
         dlaas.submit("print('a')")
@@ -275,3 +290,14 @@ def test_unreadable_and_missing_scripts_name_the_fix(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "read_bytes", refuse)  # root, who may run this test, reads every file
     with pytest.raises(Invalid, match=r"my file\.py cannot be read: Permission denied\. .* chmod u\+r 'my file"):
         dlaas.submit(Path("my file.py"))
+
+
+def test_cell_that_follows_a_halted_job_names_the_magic(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "fake-1 was halted by you at step 5. To resume it: %dlaas resume fake-1"
+    pool.set_view(state="HALTED", status_line="by you at step 5")
+
+    with shell() as one:
+        capsys.readouterr()
+        run(one, "%dlaas logs fake-1 -f")
+        assert said in capsys.readouterr().out
+        assert refusal(one, "%%train --wait\nx = 1") == said
