@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.core.scheduling.policy import Policy
 from tests.engine.driving import engine_on, submit
@@ -63,6 +65,24 @@ def test_preflight_uses_the_lengths_that_the_order_learnt(tmp_path: Path) -> Non
         await engine.settle()
         assert engine.is_at(brief, "QUEUED"), "as it was said"
         assert len(engine.lifecycle.jobs) == 5, "preflight keeps nothing"
+        await engine.close()
+
+    asyncio.run(whole())
+
+
+def test_pool_without_devices_gives_its_reason_to_job_and_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        pool = SimulatedPool([Node(name="ml")], clock := VirtualClock(0.0))
+        monkeypatch.setattr(pool, "no_devices", lambda: "Namespace ml has no quota.")
+        engine = await engine_on(tmp_path, pool, clock)
+
+        found = await engine.requests.preflight("ana", submit((2, 2)))
+
+        said = (
+            "the job requests 2 devices, but the pool has none. Namespace ml has no quota. Jobs with --gpus 0 can run"
+        )
+        assert found["problems"] == [{"code": "refused", "text": said}]
+        assert engine.lifecycle.pool_view().notices == ("The pool has no devices. Namespace ml has no quota.",)
         await engine.close()
 
     asyncio.run(whole())

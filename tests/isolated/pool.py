@@ -125,6 +125,9 @@ class FakePicture:
     def unavailable(self) -> str | None:
         return self._machines.problem
 
+    def no_devices(self) -> str | None:
+        return None
+
 
 class AgentGangs:
     """Stands in for `Gangs`: agents as processes of this machine instead of pods."""

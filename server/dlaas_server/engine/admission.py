@@ -13,4 +13,4 @@ def check_feasible_on(pool: Pool, job: Job) -> None:
     """Raise Refused if the pool is too small for the job. The nodes of a pool that was never reached are unknown."""
     nodes = pool.nodes()
     if nodes or pool.unavailable() is None:
-        check_feasible(job, nodes)
+        check_feasible(job, nodes, pool.no_devices())

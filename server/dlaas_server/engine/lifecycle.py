@@ -301,8 +301,10 @@ class Lifecycle:
         )
 
     def _notices(self) -> list[str]:
-        why = self.pool.unavailable()
+        why, no_devices = self.pool.unavailable(), self.pool.no_devices()
         unavailable = [] if why is None else [f"The pool is unavailable. {why} Nothing is started meanwhile."]
+        if why is None and no_devices is not None:
+            unavailable = [f"The pool has no devices. {no_devices}"]
         return unavailable + [text for at_s, text in self.notices if at_s > self.clock() - NOTICES_S]
 
     # -- the loop -----------------------------------------------------------------------------------------------------

@@ -123,6 +123,9 @@ class Pool(Protocol):
         Until then the engine plans nothing new, and keeps what people ask for.
         """
 
+    def no_devices(self) -> str | None:
+        """Return why the pool has no devices and what to do, in sentences; None if it has some, or just has none."""
+
     async def create(self, job: str, owner: str, spec: JobSpec, environment: Mapping[str, str]) -> None:
         """Create a job's directory; an existing one is unchanged.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node, quantity
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node, no_devices_text, quantity
 from dlaas_server.pools.kubernetes.manifests.access import Access, access_of
 from dlaas_server.pools.kubernetes.manifests.names import Json
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection, TolerationEntry
@@ -137,3 +137,31 @@ def test_the_right_that_a_request_needs(method: str, target: str, access: tuple[
     verb, group, resource = access
 
     assert access_of(method, target) == Access(verb=verb, group=group, resource=resource)
+
+
+QUOTA = {"spec": {"hard": {"requests.nvidia.com/gpu": "2", "requests.cpu": "4"}}}
+
+
+@pytest.mark.parametrize(("quotas", "sees_cluster", "why", "what_to_do"), [
+    ([], False, "Namespace ml has no quota for nvidia.com/gpu or CPUs, and nodes are not readable",
+     "Set `gpus` or `learners` in section [kubernetes] of the pool's config.toml, and restart the engine"),
+    ([], False, "does not know what it may use", "for a ResourceQuota with requests.nvidia.com/gpu, or for readable"),
+    ([QUOTA], False, "The quota of namespace ml (nvidia.com/gpu 2, cpu 4) leaves no nvidia.com/gpu and less than 1",
+     "ask the cluster's administrator for a larger quota."),
+    ([], True, "No node of the cluster has nvidia.com/gpu or 1 free CPU.", "Add nodes, or correct `gpu_resource`"),
+])  # fmt: skip
+def test_pool_without_devices_says_why_and_what_to_do(
+    quotas: list[Json], sees_cluster: bool, why: str, what_to_do: str
+) -> None:
+    said = no_devices_text(quotas, SETTINGS, sees_cluster=sees_cluster)
+
+    assert why in said
+    assert what_to_do in said
+
+
+def test_cluster_without_usable_nodes_names_the_selector() -> None:
+    said = no_devices_text([], KubernetesSection(node_selector=("pool=gpu",)), sees_cluster=True)
+
+    assert said.startswith(
+        "No node of the cluster with the labels of `node_selector` has nvidia.com/gpu or 1 free CPU. "
+    )

@@ -9,14 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from dlaas_server.engine.admission import check_feasible_on
 from dlaas_server.engine.service import configured_pool
 from dlaas_server.pools.base import PoolUnavailable
 from dlaas_server.pools.config import ConfigError, PoolConfig, load_config
+from dlaas_server.pools.kubernetes.capacity import namespace_node
 from dlaas_server.pools.kubernetes.manifests.pod_environment import pod_environment
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pool import KubernetesPool, _free_port, _ports
 from jupyter_dlaas.wire.journal import FactKind, Goal, Wanted
-from jupyter_dlaas.wire.protocol import JobSpec, NotFound
+from jupyter_dlaas.wire.protocol import JobSpec, NotFound, Refused
+from tests.core.builders import job
 
 pytestmark = pytest.mark.anyio
 
@@ -104,3 +107,20 @@ async def test_pods_count_as_leaving_before_the_closing_is_known(
     assert noted == []
     await pool.facts("a-1", 1)
     assert noted == ["a-1"]
+
+
+def test_refusal_in_a_namespace_without_quota_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = KubernetesSection(namespace="ml")
+    pool = KubernetesPool(tmp_path, settings, config=PoolConfig())
+    assert pool.no_devices() is None, "nothing is known yet"
+    monkeypatch.setattr(pool._picture, "_has_capacity", True)
+    monkeypatch.setattr(pool._picture, "_nodes", (namespace_node([], [], settings),))
+
+    with pytest.raises(Refused) as refused:
+        check_feasible_on(pool, job(gpus=2))
+
+    assert str(refused.value) == (
+        f"the job requests 2 devices, but the pool has none. {pool.no_devices()} Jobs with --gpus 0 can run"
+    )
+    assert (pool.no_devices() or "").startswith("Namespace ml has no quota for nvidia.com/gpu or CPUs, ")
+    check_feasible_on(pool, job(gpus=0))

@@ -122,6 +122,10 @@ class SimulatedPool:
         """Begin to tell about news."""
         self._changed, self._nodes_changed = changed, nodes_changed
 
+    def no_devices(self) -> str | None:
+        """Return None: a simulated pool has the devices that it was given."""
+        return None
+
     def unavailable(self) -> str | None:
         """Return the reason why the pool cannot be reached, as set for this simulation."""
         return self._cut

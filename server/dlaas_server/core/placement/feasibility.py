@@ -64,9 +64,10 @@ def said(shape: Shape, unit: str) -> str:
     return ", ".join(parts) or "no devices"
 
 
-def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str | None:
+def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str, no_devices: str | None = None) -> str | None:
     """Return why this gang could not start on the empty pool and what to request instead; None if it could.
 
+    `no_devices`: why a pool without devices has none and what to do, if it knows.
     Devices that are out of service and nodes that are cordoned count as usable, since they may come back.
     """
     capacity = free_of([_in_service(node) for node in nodes], ())
@@ -81,7 +82,8 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str) -> str
     total, asked = len(kinds), least * shape.gpus
     if asked > total:
         if not total:
-            return f"requests {count(asked, unit)}, but the pool has none. Use --gpus 0"
+            why = "" if no_devices is None else f" {no_devices}"
+            return f"requests {count(asked, 'device')}, but the pool has none.{why} Jobs with --gpus 0 can run"
         return (
             f"requests {count(asked, unit)}, but the pool has only {total}. "
             f"Request at most {total} (--gpus 1:{total} uses what is free)"

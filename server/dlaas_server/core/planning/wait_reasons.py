@@ -129,8 +129,11 @@ def _holders(pool: Pool) -> str:
     return f" {said}{others}."
 
 
-def check_feasible(job: Job, nodes: Sequence[Node]) -> None:
-    """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool."""
-    why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job))
+def check_feasible(job: Job, nodes: Sequence[Node], no_devices: str | None = None) -> None:
+    """Raise Refused, with the sentence for the user, if the job could not start even on an empty pool.
+
+    `no_devices`: why the pool has no devices at all and what to do, if it knows.
+    """
+    why = why_never(nodes, shape_of(job), job.spec.learners_min, unit_of(job), no_devices)
     if why is not None:
         raise Refused(f"the job {why}")

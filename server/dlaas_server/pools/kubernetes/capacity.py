@@ -25,7 +25,7 @@ from dlaas_server.pools.kubernetes.manifests.names import (
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection, TolerationEntry
 from dlaas_server.pools.kubernetes.pod_fields import condition
 
-__all__ = ["cluster_nodes", "has_gpus", "less_leaving", "namespace_node", "quantity"]
+__all__ = ["cluster_nodes", "has_gpus", "less_leaving", "namespace_node", "no_devices_text", "quantity"]
 
 IsOwn = Callable[[str], bool]
 _FACTORS: Final[Mapping[str, Fraction]] = {
@@ -103,6 +103,28 @@ def namespace_node(
         devices=tuple(Device(id=f"{settings.namespace}/{n}", index=n, kind=kind) for n in range(count)),
         cpus=float(free_cpus) if free_cpus is not None else count * max(settings.cpus, 1.0) * _UNBOUNDED,
         memory_bytes=int(memory - used["memory"]) if memory is not None else 2**50,
+    )
+
+
+def no_devices_text(quotas: Sequence[Json], settings: KubernetesSection, *, sees_cluster: bool) -> str:
+    """Return why a pool has no devices in the cluster, and what to do, in sentences."""
+    resource, cpus = settings.gpu_resource, f"{settings.cpus:g} free {'CPU' if settings.cpus == 1 else 'CPUs'}"
+    section = "in section [kubernetes] of the pool's config.toml, and restart the engine (jupyter dlaas engine stop)"
+    if sees_cluster:
+        chosen = "with the labels of `node_selector` " if settings.node_selector else ""
+        missing = f"No node of the cluster {chosen}has {resource} or {cpus}."
+        return f"{missing} Add nodes, or correct `gpu_resource`, `cpus` and `node_selector` {section}."
+    namespace, limits = settings.namespace, {name: _quota(quotas, name) for name in (resource, "cpu")}
+    hard = ", ".join(f"{name} {float(limit):g}" for name, limit in limits.items() if limit is not None)
+    if hard:
+        return (
+            f"The quota of namespace {namespace} ({hard}) leaves no {resource} and less than {cpus}: pods use it, "
+            "or it is too small. Wait for them, or ask the cluster's administrator for a larger quota."
+        )
+    return (
+        f"Namespace {namespace} has no quota for {resource} or CPUs, and nodes are not readable, so the pool does not "
+        f"know what it may use. Set `gpus` or `learners` {section}. Or ask the cluster's administrator for a "
+        f"ResourceQuota with requests.{resource}, or for readable nodes: jupyter dlaas k8s manifests --cluster-view."
     )
 
 

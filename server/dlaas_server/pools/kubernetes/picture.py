@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, connect
-from dlaas_server.pools.kubernetes.capacity import cluster_nodes, less_leaving, namespace_node
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, less_leaving, namespace_node, no_devices_text
 from dlaas_server.pools.kubernetes.job_creation import ensure_package
 from dlaas_server.pools.kubernetes.leadership import Leadership
 from dlaas_server.pools.kubernetes.ledger import Ledger
@@ -278,6 +278,12 @@ class Picture:
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes with their devices, as last seen."""
         return self._nodes
+
+    def no_devices(self) -> str | None:
+        """Return why there are no devices, and what to do; None if there are some, or while this is unknown."""
+        if not self._has_capacity or any(node.devices for node in self._nodes):
+            return None
+        return no_devices_text(self._quotas, self.settings, sees_cluster=self.pins)
 
     def note_closed(self, job: str) -> None:
         """Count the job's pods as leaving until they have ended: the core counts their devices as free from now on.

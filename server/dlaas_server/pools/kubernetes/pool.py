@@ -119,6 +119,10 @@ class KubernetesPool:
         """Return why the pool's directory or the cluster cannot be reached, or which engine serves the namespace."""
         return self._local.unavailable() or self._picture.unavailable()
 
+    def no_devices(self) -> str | None:
+        """Return why the pool has no devices in the cluster, and what to do; None if it has some."""
+        return self._picture.no_devices()
+
     def _check_cluster(self) -> None:
         why = self.unavailable()
         if why is not None:

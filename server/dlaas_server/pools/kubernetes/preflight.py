@@ -13,7 +13,7 @@ from typing import Final, TextIO
 from urllib.parse import urlsplit
 
 from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable, own_address
-from dlaas_server.pools.kubernetes.capacity import cluster_nodes, has_gpus, namespace_node
+from dlaas_server.pools.kubernetes.capacity import cluster_nodes, has_gpus, namespace_node, no_devices_text
 from dlaas_server.pools.kubernetes.manifests.access import (
     CLUSTER_RULES,
     ROLE_RULES,
@@ -193,9 +193,9 @@ def _devices(api: Api, settings: KubernetesSection, sees_cluster: bool) -> Itera
     reasons = [node.cordoned for node in found if node.cordoned] or [
         device.out_of_service for node in found for device in node.devices if device.out_of_service
     ]
-    advice = "Set `gpus` or `learners` in section [kubernetes] of the pool's config.toml."
-    if sees_cluster:
-        advice = "Add nodes, or correct `gpu_resource`, `node_selector` and `tolerations` of the pool."
+    advice = "Add nodes, or correct `gpu_resource`, `node_selector` and `tolerations` of the pool."
+    if not total:
+        advice = no_devices_text(quotas, settings, sees_cluster=sees_cluster)
     text = f"No {kind} can be used now{': ' + str(reasons[0]) if reasons else ''}."
     yield Finding(name="devices", is_ok=False, text=text, advice=advice)
 

@@ -307,6 +307,10 @@ class LocalPool:
             raise NotFound(f"the pool has no job {job!r}")
         return JobFolder(job, self._jobs_dir / job)
 
+    def no_devices(self) -> str | None:
+        """Return None: this machine has the devices that it has."""
+        return None
+
     def unavailable(self) -> str | None:
         """Return what happened to the pool's directory, if the jobs cannot be found there."""
         try:
