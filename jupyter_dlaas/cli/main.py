@@ -320,7 +320,8 @@ def _follow(
             elif message["type"] != "metrics" or options.json:
                 _print_log(options, lines, message)
     except KeyboardInterrupt:
-        print(f"\nDetached: {view.id} keeps running. To follow it: jupyter dlaas attach {view.id}", file=sys.stderr)
+        goes_on = "stays in the queue" if (reader.view or view).state is State.QUEUED else "keeps running"
+        print(f"\nDetached: {view.id} {goes_on}. To follow it: jupyter dlaas attach {view.id}", file=sys.stderr)
         return DETACHED
     _rest(options, lines)
     final = reader.view or view

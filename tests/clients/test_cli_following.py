@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_empty_log_of_a_waiting_job_says_why(pool: FakePool, capsys: pytest.Capt
     assert (code, out) == (0, "")
     assert err.startswith("The log is empty.\nfake-1  Queued  ")
     assert "\n  1st in the queue\n" in err
+
+
+def test_interrupt_leaves_a_waiting_job_in_the_queue(pool: FakePool) -> None:
+    pool.set_view(state="QUEUED", state_label="Queued", reason="1st in the queue")
+    with start(pool, "attach", "fake-1") as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _out, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "Detached: fake-1 stays in the queue. To follow it: jupyter dlaas attach fake-1\n" in err

@@ -359,8 +359,8 @@ def test_kernel_finds_the_endpoint_of_its_server(server: Server, monkeypatch: py
     monkeypatch.setenv("JUPYTER_DLAAS_POOL", str(server.pool.folder))
     monkeypatch.delenv("JUPYTER_DLAAS_POOL_DIR", raising=False)
 
-    named = SocketEndpoint(server.pool.folder, named_by="JUPYTER_DLAAS_POOL")
-    assert find_endpoints() == (server.endpoint, named)
+    own = SocketEndpoint(server.pool.folder, named_by="JUPYTER_DLAAS_POOL")
+    assert find_endpoints() == (server.endpoint, own)
     assert Client().pool().name == "lab"
 
 
