@@ -130,6 +130,11 @@ def test_ends_of_context_managers_restore_the_former_values(tmp_path: Path, name
     assert halted == alone
 
 
+def test_decorator_made_of_a_manager_is_not_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    start(tmp_path, HEAD + DECORATED, stop_at=2)
+    assert "would restart" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("entered", ["lr(0.5), lr(0.3)", "Rate(0.5), Rate(0.3)"])
 def test_nested_managers_of_one_kind_are_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], entered: str

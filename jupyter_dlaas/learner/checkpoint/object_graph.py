@@ -7,6 +7,7 @@ or a running loop stay valid.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import io
@@ -128,7 +129,9 @@ class ObjectGraph:
         except Exception:  # noqa: BLE001 - objects of any class may fail in any way
             entry.aspects, entry.base = (), []
         if is_lost(entry.value) or (not entry.aspects and is_in_progress(entry.value)):
-            self.unstorable[entry.path] = entry.value
+            holder = self.entries.get(entry.path.removesuffix(".gen"))
+            if holder is None or not isinstance(holder.value, contextlib._GeneratorContextManager):
+                self.unstorable[entry.path] = entry.value
 
     def _read(self, entry: Entry, aspect: kinds.Aspect, budget: kinds.Budget) -> Any:
         return self._as_bytes(entry.value) if aspect.is_pickled else aspect.read(entry.value, budget)
