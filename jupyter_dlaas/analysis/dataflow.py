@@ -15,7 +15,7 @@ from jupyter_dlaas.analysis.call_effects import (
     Behaviour,
     behaviour_of,
     changed_by_given_code,
-    changed_by_lambdas,
+    changed_by_hooks,
 )
 from jupyter_dlaas.analysis.cells import Statement
 from jupyter_dlaas.analysis.class_effects import OwnClasses, patched_classes, stored_attributes
@@ -405,8 +405,8 @@ class Tracer:
                     self.passed_functions.pop(target, None)
 
     def _hold_lambdas(self, node: ast.stmt) -> None:
-        """Record the lambdas that an assignment gives to an object: `hooks.end = lambda k: calls.append(k)`."""
-        for target, changed in changed_by_lambdas(node).items():
+        """Record the lambdas and hooks that a statement gives to an object: `hooks.end = lambda k: calls.append(k)`."""
+        for target, changed in changed_by_hooks(node, self.behaviours).items():
             name = f"lambdas of {target} at {id(node)}"
             self.behaviours[name] = Behaviour(touches=changed)
             self.passed_functions[target] = self.passed_functions.get(target, frozenset()) | {name}
