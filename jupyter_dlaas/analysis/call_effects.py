@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jupyter_dlaas.analysis.effects import (
@@ -29,7 +29,7 @@ __all__ = [
     "Behaviour",
     "behaviour_of",
     "changed_by_given_code",
-    "changed_by_lambdas",
+    "changed_by_hooks",
     "changes_class",
     "named_bases",
     "names_of_bases",
@@ -216,7 +216,32 @@ def changed_by_given_code(node: ast.AST) -> frozenset[str]:
     return frozenset(found)
 
 
-def changed_by_lambdas(node: ast.stmt) -> dict[str, frozenset[str]]:
+def changed_by_hooks(node: ast.stmt, own: Mapping[str, Behaviour]) -> dict[str, frozenset[str]]:
+    """Map objects to those that the functions change that a statement gives them: lambdas, and made by own functions.
+
+    `hooks.end = lambda k: calls.append(k)`, `net.register_forward_hook(keep("fc"))`.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for call in walk_now([node]):
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr.startswith("register")
+        ):
+            changed = frozenset[str]().union(*(_changed_by_hook(arg, own) for arg in call.args))
+            if changed and (root := root_name(call.func)) is not None:
+                found[root] = found.get(root, frozenset()) | changed
+    return found | _changed_by_lambdas(node)
+
+
+def _changed_by_hook(hook: ast.expr, own: Mapping[str, Behaviour]) -> frozenset[str]:
+    if isinstance(hook, ast.Lambda):
+        return frozenset(_changed_by_lambda(hook) - {part.arg for part in walk(hook.args) if isinstance(part, ast.arg)})
+    maker = own.get(verb_of(hook.func)) if isinstance(hook, ast.Call) else None
+    return maker.made.touches if maker is not None and maker.made is not None else frozenset()
+
+
+def _changed_by_lambdas(node: ast.stmt) -> dict[str, frozenset[str]]:
     """Map the roots of an assignment's targets to the objects that the lambdas in its value certainly change."""
     if not isinstance(node, ast.Assign):
         return {}

@@ -15,7 +15,7 @@ from jupyter_dlaas.analysis.call_effects import (
     Behaviour,
     behaviour_of,
     changed_by_given_code,
-    changed_by_lambdas,
+    changed_by_hooks,
 )
 from jupyter_dlaas.analysis.cells import Statement
 from jupyter_dlaas.analysis.class_effects import OwnClasses, patched_classes, stored_attributes
@@ -405,8 +405,8 @@ class Tracer:
                     self.passed_functions.pop(target, None)
 
     def _hold_lambdas(self, node: ast.stmt) -> None:
-        """Record the lambdas that an assignment gives to an object: `hooks.end = lambda k: calls.append(k)`."""
-        for target, changed in changed_by_lambdas(node).items():
+        """Record the lambdas and hooks that a statement gives to an object: `hooks.end = lambda k: calls.append(k)`."""
+        for target, changed in changed_by_hooks(node, self.behaviours).items():
             name = f"lambdas of {target} at {id(node)}"
             self.behaviours[name] = Behaviour(touches=changed)
             self.passed_functions[target] = self.passed_functions.get(target, frozenset()) | {name}
@@ -444,8 +444,7 @@ class Tracer:
             for n in also
             if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes.names)
         }
-        touched -= PROVIDED - self.seen
-        return tuple(self._touch(name) for name in sorted(touched))
+        return tuple(self._touch(name) for name in sorted(touched - (PROVIDED - self.seen)))
 
     def _changed_by_callbacks(self, node: ast.stmt | None, effects: Effects, behaviour: Behaviour) -> set[str]:
         """Return the objects changed by code that the statement gives to its calls, or that its class's bases run."""
@@ -454,7 +453,7 @@ class Tracer:
             found |= self.classes.changed_by_definition(node)
         elif node is not None and effects.calls:
             found |= changed_by_given_code(node)
-            given = behaviour.calls | {call.function or "" for call in effects.calls}  # `if stopper(loss): break`
+            given = behaviour.calls | {call.function or "" for call in effects.calls}
             calls = [call for call in effects.calls if not (call.only_shows or call.verb[:1].isupper())]
             given = given.union(*(call.args for call in calls)) if self.classes.callables else frozenset()
             found |= effects.sources(frozenset(filter(self.classes.change_when_called, given)))
@@ -468,7 +467,8 @@ class Tracer:
             return set()  # its file exists, with these rows
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
-        found = {n for n in call.written | (call.args & self.iterators) if self._is_object(n)}
+        changed = call.written | (call.args & self.iterators) | self.trainings.imported_training(call)
+        found = {n for n in changed if self._is_object(n)}
         if self.trainings.changes_receiver(call):
             found |= receiver - self.modules
         if call.function is not None and self.objects.get(call.function) and self.trainings.trains(call.function):
@@ -495,7 +495,7 @@ class Tracer:
         if call.is_dropped:
             if call.function is not None and call.function in self.seen and self._is_object(call.function):
                 receiver = {call.function}  # `add = items.append`, then `add(3)`
-            elif own is None and call.verb in KEEPS_ARGUMENTS | FITS:
+            elif own is None and call.receiver and call.verb in KEEPS_ARGUMENTS | FITS:
                 return found | receiver
             return found | receiver | args
         return found | receiver if call.is_in_place else found

@@ -513,6 +513,10 @@ def objects_in(node: ast.AST) -> set[str]:
             return found if verb in VIEWS - SHARING else found.union(*map(objects_in, args))
         case ast.Call(func=ast.Name(id=verb), args=args) if verb in HOLDING | SHARING:
             return {name for arg in args for name in objects_in(arg)}
+        case ast.Call(func=maker, args=[ast.Call(func=ast.Attribute(attr="parameters")) as parameters, *_]) if verb_of(
+            maker
+        )[:1].isupper():
+            return objects_in(parameters)  # an optimiser: `Adam(net.parameters())`
         case _:
             return set()
 

@@ -146,9 +146,14 @@ def may_alter(step: Step, name: str, facts: KernelFacts) -> bool:
         touch = next((touch for touch in step.touches if touch.name == name), None)
         is_own = fact.module in own or (touch is not None and touch.below != {name})
         return is_own and (fact.type_name in _FUNCTIONS or name in step.altered)
-    if fact.is_immutable or _SHOWN.search(fact.type_name):
+    if fact.is_immutable or only_shows(name, facts):
         return False
     return fact.requires_grad or name in step.altered or not _DATA.search(fact.type_name)
+
+
+def only_shows(name: str, facts: KernelFacts) -> bool:
+    """Return whether a variable is a progress bar, a figure or a display. It may refer to what is trained."""
+    return name in facts.names and _SHOWN.search(facts.names[name].type_name) is not None
 
 
 def bound_names(steps: Sequence[Step]) -> frozenset[str]:

@@ -23,7 +23,15 @@ from jupyter_dlaas.analysis.effects import (
 from jupyter_dlaas.analysis.optimisers import is_optimiser_class, optimised_names
 from jupyter_dlaas.analysis.syntax.names import bound_names, root_name, walk
 
-__all__ = ["Trainings", "only_hands_on"]
+__all__ = ["Trainings", "names_training", "only_hands_on"]
+
+LIBRARY: Final = re.compile(r"(fit|train|finetune|fine_tune|pretrain)(_\w+)?|run_training")
+"""Functions that are imported."""
+THINGS: Final = re.compile(
+    r"train_.*(splits?|data\w*|load\w*|sets?|transforms?|x|y|test)$|.*(step|fn|mode|args|state)$|fit_.*(transform|predict)"
+)
+_STEPS: Final = re.compile(r"((run|one|do)_)?epoch|train(ing)?_step")
+"""Other functions that train if they are given a model or an optimiser."""
 
 DATA: Final = re.compile(
     r"load|data|device|split|read|array|frame|zeros|ones|tensor|range|^list$|^dict$|^tuple$|shape|loss|entropy|criterion"
@@ -78,7 +86,7 @@ class Trainings:
         self.data |= effects.passed - _owners_of_parts(node)
         for call in effects.calls:
             if call.verb in FITS and call.receiver and not _takes_model(call):
-                self.data |= call.args
+                self.data |= call.args - (self.optimised if call.receiver in self.modules else frozenset())
         if isinstance(node, ast.ClassDef):
             self.modes.discard(node.name)
             if self._has_mode(node):
@@ -169,6 +177,8 @@ class Trainings:
         return call.verb in INFERENCE.get(kind, ()) or (receiver == "svi" and call.verb in INFERENCE["SVI"])
 
     def _trained_by(self, call: Call, uses: frozenset[str], binds: frozenset[str]) -> frozenset[str]:
+        if imported := self.imported_training(call):
+            return self._with_parts({*imported})
         if self._is_step(call):
             found = {call.receiver} if call.receiver and call.verb != "backward" else set()
             found |= call.args if call.verb in APPLIES else set()
@@ -210,7 +220,7 @@ class Trainings:
 
     def call_trains(self, call: Call) -> bool:
         """Return whether a call takes training steps: itself, in an own function or method, or in one passed to it."""
-        if self._is_step(call):
+        if self._is_step(call) or self.imported_training(call):
             return True
         if call.function is not None and call.function in self.behaviours:
             if self.trains(call.function):
@@ -224,6 +234,13 @@ class Trainings:
         if only_hands_on(call):
             return False
         return any(name in self.behaviours and self.trains(name) for name in call.args)
+
+    def imported_training(self, call: Call) -> frozenset[str]:
+        """Return the models and optimisers that an imported function gets to train: `engine.train(model, opt)`."""
+        is_imported = (call.receiver or call.function) in self.modules and call.function not in self.behaviours
+        if not is_imported or not (names_training(call.verb) or _STEPS.fullmatch(call.verb)):
+            return frozenset()
+        return reach(call.args, self.objects) & self.optimised
 
     def runs_training(self, call: Call) -> bool:
         """Return whether `trainer.run(data)` runs a training function given to the trainer."""
@@ -259,6 +276,11 @@ def _owners_of_parts(node: ast.stmt) -> frozenset[str]:
     """Return the models whose parts a statement iterates over: `for p in ema.parameters()`."""
     calls = [part for part in walk(node) if isinstance(part, ast.Call) and verb_of(part.func) in _PARTS]
     return frozenset(name for call in calls if (name := root_name(call.func)) is not None)
+
+
+def names_training(name: str) -> bool:
+    """Return whether a name denotes training: `fit_to_data`, `train_and_evaluate`; not `train_test_split`."""
+    return LIBRARY.fullmatch(name) is not None and not THINGS.match(name)
 
 
 def only_hands_on(call: Call) -> bool:

@@ -27,6 +27,7 @@ from jupyter_dlaas.analysis.steps import (
     computes_gradients,
     may_alter,
     names_needed,
+    only_shows,
     uses_earlier_gradients,
 )
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
@@ -167,7 +168,7 @@ def check_trainings(
         others = sorted({*trained.names, *trained.also} - {*names} - refitted)
         step = trace.steps[trained.index]
         bound = step.flow.binds | step.globals_bound
-        others = [name for name in others if facts is None or name in bound or may_alter(step, name, facts)]
+        others = [n for n in others if facts is None or n in bound or only_shows(n, facts) or may_alter(step, n, facts)]
         also = [name for name in others if name not in trace.behaviours and _may_be_sent(name, facts)]
         unsent = [name for name in others if facts is not None and name in facts.names and name not in also]
         needed = (*names, *also)

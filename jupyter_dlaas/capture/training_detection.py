@@ -17,7 +17,7 @@ from jupyter_dlaas.analysis.steps import Step
 from jupyter_dlaas.analysis.syntax.constants import DEFINITIONS
 from jupyter_dlaas.analysis.syntax.names import root_name, walk
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
-from jupyter_dlaas.analysis.trained_objects import only_hands_on
+from jupyter_dlaas.analysis.trained_objects import names_training, only_hands_on
 
 __all__ = ["Watcher", "looks_like_training", "training_cells"]
 
@@ -29,10 +29,6 @@ GRADIENTS = words("grad value_and_grad gradient jacrev")
 ABOUT = words("partial jit pmap vmap compile wraps getsource getsourcelines signature help print display")
 RUNS = words("epochs batches")
 LOOPS = ast.For | ast.AsyncFor | ast.While
-LIBRARY = re.compile(r"(fit|train|finetune|fine_tune|pretrain)(_\w+)?|run_training")  # functions that are imported
-THINGS = re.compile(
-    r"train_.*(splits?|data\w*|load\w*|sets?|transforms?|x|y|test)$|.*(step|fn|mode|args|state)$|fit_.*(transform|predict)"
-)
 OPTIONS = words("epochs max_epochs n_epochs num_epochs batch_size steps_per_epoch validation_data eval_set callbacks")
 PREPARES = re.compile(
     r"scal(er|ar)|(?<!auto)encod(?!er_?dec)|imput|vectori[sz]|binari[sz]|normali[sz]|tokeni[sz]|pca|tsne|umap|datagen|generator|select"
@@ -170,7 +166,7 @@ class Watcher:
         if call.verb == "optimize" and any(key == "n_trials" for key, _ in call.arguments):
             return True  # a study of Optuna
         if is_module:
-            return _names_training(call.verb) and bool(call.arguments)
+            return names_training(call.verb) and bool(call.arguments)
         if call.verb not in FITS:
             return False
         if any(key in OPTIONS for key, _ in call.arguments):
@@ -193,12 +189,12 @@ class Watcher:
 
     def _is_library(self, function: str) -> bool:
         """Return whether a function is imported: `fit_to_data` of `from flowjax.train import fit_to_data`."""
-        return function in self.imported and _names_training(function)
+        return function in self.imported and names_training(function)
 
     def _is_trainer(self, function: ast.expr) -> bool:
         """Return whether an expression is `ppo.train` of a library, or a function that trains."""
         if isinstance(function, ast.Attribute):
-            return root_name(function) in self.tracer.modules and _names_training(function.attr)
+            return root_name(function) in self.tracer.modules and names_training(function.attr)
         return isinstance(function, ast.Name) and (self._is_library(function.id) or self._trains(function.id))
 
     def _is_own(self, receiver: str) -> bool:
@@ -221,11 +217,6 @@ class Watcher:
 
     def _in(self, name: str) -> str:
         return f" ({self.places[name]})" if name in self.places else ""
-
-
-def _names_training(name: str) -> bool:
-    """Return whether a name denotes training: `fit_to_data`, `train_and_evaluate`; not `train_test_split`."""
-    return LIBRARY.fullmatch(name) is not None and not THINGS.match(name)
 
 
 def _chained(node: ast.AST) -> str:

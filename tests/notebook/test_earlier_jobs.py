@@ -279,6 +279,15 @@ STOPPER = (
     "class Stopper:\n    def __call__(self, loss): self.best = loss\nclass Late(Stopper):\n    pass\nstop = Late()"
 )
 METHOD = "class Client:\n    def train(self, net):\n        opt = SGD(net.parameters())\n        opt.step()"
+HOOK = """
+kept = {}
+def keep(name):
+    def hook(module, given, output):
+        kept[name] = output
+    return hook
+net = Net()
+handle = net.fc.register_forward_hook(keep("fc"))
+"""
 PASSED = "def descend(w, rows):\n    for row in rows:\n        w -= row\n        print(row)\n"
 
 
@@ -291,6 +300,9 @@ PASSED = "def descend(w, rows):\n    for row in rows:\n        w -= row\n       
         (STOPPER, "if stop(3):\n    print(1)", {"stop"}),
         (f"{STOPPER}\ndef go():\n    return stop(3)", "x = go()", {"stop"}),
         (f"{STOPPER}\nstops = [stop]", "for one in stops:\n    x = one(3)", {"stops"}),
+        (HOOK, "x = net(3)", {"kept"}),
+        (f"{HOOK}def go(module):\n    return module(3)", "x = go(net)", {"kept"}),
+        ("kept = []\nnet = Net()\nnet.register_forward_hook(lambda m, i, o: kept.append(o))", "x = net(3)", {"kept"}),
         (f"{PASSED}w, rows = np.ones(2), [1]", "descend(w, rows)", {"w"}),
         (
             f"{METHOD}\nnet, clients = Net(), [Client()]",
@@ -306,7 +318,7 @@ PASSED = "def descend(w, rows):\n    for row in rows:\n        w -= row\n       
 )
 def test_indirect_changes_of_a_job_are_known(setup: str, train: str, altered: set[str]) -> None:
     arrays = {name: NameFact(type_name="numpy.ndarray") for name in ("a", "b", "order", "w")}
-    objects = {name: NameFact(type_name="object") for name in ("stop", "stops", "rows", "net", "clients", "c")}
+    objects = {name: NameFact(type_name="object") for name in ("stop", "stops", "rows", "net", "clients", "c", "kept")}
 
     made = job(
         "import numpy as np, torch\nfrom torch.optim import SGD", setup, train=train, facts=facts(**arrays, **objects)

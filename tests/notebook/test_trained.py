@@ -75,6 +75,16 @@ def names_warned_of(cells: list[str], train: str) -> list[tuple[str, ...]]:
             "other = Trainer(b, b_sgd, loader)\nother.run(2)",
             id="own trainers",
         ),
+        pytest.param(
+            [*nets("a", "b"), "import engine", "n = engine.train(a, a_sgd, loader)"],
+            "n = engine.train(b, b_sgd, loader)",
+            id="imported function",
+        ),
+        pytest.param(
+            [*nets("a"), "import engine", "parts = engine.train_test_split(a)\nengine.evaluate(a, loader)"],
+            "print(parts, a)",
+            id="imported function that trains nothing",
+        ),
         pytest.param([KERAS, DENSE.format("m")], DENSE.format("other"), id="keras"),
         pytest.param([KERAS, DENSE.format("m")], DENSE.format("m"), id="keras, made again"),
         pytest.param(
@@ -106,6 +116,24 @@ def test_a_training_of_another_object_is_not_mentioned(cells: list[str], train: 
         pytest.param([*nets("a"), INSIDE, "train(a, 2)"], "train(a, 2)", ("a",), id="optimiser in a function"),
         pytest.param(
             [*nets("a"), TRAINER, "one = Trainer(a, a_sgd, loader)", "one.run(2)"], "one.run(2)", ("one",), id="own"
+        ),
+        pytest.param(
+            [*nets("a"), FUNCTION, "n = train(a, torch.optim.Adam(a.parameters()), loader, 2)"],
+            "train(a, torch.optim.Adam(a.parameters()), loader, 2)",
+            ("a",),
+            id="optimiser made in the call",
+        ),
+        pytest.param(
+            [*nets("a"), "from engine import train", "n = train(a, a_sgd, loader)"],
+            "n = train(a, a_sgd, loader)",
+            ("a", "a_sgd"),
+            id="imported function",
+        ),
+        pytest.param(
+            [*nets("a"), "import engine", "losses = [engine.run_epoch(loader, a, a_sgd) for _ in range(3)]"],
+            "engine.run_epoch(loader, a, a_sgd)",
+            ("a", "a_sgd"),
+            id="function of a module",
         ),
         pytest.param([KERAS, DENSE.format("m")], "m.fit(X, y)", ("m",), id="keras"),
         pytest.param(
