@@ -522,7 +522,7 @@ def objects_in(node: ast.AST) -> set[str]:
 
 
 def _written_by(node: ast.Call) -> set[str]:
-    """Return the objects into which a call writes, by the name of its method; a gradient is no part of its tensor."""
+    """Return the objects that a call writes to, judged by its method's name. A gradient is not part of its tensor."""
     function = node.func
     if not isinstance(function, ast.Attribute) or not IN_PLACE.fullmatch(function.attr):
         return set()

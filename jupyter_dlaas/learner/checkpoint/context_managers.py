@@ -21,12 +21,12 @@ AMBIGUOUS: Final = (
     "it is entered more than once at the same time: keep the values that its end restores in variables of the loop"
 )
 PREFIX: Final = "with "
-"""Begin of the paths of context managers."""
+"""Beginning of the paths of context managers."""
 _HIDES_METHODS: Final = sys.version_info >= (3, 14)
 """True if the interpreter binds `__exit__` to the object only when it calls it."""
 _WORDS: Final = ("contextmanager", "__exit__", "fork_rng")
 _RANDOM: Final = ("torch.random", "fork_rng")
-"""Module and name of the library function that keeps the state of random streams, which are no settings."""
+"""Module and name of the library function that keeps the state of random streams, which are not settings."""
 
 
 class ContextManagers:
