@@ -300,8 +300,8 @@ def _stale_names(
         yield Problem("not_returned", text, place, line, tuple(definitions))
     if late:
         text = (
-            f"{one.job} (cell [{one.cell}]) has not ended; this job uses the notebook's {_list(late)}, from before. "
-            f'To use the result, run dlaas.job("{one.job}").wait() in a cell first.'
+            f"{one.job} (cell [{one.cell}]) has not ended; this job starts from the notebook's current {_list(late)}. "
+            f'To start from the result, run dlaas.job("{one.job}").wait() in a cell first.'
         )
         yield Problem("job_unfinished", text, place, line, tuple(late))
 

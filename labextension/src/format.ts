@@ -36,6 +36,15 @@ export class Format {
     }).format(n);
   }
 
+  /** Return a number for the end of an axis, with two significant digits: `0.41`, `84`, `12K`. */
+  short(n: number): string {
+    if (!Number.isFinite(n) || Math.abs(n) < 1000) {
+      return this.significant(n, 2);
+    }
+    const options = { notation: 'compact', maximumSignificantDigits: 2 } as const;
+    return new Intl.NumberFormat(this.locale, options).format(n);
+  }
+
   percent(fraction: number, decimals = 0): string {
     return new Intl.NumberFormat(this.locale, {
       style: 'percent',

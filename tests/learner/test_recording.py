@@ -19,7 +19,7 @@ class Seen(Run):
         self.records: list[tuple[dict[str, float], int, int, str]] = []
         self.shown: list[tuple[Any, ...]] = []
 
-    def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
+    def record(self, found: dict[str, float], *, step: int, epoch: int, source: str, at_s: float | None = None) -> None:
         self.records.append((found, step, epoch, str(source)))
 
     def show(self, *said: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from textwrap import dedent
 from typing import Any
 
 from jupyter_dlaas.learner.log_capture.plain_loop import Loop
-from tests.learner.test_watching import Build, curve, names, progress, ran
+from tests.learner.test_watching import Build, curve, names, progress, ran, records
 
 LONG_S = 150.0
 """PyTorch is loaded in each job, on a machine that may be busy."""
@@ -34,7 +35,33 @@ def test_silent_loop_shows_steps_and_its_loss(job: Build) -> None:
     assert len(drawn) == 30
     assert drawn[0][1] == 3.0
     assert drawn[-1][1] < 0.01
+    assert [step for step, _ in drawn] == list(range(1, 31))
     assert progress(one)["step"] == 30
+
+
+def test_held_losses_keep_their_time_and_epoch(job: Build) -> None:
+    source = """
+        import time, torch
+        w = torch.zeros(3, requires_grad=True)
+        opt = torch.optim.SGD([w], lr=0.1)
+        for epoch in range(4):
+            for _ in range(5):
+                cost = ((w - 1) ** 2).sum()
+                opt.zero_grad()
+                cost.backward()
+                opt.step()
+                time.sleep(0.02)
+            time.sleep(0.4)
+    """
+    found = records(ran(job, source, deadline_s=LONG_S))
+
+    at_s, epochs = [one["t"] for one in found], [one["epoch"] for one in found]
+    assert len(found) == 20
+    assert all(later - earlier >= 0.02 for earlier, later in pairwise(at_s))
+    assert at_s[-1] - at_s[0] >= 3 * 0.4 + 16 * 0.02
+    assert epochs == sorted(epochs)
+    assert epochs[0] == 0
+    assert 1 <= epochs[-1] <= 3  # the loops' position is sampled twice a second
 
 
 def test_a_loop_that_speaks_is_taken_at_its_word(job: Build) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.environment import import_hooks
@@ -31,15 +31,30 @@ _BACKWARDS: Final = 64
 """The number of backward passes without an optimiser after which each counts as a step."""
 
 
+class _Loss(NamedTuple):
+    """A loss as it was read, until it is recorded: the step is known once an optimiser has made one."""
+
+    name: str
+    value: float
+    steps: int
+    backwards: int
+    epoch: int
+    at_s: float
+    """The time in seconds of the system clock."""
+
+
 class Loop:
     """The observed loop of rank 0."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self._clock = clock
+        self._wall_clock = wall_clock
         self._steps = self._backwards = self._others = self._reads = 0
         self._leader = self._other = 0
         self._reported_s = self._read_s = self._looked_s = float("-inf")
-        self._held: list[tuple[str, Any, int]] | None = []
+        self._held: list[_Loss] | None = []
         self._since_s: float | None = None
         self._began_s: float | None = None
         self._names: dict[tuple[CodeType, int], str] = {}
@@ -74,11 +89,13 @@ class Loop:
             self._leave()
         if self._reads >= _READS and now - self._read_s < _EVERY_S:
             return
-        if loss.numel() != 1 or recorder() is None or is_captured(loss):
+        one = recorder()
+        if loss.numel() != 1 or one is None or is_captured(loss):
             return
         self._reads += 1
         self._read_s = now
-        self._draw(self._name(loss, frame), loss.detach().item(), now)
+        name, value = self._name(loss, frame), loss.detach().item()
+        self._draw(_Loss(name, value, self._steps, self._backwards, one.epoch, self._wall_clock()), now)
 
     def end(self) -> dict[str, object]:
         """Report the final state, with the losses held back if no other source has reported any."""
@@ -110,20 +127,25 @@ class Loop:
         if one.was_led:
             self.on_vain.clear()
 
-    def _draw(self, name: str, value: float, now: float) -> None:
+    def _draw(self, loss: _Loss, now: float) -> None:
         if self._since_s is None:
             self._since_s = now
         if self._held is None:
-            record_metrics({name: value}, source=Source.LOOP, step=self._step())
+            self._record(loss)
             return
-        self._held.append((name, value, self._step()))
+        self._held.append(loss)
         if now - self._since_s >= _HOLD_S:
             self._release()
 
     def _release(self) -> None:
         held, self._held = self._held or [], None
-        for name, value, step in held:
-            record_metrics({name: value}, source=Source.LOOP, step=step)
+        for loss in held:
+            self._record(loss)
+
+    def _record(self, loss: _Loss) -> None:
+        """Record a loss at the step that it belongs to, which the optimiser makes after the backward pass."""
+        step = loss.steps + 1 if self._steps else loss.backwards
+        record_metrics({loss.name: loss.value}, source=Source.LOOP, step=step, epoch=loss.epoch, at_s=loss.at_s)
 
     def _name(self, loss: object, frame: FrameType) -> str:
         """Return the variable's name of the loss; "loss" for an expression or an uninformative name."""

@@ -82,15 +82,21 @@ def key_of(name: str) -> tuple[str, ...]:
 
 
 def record_metrics(
-    values: Mapping[str, Any], *, source: Source = Source.CALLBACK, step: int | None = None, epoch: int | None = None
+    values: Mapping[str, Any],
+    *,
+    source: Source = Source.CALLBACK,
+    step: int | None = None,
+    epoch: int | None = None,
+    at_s: float | None = None,
 ) -> None:
     """Record a point of metrics in rank 0 of a job; does nothing elsewhere. Never raises for a value.
 
-    `step` counts over the whole training; None: the position from `record_progress`.
+    `step` counts over the whole training; None: the position from `record_progress`. `at_s` is the time of the values
+    in seconds of the system clock; None: now.
     """
     one = recorder()
     if one is not None:
-        one.metrics(values, source, step, epoch)
+        one.metrics(values, source, step, epoch, at_s)
 
 
 @contextmanager
@@ -190,16 +196,28 @@ class Recorder:
         self._last: dict[str, tuple[int, int]] = {}
         """Name -> its last step, and the offset added since the source restarted its count."""
         self._tokens, self._filled_s = float(_BURST), time.monotonic()
-        self._held: tuple[dict[str, float], int, int, Source] | None = None
+        self._held: tuple[dict[str, float], int, int, Source, float] | None = None
 
-    def metrics(self, values: Mapping[str, Any], source: Source, step: int | None, epoch: int | None) -> None:
+    @property
+    def epoch(self) -> int:
+        """The number of completed epochs, as reported by a source or seen in the program's own loops."""
+        return max(self._epoch, self._loops.done or 0) if self._loops is not None else self._epoch
+
+    def metrics(
+        self,
+        values: Mapping[str, Any],
+        source: Source,
+        step: int | None,
+        epoch: int | None,
+        at_s: float | None = None,
+    ) -> None:
         with self._lock:
             found = {}
             for name, value in values.items():
                 if self._may(name, source) and (number := _number(name, value)) is not None:
                     found[name] = number
             if found:
-                self._take(found, source, step, epoch)
+                self._take(found, source, step, epoch, time.time() if at_s is None else at_s)
 
     def in_one_piece(self) -> AbstractContextManager[None]:
         return self._run.in_one_piece()
@@ -229,7 +247,7 @@ class Recorder:
         self._best[key] = source.rank
         return True
 
-    def _take(self, found: dict[str, float], source: Source, step: int | None, epoch: int | None) -> None:
+    def _take(self, found: dict[str, float], source: Source, step: int | None, epoch: int | None, at_s: float) -> None:
         is_outranked = self._step is not None and self._source_rank < source.rank
         at = self._run.step if self._run.is_looping else self._step if step is None or is_outranked else step
         counts = at is None
@@ -244,12 +262,12 @@ class Recorder:
         at += base
         for name in found:
             self._last[name] = (at, base if not counts else 0)
-        where = self._run.epoch if self._run.is_looping else self._epoch if epoch is None else epoch
+        where = self._run.epoch if self._run.is_looping else self.epoch if epoch is None else epoch
         if self._has_token(source):
-            self._write(found, at, where, source)
+            self._write(found, at, where, source, at_s)
         else:
             held = self._held[0] if self._held is not None else {}
-            self._held = (held | found, at, where, source)
+            self._held = (held | found, at, where, source, at_s)
 
     def _has_token(self, source: Source) -> bool:
         """Return whether a point may be written: a token bucket limits the rate of points.
@@ -266,9 +284,9 @@ class Recorder:
         self._tokens -= 1
         return True
 
-    def _write(self, found: dict[str, float], step: int, epoch: int, source: Source) -> None:
+    def _write(self, found: dict[str, float], step: int, epoch: int, source: Source, at_s: float) -> None:
         self._held = None
-        self._run.record(found, step=step, epoch=epoch, source=source.on_wire)
+        self._run.record(found, step=step, epoch=epoch, source=source.on_wire, at_s=at_s)
 
     def progress(
         self,

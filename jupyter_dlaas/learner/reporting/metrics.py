@@ -186,14 +186,18 @@ class Metrics:
             os.close(self._fd)
             self._fd = None
 
-    def log(self, values: dict[str, float], *, step: int, epoch: int, source: str) -> None:
-        """Add one record. NaN and infinite values are reported once per metric."""
+    def log(self, values: dict[str, float], *, step: int, epoch: int, source: str, at_s: float | None = None) -> None:
+        """Add one record. NaN and infinite values are reported once per metric.
+
+        `at_s` is the time of the values in seconds of the system clock; None: now.
+        """
         if self._fd is not None:
             self._report_not_finite(values, step)
         self._keep(dict(values))
         if self._fd is not None:
             sent = {name: encode_float(value) for name, value in values.items()}
-            self._write({"t": time.time(), "step": step, "epoch": epoch, "values": sent, "source": source})
+            now_s = time.time() if at_s is None else at_s
+            self._write({"t": now_s, "step": step, "epoch": epoch, "values": sent, "source": source})
 
     def _report_not_finite(self, values: dict[str, float], step: int) -> None:
         """Report which metrics became NaN or infinite, and at which step."""

@@ -400,12 +400,15 @@ class Run:
         self.record(found, step=state.step, epoch=state.epoch, source="run")
         return found
 
-    def record(self, found: dict[str, float], *, step: int, epoch: int, source: str) -> None:
-        """Add numbers to the metrics; called by `log`, and by log capture for numbers found in output."""
+    def record(self, found: dict[str, float], *, step: int, epoch: int, source: str, at_s: float | None = None) -> None:
+        """Add numbers to the metrics; called by `log`, and by log capture for numbers found in output.
+
+        `at_s` is their time in seconds of the system clock; None: now.
+        """
         # Drop numbers on the way to a checkpoint's position: the same lines logged them in the first run. Drop those of
         # a failed step, too: its repetition logs them.
         if self.internals.counts and not self.internals.gate.is_torn:
-            self.internals.metrics.log(found, step=step, epoch=epoch, source=source)
+            self.internals.metrics.log(found, step=step, epoch=epoch, source=source, at_s=at_s)
 
     def in_one_piece(self) -> AbstractContextManager[None]:
         """Return a context in which added metrics are written together."""

@@ -30,7 +30,11 @@ export function whyDisabled(trans: TranslationBundle, action: IAction, stale: bo
   return action.enabled ? null : (action.why_not ?? '');
 }
 
-/** The buttons of a card's head: exactly the actions that the server names. */
+/**
+ * The buttons of a card's head: exactly the actions that the server names.
+ *
+ * While one asks for confirmation, the others are hidden: beside a question, *Cancel* reads as its answer.
+ */
 export function Actions(props: {
   state: IJobState;
   handlers: ICardHandlers;
@@ -41,11 +45,16 @@ export function Actions(props: {
   const { view } = props.state;
   const { handlers, stale } = props;
   const hasTrained = view.started_s !== null && props.nowS - view.started_s >= CONFIRM_AFTER_S;
+  const [asking, setAsking] = React.useState<string | null>(null);
+  const confirms = ({ id, confirm }: IAction): boolean =>
+    (id === 'cancel' && hasTrained) || (id === 'halt' && Boolean(confirm));
   const shown = view.actions.filter(a => a.id !== 'scale' && !(a.id === 'retry' && view.state === 'FAILED'));
+  const asked = shown.find(a => a.id === asking && confirms(a) && whyDisabled(trans, a, stale) === null);
 
   const button = (action: IAction): React.JSX.Element | null => {
     const { id } = action;
     const whyNot = whyDisabled(trans, action, stale);
+    const onAsk = (isAsking: boolean): void => setAsking(isAsking ? id : null);
     switch (id) {
       case 'scale':
         return null;
@@ -58,7 +67,9 @@ export function Actions(props: {
             confirmLabel={trans.__('Cancel job')}
             warning={null}
             timeoutMs={CONFIRM_MS}
-            confirms={hasTrained}
+            confirms={confirms(action)}
+            asking={action === asked}
+            onAsk={onAsk}
             whyNot={whyNot}
             onConfirm={() => handlers.act('cancel')}
           />
@@ -72,7 +83,9 @@ export function Actions(props: {
             confirmLabel={trans.__('Halt job')}
             warning={action.confirm ?? null}
             timeoutMs={CONFIRM_LOSS_MS}
-            confirms={Boolean(action.confirm)}
+            confirms={confirms(action)}
+            asking={action === asked}
+            onAsk={onAsk}
             whyNot={whyNot}
             onConfirm={() => handlers.act('halt')}
           />
@@ -94,7 +107,7 @@ export function Actions(props: {
 
   return (
     <div className="jp-dlaas-actions" role="group" aria-label={trans.__('Actions for %1', view.id)}>
-      {shown.map(button)}
+      {(asked ? [asked] : shown).map(button)}
       <MoreButton label={trans.__('More actions for %1', view.id)} onOpen={handlers.openMenu} />
     </div>
   );

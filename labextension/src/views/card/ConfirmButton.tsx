@@ -15,6 +15,9 @@ interface IConfirmButtonProps {
   timeoutMs: number;
   /** False: act at the first press. */
   confirms: boolean;
+  /** True while the question is shown. */
+  asking: boolean;
+  onAsk: (asking: boolean) => void;
   whyNot: string | null;
   onConfirm: () => void;
 }
@@ -22,24 +25,25 @@ interface IConfirmButtonProps {
 /** A button that asks in place: for a few seconds it turns into a confirming button and *Keep*. */
 export function ConfirmButton(props: IConfirmButtonProps): React.JSX.Element {
   const { trans } = useLanguage();
-  const [asking, setAsking] = React.useState(false);
-  const { timeoutMs } = props;
+  const { asking, onAsk, timeoutMs } = props;
+  const ask = React.useRef(onAsk);
+  ask.current = onAsk;
   React.useEffect(() => {
     if (!asking) {
       return;
     }
-    const timer = window.setTimeout(() => setAsking(false), timeoutMs);
+    const timer = window.setTimeout(() => ask.current(false), timeoutMs);
     return () => window.clearTimeout(timer);
   }, [asking, timeoutMs]);
 
-  if (!asking || !props.confirms || props.whyNot !== null) {
+  if (!asking) {
     return (
       <Button
         icon={props.icon}
         label={props.label}
         folds
         whyNot={props.whyNot}
-        onClick={() => (props.confirms ? setAsking(true) : props.onConfirm())}
+        onClick={() => (props.confirms ? onAsk(true) : props.onConfirm())}
       />
     );
   }
@@ -54,11 +58,11 @@ export function ConfirmButton(props: IConfirmButtonProps): React.JSX.Element {
         icon={props.icon}
         label={props.confirmLabel}
         onClick={() => {
-          setAsking(false);
+          onAsk(false);
           props.onConfirm();
         }}
       />
-      <Button label={trans.__('Keep')} onClick={() => setAsking(false)} />
+      <Button label={trans.__('Keep')} onClick={() => onAsk(false)} />
     </>
   );
 }

@@ -105,6 +105,7 @@ describe('the card', () => {
     fireEvent.click(screen.getByRole('button', { name: 'Halt' }));
     expect(called.act).not.toHaveBeenCalled();
     expect(screen.getByRole('alert').textContent).toBe(lost);
+    expect(screen.queryByRole('button', { name: 'Cancel' })).toBeNull();
 
     fireEvent.click(screen.getByRole('button', { name: 'Keep' }));
     expect(screen.queryByText(lost)).toBeNull();

@@ -32,6 +32,20 @@ describe('the throughput', () => {
 
     expect([rate.value, rate.unit, rate.high]).toEqual(['640', 'samples/s', 640]);
   });
+
+  it('counts points that were recorded at once as one, and shortens its axis', () => {
+    const burst = Array.from({ length: 200 }, (_, i): Point => [i, 103 + i / 1e5, 1]);
+    const steady = Array.from({ length: 100 }, (_, i): Point => [199 + 2000 * (i + 1), 104 + i, 1]);
+    const view = { ...golden.job('processing'), started_s: 100 };
+    const progress = { ...view.progress!, steps_per_s: 2000, samples_per_s: null };
+    const rate = chart(
+      language,
+      stateOf(view, { progress, curves: new Map([['loss', [...burst, ...steady]]]) })
+    )!.tracks.find(t => t.key === 'rate')!;
+
+    expect(Math.max(...rate.line.y.map(Number))).toBeLessThan(2010);
+    expect(rate.range).toEqual(['2K', '0']);
+  });
 });
 
 describe('values that are NaN or infinite', () => {

@@ -49,6 +49,8 @@ const NOISY_POINTS = 60;
 const STEPPED_POINTS = 100;
 const RATE_POINTS = 120;
 const RATE_POINTS_MIN = 4;
+/** Points at the start of an interval of the throughput that were recorded together, as a share of the interval. */
+const BURST_SHARE = 0.05;
 
 /** Return whether one of the interruptions lies between two points in time. */
 function isInterrupted(breaks: readonly IInterruption[], fromS: number, toS: number): boolean {
@@ -168,29 +170,40 @@ export function metricTrack(
     range:
       kind === 'fraction'
         ? [format.percent(high), format.percent(low)]
-        : [format.significant(high, 2), format.significant(low, 2)],
+        : [format.short(high), format.short(low)],
     stepped: kind === 'fraction' && points.length <= STEPPED_POINTS,
     filled: false,
     show
   };
 }
 
-/** Return steps per second between logged points: known for the whole job, also after a reload of the page. */
+/**
+ * Return steps per second between logged points: known for the whole job, also after a reload of the page.
+ *
+ * Points that were recorded together, such as lines that were read at once, count as one: their distance is no time.
+ */
 function rateLine(state: IJobState, zeroS: number, breaks: readonly IInterruption[]): ILine {
   let longest: readonly Point[] = [];
   for (const points of state.curves.values()) {
     longest = points.length > longest.length ? points : longest;
   }
-  const stride = Math.max(1, Math.floor(longest.length / RATE_POINTS));
   const x: number[] = [];
   const y: (number | null)[] = [];
-  for (let i = stride; i < longest.length; i += stride) {
-    const [startStep, startS] = longest[i - stride];
-    const [endStep, endS] = longest[i];
-    if (endS > startS) {
+  if (!longest.length) {
+    return { x, y };
+  }
+  let [startStep, startS] = longest[0];
+  let openedS = startS;
+  const leastS = (longest[longest.length - 1][1] - startS) / RATE_POINTS;
+  for (const [endStep, endS] of longest) {
+    if (endS - openedS < leastS * BURST_SHARE) {
+      [startStep, startS] = [endStep, endS];
+    } else if (endS > startS && endS - openedS >= leastS) {
       const isHole = endStep <= startStep || isInterrupted(breaks, startS, endS);
       x.push(endS - zeroS);
       y.push(isHole ? null : (endStep - startStep) / (endS - startS));
+      [startStep, startS] = [endStep, endS];
+      openedS = endS;
     }
   }
   return { x, y };
@@ -227,7 +240,7 @@ export function rateTrack(
     gaps: [],
     low: 0,
     high,
-    range: [format.significant(high, 2), '0'],
+    range: [format.short(high), '0'],
     stepped: false,
     filled: false,
     show: value => `${format.significant(value)} ${unit}`
