@@ -311,10 +311,18 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         "or an index.",
     ),
     Row(
+        code="matrix_sizes",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        message=r"mat1 and mat2 shapes cannot be multiplied",
+        advice="The two inner sizes must be equal. In a linear layer, the first shape is its input: set in_features to "
+        "the input's last size, or flatten the input before the layer.",
+    ),
+    Row(
         code="shape",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError", "IndexError", "AssertionError"),
-        message=r"mat1 and mat2 shapes|size mismatch|must match the size of tensor|shapes? .*not aligned"
+        message=r"size mismatch|must match the size of tensor|shapes? .*not aligned"
         r"|Expected .*size|is invalid for input of size|Sizes of tensors must match"
         r"|each tensor to be equal size|to match target batch"
         r"|weight of size|channels|could not be broadcast|Incompatible shapes|Dimensions must be equal"

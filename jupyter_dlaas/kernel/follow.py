@@ -327,7 +327,8 @@ class JobFollower:
             ended = self._ended.popleft()
             if ended.view.state is not State.COMPLETED:
                 names = ", ".join(ended.wanted.names)
-                self._show_note(ended.wanted, f"{names}: not assigned because {ended.view.id} is {ended.view.state}.")
+                how = "was cancelled" if ended.view.state is State.CANCELLED else "failed"
+                self._show_note(ended.wanted, f"{names}: not assigned because {ended.view.id} {how}.")
                 continue
             self._show_note(ended.wanted, "\n".join(self._assign_all(ended)))
 

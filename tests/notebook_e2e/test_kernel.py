@@ -290,7 +290,7 @@ def test_failing_job_prints_cause_place_and_advice(kernel: Kernel, pool: Pool) -
     assert sent.traceback[1] == f"Where: cell [{count}], line 3"
     assert sent.traceback[-1].startswith("What to do: ")
     assert "jupyter_dlaas" not in "\n".join(sent.traceback)
-    kernel.listen(lambda: displays_of(kernel, f"never: not assigned because {handle} is FAILED."))
+    kernel.listen(lambda: displays_of(kernel, f"never: not assigned because {handle} failed."))
 
 
 def test_too_large_job_is_refused_with_the_available_devices(kernel: Kernel, pool: Pool) -> None:

@@ -262,7 +262,7 @@ shape | RuntimeError | The expanded size of the tensor (999) must match the exis
 shape | RuntimeError | The size of tensor a (3) must match the size of tensor
 shape | RuntimeError | einsum(): subscript j has size 4 for operand 1 which does not broadcast with
 shape | RuntimeError | input.size(-1) must be equal to input_size. Expected 3, got 7
-shape | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
+matrix_sizes | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
 shape | RuntimeError | stack expects each tensor to be equal size,
 shape | TypeError | Cannot concatenate arrays with different numbers of dimensions: got (2,), (2, 2)
