@@ -325,7 +325,8 @@ class Job:
         while not (self._view.state.is_final or self._view.state is State.HALTED):
             left_s = 20.0 if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
-                raise TimeoutError(f"{self.id} is still {self._view.state} after {timeout:g} s; it keeps running")
+                goes_on = "stays in the queue" if self._view.state is State.QUEUED else "keeps running"
+                raise TimeoutError(f"{self.id} is still {self._view.state} after {timeout:g} s; it {goes_on}")
             reader = Follower(self._client, self.id, cursor, ("view",), wait_s=min(20.0, left_s), view=self._view)
             for _ in reader.once():
                 pass

@@ -179,7 +179,7 @@ def test_unfinished_jobs_of_the_store_keep_the_pool(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("section", "name", "place"),
     [
-        ("", "local", "this machine"),
+        ("", "mine", "this machine"),
         ('[pool]\nname = "lab"\n', "lab", "this machine"),
         ('[kubernetes]\nnamespace = "ml"\n', "kubernetes", "Kubernetes: namespace ml, context c, image "),
         ('[pool]\nname = "lab"\n[kubernetes]\nnamespace = "ml"\n', "lab", "Kubernetes: namespace ml, context c, "),
@@ -188,10 +188,12 @@ def test_unfinished_jobs_of_the_store_keep_the_pool(tmp_path: Path, capsys: pyte
 )
 def test_a_pool_shows_its_name_and_place(tmp_path: Path, section: str, name: str, place: str) -> None:
     there = f'kubeconfig = "{kubeconfig(tmp_path)}"\n' if "kubernetes" in section else ""
-    (tmp_path / "config.toml").write_text(section + there)
-    config = load_config(tmp_path)
+    pool = tmp_path / "mine"
+    pool.mkdir()
+    (pool / "config.toml").write_text(section + there)
+    config = load_config(pool)
 
-    assert configured_pool(tmp_path, config, lambda uptime_s: uptime_s).name == name
+    assert configured_pool(pool, config, lambda uptime_s: uptime_s).name == name
     assert place_text(config).startswith(place)
 
 

@@ -80,7 +80,9 @@ class PoolSection:
     name: str | None = field(
         default=None, metadata=rule(pattern=PLAIN_NAME, says=f"is not a valid pool name: {PLAIN_NAME_RULE}")
     )
-    """Name of the pool, as the panel shows it; unset: `local`, or `kubernetes` where jobs run on a cluster."""
+    """Name of the pool, as the panel shows it; unset: that of its directory, or `kubernetes` where jobs run on a
+    cluster.
+    """
     devices: DeviceChoice = DeviceChoice.AUTO
     """Devices that the pool offers. `auto`: GPUs if there are any, otherwise CPU slots."""
     cpu_slots: int | None = field(default=None, metadata=rule(least=1, most=4096))

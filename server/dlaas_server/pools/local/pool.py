@@ -110,7 +110,7 @@ class LocalPool:
         directory = directory.resolve()  # a job is identified by its directory, so the path must be unique
         self.path = directory
         self.config = load_config(directory) if config is None else config
-        self.name = self.config.pool.name or "local"
+        self.name = self.config.pool.name or directory.name
         self.unit = "CPU slot"
         self._jobs_dir = directory / "jobs"
         self._jobs_inode = 0
