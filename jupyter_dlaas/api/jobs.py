@@ -111,7 +111,7 @@ def submit(
     max_time: float | str | None = None,
     hang_after: float | str | None = None,
     outputs: str | Iterable[str] | None = None,
-    include: Iterable[str | Path] = (),
+    include: str | Path | Iterable[str | Path] = (),
     env: Mapping[str, str] | Iterable[str] | None = None,
     secret: str | Iterable[str] | None = None,
     retries: int = 4,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import Condition, Elastic, Scheduled
@@ -244,8 +244,7 @@ def _positive(text: str, option: str) -> float:
 
 def schedule(text: str | Iterable[str] | None, gpus_per_learner: int = 1) -> tuple[Scheduled, ...]:
     """Parse sizes by epoch: "epoch 30: 4 gpus", several separated by commas, or a list. "learners" counts processes."""
-    parts = text.split(",") if isinstance(text, str) else list(text or ())
-    parts = [part for entry in parts for part in str(entry).split(",") if part.strip()]
+    parts = [part for entry in texts(text, option="schedule") for part in entry.split(",") if part.strip()]
     entries: list[Scheduled] = []
     for part in parts:
         read = re.fullmatch(r"\s*epoch\s+(\d{1,9})\s*:\s*(\d{1,6})\s*(gpu|cpu|slot|learner)?s?\s*", part.lower())
@@ -343,7 +342,7 @@ def quoting(error: ValueError) -> str:
 
 def metric_patterns(given: str | Iterable[str] | None, *, option: str = "metric") -> tuple[str, ...]:
     """Parse the regular expressions that read metrics from printed lines."""
-    patterns = (given,) if isinstance(given, str) else tuple(given or ())
+    patterns = texts(given, option=option)
     for pattern in patterns:
         example = "such as 'loss: ([0-9.]+)'"
         try:
@@ -357,15 +356,38 @@ def metric_patterns(given: str | Iterable[str] | None, *, option: str = "metric"
 
 def framework(text: str) -> str:
     """Parse a training framework: torch, jax or tensorflow; names of libraries on top of them are also accepted."""
-    value = text.strip().lower()
+    value = "".join(texts(text, option="framework")).strip().lower()
     known = {**_FRAMEWORKS, "pytorch": "torch", "tf": "tensorflow"}
     if value not in known:
         raise Invalid(f"framework: {text!r} is not valid; use torch, jax or tensorflow, or omit it")
     return known[value]
 
 
+def texts(given: object, *, option: str) -> tuple[str, ...]:
+    """Return the texts of an option that is given as one text or several. Raises Invalid for other types."""
+    if given is None or isinstance(given, str):
+        return () if given is None else (given,)
+    entries: tuple[object, ...] = (given,)
+    if isinstance(given, Iterable) and not isinstance(given, Mapping | bytes):
+        entries = tuple(given)
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise Invalid(f"{option}: expected text, but got a value of type {type(entry).__name__}")
+    return cast("tuple[str, ...]", entries)
+
+
+def cpus(given: float | str | None) -> float:
+    """Parse the number of CPUs of a learner; None is 0, no request. Fractions are allowed."""
+    try:
+        return 0.0 if given is None else float(given)
+    except (TypeError, ValueError, OverflowError):
+        raise Invalid(f"cpus: {given!r} is not a number; use 2 or 0.5") from None
+
+
 def path(given: str | Path, *, option: str, base: Path | None = None) -> Path:
     """Parse a path, relative to `base`; `~` is the home directory. Without `base`, a relative path stays relative."""
+    if not isinstance(given, str | os.PathLike):
+        raise Invalid(f"{option}: expected a path, but got a value of type {type(given).__name__}")
     try:
         found = (base or Path()) / Path(given).expanduser()
         with suppress(FileNotFoundError, NotADirectoryError):  # reported where the path is opened
@@ -393,7 +415,8 @@ def interpreter(text: str) -> str:
     """Return the absolute path of a Python interpreter, given by a path or by a name on PATH. Symlinks stay: a virtual
     environment is found through them.
     """
-    found = shutil.which(str(path(text, option="interpreter").absolute()) if "/" in text else text)
+    place = path(text, option="interpreter")
+    found = shutil.which(str(place.absolute()) if "/" in str(text) else text)
     if found is None:
         raise Invalid(f"interpreter: {text!r} is not an executable file; use a path such as /opt/env/bin/python")
     return str(Path(found).absolute())
@@ -401,9 +424,9 @@ def interpreter(text: str) -> str:
 
 def names(text: str | Iterable[str] | None, *, option: str = "outputs") -> tuple[str, ...]:
     """Parse Python names from "model,history" or a list; each once, in order."""
-    parts = text.replace(",", " ").split() if isinstance(text, str) else list(text or ())
+    parts = [part for entry in texts(text, option=option) for part in entry.replace(",", " ").split()]
     for part in parts:
-        if not str(part).isidentifier():
+        if not part.isidentifier():
             raise Invalid(f"{option}: {part!r} is not a valid variable name")
     return tuple(dict.fromkeys(parts))
 
@@ -414,8 +437,7 @@ def environment(pairs: Mapping[str, str] | Iterable[str] | None, *, option: str 
         found = {str(key): str(value) for key, value in pairs.items()}
     else:
         found = {}
-        given: Iterable[str] = (pairs,) if isinstance(pairs, str) else () if pairs is None else pairs
-        for pair in given:
+        for pair in texts(pairs, option=option):
             key, equals, value = pair.partition("=")
             if not equals and key not in os.environ:
                 raise Invalid(f"{option}: {key} is not set in this environment; use {key}=VALUE")
@@ -430,9 +452,8 @@ def secrets(
     given: str | Iterable[str] | None, environment: Mapping[str, str], *, option: str = "secret"
 ) -> dict[str, str]:
     """Parse the names of secret variables, "HF_TOKEN,WANDB_API_KEY" or a list; return their values by name."""
-    parts = (given,) if isinstance(given, str) else () if given is None else given
     found: dict[str, str] = {}
-    for name in filter(None, re.split(r"[ ,]+", ",".join(parts))):
+    for name in filter(None, re.split(r"[ ,]+", ",".join(texts(given, option=option)))):
         if "=" in name:
             key = name.partition("=")[0]
             raise Invalid(f"{option}: use only the name, {key}; a value would stay readable in the notebook")

@@ -53,6 +53,8 @@ def read_script(source: str | Path) -> Script:
     """
     if isinstance(source, str) and "\n" in source:
         return Script(source, None)
+    if callable(source):
+        raise Invalid(_called(source))
     path = option_parsing.path(source, option="script")
     try:
         raw = path.read_bytes()
@@ -68,6 +70,15 @@ def read_script(source: str | Path) -> Script:
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}. Name another file") from None
     return Script(_program(path, raw), path.absolute())
+
+
+def _called(function: object) -> str:
+    """Return the error for a function in place of a script."""
+    name = getattr(function, "__name__", type(function).__name__)
+    return (
+        f"{name} is a function; submit runs scripts: give the path of one, or its text. To run {name} as a job: in a "
+        "notebook, call it in a cell with %%train; in a module, decorate it with @dlaas.train"
+    )
 
 
 def _missing_script(path: Path) -> str:
@@ -202,10 +213,10 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield entry
 
 
-def included(paths: Iterable[str | Path], directory: Path) -> dict[str, Path]:
+def included(paths: str | Path | Iterable[str | Path], directory: Path) -> dict[str, Path]:
     """Return the files named by `--include`: by relative path if below `directory`, others by their own name."""
     found: dict[str, Path] = {}
-    for given in paths:
+    for given in paths if isinstance(paths, Iterable) and not isinstance(paths, str) else (paths,):
         path = option_parsing.path(given, option="include", base=directory.absolute())
         if not path.exists():
             raise Invalid(_missing_include(Path(given), path, directory))

@@ -72,7 +72,7 @@ def prepare(
     max_time: float | str | None = None,
     hang_after: float | str | None = None,
     outputs: str | Iterable[str] | None = None,
-    include: Iterable[str | Path] = (),
+    include: str | Path | Iterable[str | Path] = (),
     env: Mapping[str, str] | Iterable[str] | None = None,
     secret: str | Iterable[str] | None = None,
     retries: int = 4,
@@ -128,7 +128,7 @@ def prepare(
         learners_min=size.learners_min,
         learners_max=size.learners_max,
         gpus_per_learner=size.gpus_per_learner,
-        cpus_per_learner=0.0 if cpus is None else float(cpus),
+        cpus_per_learner=option_parsing.cpus(cpus),
         memory_bytes_per_learner=0 if memory is None else option_parsing.memory_bytes(memory, minimum=MEMORY_BYTES_MIN),
         gpu_kind=gpu_kind,
         priority=option_parsing.priority(priority),
@@ -151,7 +151,7 @@ def prepare(
         outputs=option_parsing.names(outputs),
         metric_patterns=option_parsing.metric_patterns(metric),
         autolog=option_parsing.on_off(autolog, option="autolog"),
-        command=tuple(str(arg) for arg in args),
+        command=_arguments(args),
         interpreter=option_parsing.interpreter(interpreter) if interpreter else sys.executable,
         python=python,
         variables=tuple(option_parsing.environment(env)),
@@ -176,6 +176,12 @@ def prepare(
         learners=start_with,
     )
     return Prepared(submit=submit, uploads={**(packed.uploads or {}), **(uploads or {})})
+
+
+def _arguments(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise Invalid(f'args: expected a list, such as ["--size", "4"], but got {given!r}')
+    return tuple(str(arg) for arg in given)
 
 
 def _placement(text: str) -> Placement:

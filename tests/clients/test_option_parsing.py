@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from jupyter_dlaas.api import option_parsing
 from jupyter_dlaas.api.option_parsing import Sizes
+from jupyter_dlaas.api.submission import prepare
 from jupyter_dlaas.display import formatting
 from jupyter_dlaas.wire.codec import Invalid
 from jupyter_dlaas.wire.protocol import NAME_PATTERN
@@ -192,3 +194,49 @@ def test_an_interpreter_is_sent_as_an_absolute_path(tmp_path: Path, monkeypatch:
 def test_an_interpreter_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"interpreter: .*/nowhere.* is not an executable file"):
         option_parsing.interpreter(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "cpus",
+        "schedule",
+        "framework",
+        "outputs",
+        "include",
+        "env",
+        "secret",
+        "metric",
+        "args",
+        "interpreter",
+        "directory",
+    ],
+)
+@pytest.mark.parametrize(
+    "value", [object(), 3.5, [None], b"x", print], ids=["object", "float", "list", "bytes", "function"]
+)
+def test_value_of_a_wrong_type_is_refused_by_name(option: str, value: object) -> None:
+    if (option, value) in (("cpus", 3.5), ("args", [None])):
+        return  # a number of CPUs; any object can be an argument
+    with pytest.raises(Invalid, match=f"^{option}: "):
+        prepare("x = 1\n", **cast("Any", {option: value}))
+
+
+def test_function_is_refused_as_a_script() -> None:
+    def fold() -> None: ...
+
+    with pytest.raises(Invalid, match=r"^fold is a function; submit runs scripts: .* in a cell with %%train"):
+        prepare(cast("Any", fold))
+
+
+def test_text_is_no_list_of_arguments() -> None:
+    with pytest.raises(Invalid, match=r"^args: expected a list, such as"):
+        prepare("x = 1\n", args="10")
+
+
+def test_single_file_can_be_included(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1")
+
+    assert [file.path for file in prepare("x = 1\n", include="data.csv", directory=tmp_path).submit.files] == [
+        "files/data.csv"
+    ]

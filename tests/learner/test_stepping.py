@@ -71,6 +71,25 @@ def test_a_loop_that_speaks_is_taken_at_its_word(job: Build) -> None:
     assert progress(one)["step"] == 30
 
 
+def test_lines_that_state_epochs_alone_have_the_counted_steps(job: Build) -> None:
+    source = """
+        import torch
+        w = torch.zeros(3, requires_grad=True)
+        opt = torch.optim.SGD([w], lr=0.1)
+        for epoch in range(3):
+            for _ in range(10):
+                cost = ((w - 1) ** 2).sum()
+                opt.zero_grad()
+                cost.backward()
+                opt.step()
+            print(f"epoch {epoch}: loss {cost.item():.4f}")
+    """
+    one = ran(job, source, deadline_s=LONG_S)
+
+    assert [step for step, _ in curve(one, "loss")] == [10, 20, 30]
+    assert (progress(one)["epoch"], progress(one)["step"]) == (3, 30)
+
+
 def test_loss_is_not_read_while_a_cuda_graph_is_recorded(job: Build) -> None:
     recorded = """
     class Recorded(torch.Tensor):

@@ -65,6 +65,11 @@ class Loop:
         step.
         """
 
+    @property
+    def steps(self) -> int:
+        """The number of optimiser steps so far."""
+        return self._steps
+
     def stepped(self, optimizer: object) -> None:
         """Count a step of an optimiser. With several, one leads: the two of a GAN make one step together."""
         who, new = id(optimizer), 1
@@ -156,9 +161,8 @@ class Loop:
         return self._names[place]
 
 
-def watch(context: Context) -> None:
+def watch(context: Context, loop: Loop) -> None:
     """Observe PyTorch once it is loaded."""
-    loop = Loop()
     import_hooks.after("torch.optim.optimizer", lambda module: _optimizers(module, loop))
     import_hooks.after("torch._tensor", lambda module: _backward(module.Tensor, loop))
     context.at_end.append(loop.end)

@@ -52,13 +52,23 @@ class Reader:
     """The reader of a program's lines."""
 
     def __init__(
-        self, patterns: Sequence[str], place: Place, *, recognises: bool, budget: Budget | None = None
+        self,
+        patterns: Sequence[str],
+        place: Place,
+        *,
+        recognises: bool,
+        counted_steps: Callable[[], int] = lambda: 0,
+        budget: Budget | None = None,
     ) -> None:
-        """Create a reader. `patterns`: the user's own (`--metric`). Raises re.error for a bad one."""
+        """Create a reader. `patterns`: the user's own (`--metric`). Raises re.error for a bad one.
+
+        `counted_steps` returns the number of steps that were seen in another way; lines that state none have these.
+        """
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._recognises = recognises
         self._recogniser: Recogniser | None = None
         self._place = place
+        self._counted_steps = counted_steps
         self._budget = budget or Budget()
         self._skipped: str | None = None
 
@@ -94,13 +104,17 @@ class Reader:
         if found is None:
             return
         spot = self._place.take(found)
+        states_epochs_alone = self._place.counts_epochs_alone
+        counted = self._counted_steps() if states_epochs_alone else 0
         if spot != Spot():
-            step, steps = (spot.done, spot.epochs) if self._place.counts_epochs_alone else (spot.step, spot.steps)
+            step, steps = (spot.done, spot.epochs) if states_epochs_alone else (spot.step, spot.steps)
+            if counted:
+                step, steps = counted, None
             record_progress(
                 source=Source.LOG, epoch=spot.done, epochs=spot.epochs, step=step, steps=steps, fraction=spot.fraction
             )
         if found.values:
-            record_metrics(found.values, source=Source.LOG, step=spot.step, epoch=found.epoch)
+            record_metrics(found.values, source=Source.LOG, step=counted or spot.step, epoch=found.epoch)
 
 
 def watch(context: Context) -> None:
@@ -112,7 +126,8 @@ def watch(context: Context) -> None:
         tensorboard.install()
     if context.rank or not (spec.metric_patterns or spec.autolog):
         return
-    reader = Reader(spec.metric_patterns, place, recognises=spec.autolog)
+    loop = plain_loop.Loop()
+    reader = Reader(spec.metric_patterns, place, recognises=spec.autolog, counted_steps=lambda: loop.steps)
     listen(reader.line)
 
     def end() -> dict[str, object]:
@@ -121,7 +136,7 @@ def watch(context: Context) -> None:
 
     context.at_end.append(end)
     if spec.autolog:
-        plain_loop.watch(context)
+        plain_loop.watch(context, loop)
         _look_at_loops(context)
 
 
