@@ -23,6 +23,7 @@ from dlaas_server.store import Store
 from jupyter_dlaas.runtime.system.process import kill_round
 from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnerUp, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
+from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
 from tests.kubernetes.pool import section_of
 
@@ -224,6 +225,42 @@ async def test_a_deleted_pod_is_replaced_by_the_engine(tmp_path: Path, namespace
             await jobs.gone(0, 1)
     finally:
         jobs.sweep()
+
+
+@pytest.mark.parametrize("is_alive", [False, True], ids=["lost", "alive"])
+async def test_a_job_leaves_a_deleted_node_at_once(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster, is_alive: bool
+) -> None:
+    """The cluster itself removes the pods of a deleted node only after 40 s or more, and says so in other words."""
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})  # the tightest node for one learner
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            assert namespace.get("pods", f"{job}-m0")["spec"]["nodeName"] == node.name
+            await asyncio.to_thread(own_cluster.delete_node if is_alive else own_cluster.remove_node, node.name)
+            facts = await jobs.recorded(FactKind.GENERATION, 2)
+            await engine.reached(job, State.PROCESSING)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            if is_alive:
+                await asyncio.to_thread(namespace.wait_gone, "pods", f"{job}-m0")
+                assert node.find(namespace.name, f"{job}-m0") is None, "its node has ended the pod"
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        if node.name in own_cluster.nodes:
+            await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    (end,) = (fact.failure for fact in facts if isinstance(fact, LearnerDown) and fact.member == 0)
+    words = f"Node small is gone, and pod {namespace.name}/{job}-m0 with it: the node was deleted from the cluster."
+    assert end is not None
+    assert (end.code, end.what) == ("node_gone", words)
+    assert words in view.interruptions[-1].text
+    assert view.learners[0].node in NODES
+    assert view.restarts == 1
 
 
 async def test_a_new_engine_finds_its_pods_running(tmp_path: Path, namespace: Namespace) -> None:
