@@ -26,6 +26,7 @@ from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
 from tests.kubernetes.pool import section_of
+from tests.selection import exhaustive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
@@ -261,6 +262,38 @@ async def test_a_job_leaves_a_deleted_node_at_once(
     assert words in view.interruptions[-1].text
     assert view.learners[0].node in NODES
     assert view.restarts == 1
+
+
+@exhaustive
+async def test_a_job_leaves_a_silent_node_with_its_deleted_pod(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster
+) -> None:
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            await asyncio.to_thread(own_cluster.loop.run, node.fail())
+            await asyncio.to_thread(namespace.delete, "pods", f"{job}-m0", grace_s=1)
+            facts = await jobs.recorded(FactKind.GENERATION, 2)
+            await engine.reached(job, State.PROCESSING)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            left = namespace.get("pods", f"{job}-m0")
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    (end,) = (fact.failure for fact in facts if isinstance(fact, LearnerDown) and fact.member == 0)
+    assert end is not None
+    assert end.code == "node_silent"
+    assert f"Node small does not answer, and has not confirmed the deletion of pod {namespace.name}/" in end.what
+    assert end.what in view.interruptions[-1].text
+    assert view.learners[0].node in NODES
+    assert left["status"]["phase"] == "Running", "the cluster does not know whether it has ended"
 
 
 async def test_a_new_engine_finds_its_pods_running(tmp_path: Path, namespace: Namespace) -> None:
