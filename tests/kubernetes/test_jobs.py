@@ -264,6 +264,36 @@ async def test_a_job_leaves_a_deleted_node_at_once(
     assert view.restarts == 1
 
 
+async def test_a_drained_job_restarts_on_another_node(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster
+) -> None:
+    """On its cordoned node, its next pod would wait until its seat is refused."""
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            drain = ("drain", node.name, "--ignore-daemonsets", "--force", "--delete-emptydir-data")
+            await asyncio.to_thread(namespace.kubectl, *drain)
+            facts = await jobs.recorded(FactKind.GENERATION, 2)
+            await engine.reached(job, State.PROCESSING)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            refused = engine.lifecycle.settings.refused
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    (end,) = (fact.failure for fact in facts if isinstance(fact, LearnerDown) and fact.member == 0)
+    assert end is not None
+    assert (end.code, refused) == ("drained", {})
+    assert view.learners[0].node in NODES
+    assert view.restarts == 1
+
+
 @exhaustive
 async def test_a_job_leaves_a_silent_node_with_its_deleted_pod(
     tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster

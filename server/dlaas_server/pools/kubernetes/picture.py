@@ -375,6 +375,8 @@ class Picture:
     def _note_node(self, change: Change) -> None:
         name = str((change.after or change.before or {})["metadata"]["name"])
         self._in_loop(self._lose_node if change.after is None else self._find_node, name)
+        if change.before and change.after and change.before.get("spec") != change.after.get("spec"):
+            self._in_loop(self._update_nodes)  # a cordon: evictions follow at once, and learners restart elsewhere
         self._note_capacity(change)
 
     def _lose_node(self, name: str) -> None:
