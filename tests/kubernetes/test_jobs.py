@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.store import Store
 from jupyter_dlaas.runtime.system.process import kill_round
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnerUp, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnersLost, LearnerUp, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
@@ -42,6 +43,23 @@ import os, time
 for step in range(100_000):
     print("step", step, "of member", os.environ["DLAAS_MEMBER"], flush=True)
     time.sleep(0.05)
+"""
+
+
+ELASTIC = """
+import time, torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+run = dlaas.run()
+model = torch.nn.Linear(8, 2)
+model, opt = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 2, (48,)))
+for epoch in run.epochs(1_000_000):
+    for x, y in run.batches(data, 12):
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+        time.sleep(0.02)
 """
 
 
@@ -175,8 +193,10 @@ class Engine:
             assert time.monotonic() < end_s, why
             await asyncio.sleep(0.05)
 
-    async def submit(self, program: str, learners: int, *, gpus: int = 1) -> str:
-        spec = JobSpec(name="digits", learners_min=learners, learners_max=learners, gpus_per_learner=gpus)
+    async def submit(self, program: str, learners: int, *, most: int | None = None, gpus: int = 1, **more: Any) -> str:
+        spec = JobSpec(
+            name="digits", learners_min=learners, learners_max=most or learners, gpus_per_learner=gpus, **more
+        )
         request = Submit(key=f"key-{uuid.uuid4()}", spec=spec, source=program)
         return (await self.requests.submit("me", request))[0].id
 
@@ -262,6 +282,39 @@ async def test_a_job_leaves_a_deleted_node_at_once(
     assert words in view.interruptions[-1].text
     assert view.learners[0].node in NODES
     assert view.restarts == 1
+
+
+@exhaustive
+async def test_survivors_train_on_without_a_deleted_node(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster
+) -> None:
+    """All five GPUs of the cluster are used, so that one learner is on the node that is deleted."""
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ELASTIC, learners=2, most=5, framework="torch")
+            await engine.reached(job, State.PROCESSING)
+            ups = [fact for fact in await jobs.recorded(FactKind.LEARNER_UP, 5) if isinstance(fact, LearnerUp)]
+            (lost,) = (fact.member for fact in ups if fact.node == node.name)
+            await jobs.recorded(FactKind.GENERATION)
+            await asyncio.to_thread(own_cluster.remove_node, node.name)
+            (regrouped,) = (f for f in await jobs.recorded(FactKind.REGROUPED) if f.kind == FactKind.REGROUPED)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        if node.name in own_cluster.nodes:
+            await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    assert isinstance(regrouped, LearnersLost)
+    assert sorted(regrouped.members or ()) == [member for member in range(5) if member != lost]
+    assert regrouped.failure is not None
+    assert "Node small is gone" in regrouped.failure.what
+    assert view.restarts == 0
+    print("pause of the survivors:", regrouped.idle_s)
 
 
 async def test_a_drained_job_restarts_on_another_node(
