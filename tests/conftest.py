@@ -38,7 +38,6 @@ EXHAUSTIVE = {
     "HYPOTHESIS_PROFILE": "deep",
     "STREAM_SEEDS": "25",
     "FUZZ_EXAMPLES": "200",
-    "LINK_FUZZ_EXAMPLES": "10000",
     "DLAAS_EXACT_SEEDS": "1 2 3",
 }
 """What an exhaustive run tries more of, where the environment says nothing else."""

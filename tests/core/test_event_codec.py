@@ -46,7 +46,7 @@ EXAMPLES: Final[tuple[StoredEvent, ...]] = (
     job_events.Preempted(reason="for digits-8", notice_s=30.0),
     job_events.WaitRecorded(reason="Needs 4 GPUs.", low_s=100.5, high_s=200.0),
     job_events.ScheduleApplied(epoch=3),
-    job_events.MovedFromSuspect(),
+    job_events.MovedFromSuspect(why="node n1 is gone"),
     job_events.TimeLimitAdopted(),
     job_events.FactRead(fact=LearnerUp(n=3, at_s=101.5, member=1, rank=0, generation=2, node="n1")),
     job_events.JournalRead(offset=4096),
@@ -86,6 +86,8 @@ def test_newer_formats_and_unknown_kinds_are_refused() -> None:
     with pytest.raises(UnknownKind, match="unknown kind 'strange'"):
         event_from_fields(stored | {"kind": "strange"})
     assert event_from_fields(stored | {"later": 1}) == job_events.Abandoned(), "an unknown field is ignored"
+    earlier = {"kind": "moved_from_suspect", "format": 1}
+    assert event_from_fields(earlier) == job_events.MovedFromSuspect(), "an earlier release stored no reason"
 
 
 def test_replay_begins_with_the_last_origin() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from dlaas_server.core.lifecycle.job_events import MovedFromSuspect, apply_event
 from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
@@ -15,6 +17,7 @@ from dlaas_server.core.planning.suspect_devices import (
     Suspect,
     cleared,
     expiry_s,
+    node_without_seats,
     out_of_service,
     restarts_on_suspect,
     struck,
@@ -107,6 +110,25 @@ def test_a_job_on_a_suspect_device_is_tried_again_elsewhere() -> None:
     back = with_fact(leaving, FactKind.CLOSED, why="halted")
     assert (back.state, back.members) == (State.QUEUED, ())
     assert not restarts_on_suspect(retried, {})
+
+
+@pytest.mark.parametrize(("nodes", "why"), [
+    (NODES[1:], "node n1 is gone"),
+    ((replace(NODES[0], cordoned="not ready: gone"), NODES[1]), "node n1 is not ready: gone"),
+    ((replace(NODES[0], cordoned="not ready: gone"),), None),
+    (NODES, None),
+    ((), None),
+])  # fmt: skip
+def test_a_job_restarts_only_where_its_node_takes_learners(nodes: tuple[Node, ...], why: str | None) -> None:
+    one = training(job(), *seats("n1", 1))
+    retried = with_fact(one, FactKind.LOST, generation=1, failure=KILLED)
+
+    assert node_without_seats(retried, nodes) == why
+    assert node_without_seats(one, nodes) is None, "its learners run there"
+    if why is not None:
+        leaving, (text,) = apply_event(retried, MovedFromSuspect(why=why), 100.0)
+        assert leaving.goal is Goal.HALT
+        assert text.text == f"N{why[1:]}. The job restarts elsewhere."
 
 
 def program(number: int, *, unit: str = "GPU") -> Job:

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,9 @@ from jupyter_dlaas.runtime.hosts.learner_host import Ended, HostEvent, NotStarte
 from jupyter_dlaas.runtime.hosts.plain_spawn import environment_here
 from jupyter_dlaas.runtime.hosts.remote_host import REASON_S, RemoteHost
 from jupyter_dlaas.runtime.link.connection import Endpoint
-from jupyter_dlaas.runtime.link.transport import Address, listen, new_session_id, wait
+from jupyter_dlaas.runtime.link.session import Session
+from jupyter_dlaas.runtime.link.storage import BytesSource, DirectoryStorage, sha256_of
+from jupyter_dlaas.runtime.link.transport import Address, Dialer, listen, new_session_id, wait
 from jupyter_dlaas.runtime.system.process import is_alive
 from jupyter_dlaas.wire.codec import encode
 from jupyter_dlaas.wire.protocol import Cause, Failure
@@ -99,6 +102,32 @@ class RemoteRig:
             for process in agent.processes().values():
                 os.waitpid(process.identity.pid, 0)
         self.host.close()
+
+
+class FaultyAgent(Agent):
+    """Peer with an agent's name and the job's token that offers the files of others."""
+
+    def __init__(self, root: Path, rig: RemoteRig, member: int, *paths: str) -> None:
+        self._session = Session(DirectoryStorage(root))
+        me = Endpoint(job="a-1", name=agent_name(member), token=TOKEN, session=new_session_id())
+        self._dialer = Dialer(me, lambda: rig.address, self._session, rig.log.append)
+        for path in paths:
+            self._session.send_file(path, source := BytesSource(b"x"), sha256_of(source))
+
+    def interests(self, now: float) -> dict[int, int]:
+        return self._dialer.interests()
+
+    def due(self, now: float) -> float:
+        return min(now + 1.0, self._dialer.due() or now + 1.0)
+
+    def turn(self, ready: Collection[int], now: float) -> None:
+        self._dialer.turn(ready, now)
+
+    def processes(self) -> dict[int, Any]:
+        return {}
+
+    def close(self) -> None:
+        self._dialer.close()
 
 
 @pytest.fixture
@@ -317,15 +346,6 @@ def test_agent_links_before_remains_have_ended(rig: RemoteRig, monkeypatch: pyte
     until(rig, lambda: heard(rig, "hello"), "the learner starts")
 
 
-def test_files_outside_a_learners_own_are_refused(rig: RemoteRig) -> None:
-    started(rig)
-    rig.agents[0]._files._sender.send("guardian.sock")  # not a regular file, and not the learner's to write
-    (rig.root / "agent-0/wanted.json").write_text("{}")
-    rig.agents[0]._files._sender.send("wanted.json")
-    until(rig, lambda: any("not the peer's to write" in text for text in rig.log), "the refusal")
-    assert not (rig.job_dir / "wanted.json").exists()
-
-
 def test_a_learner_knows_the_address_at_which_others_reach_it(rig: RemoteRig) -> None:
     started(rig)
     tell(rig, do="environment", names=["DLAAS_ADDRESS"])
@@ -434,3 +454,15 @@ def test_a_real_agent_serves_until_it_is_dismissed(tmp_path: Path) -> None:
         process.wait()
         kill_members([tmp_path / "pod"])
         rig.close()
+
+
+def test_files_of_others_are_refused_and_logged(rig: RemoteRig, tmp_path: Path) -> None:
+    paths = ("../outside", "wanted.json", "learner-0/stdout.log", "token", "learner-1/stdout.log")
+    (tmp_path / "faulty").mkdir()
+    rig.agents.pop(1).close()
+    rig.agents[1] = FaultyAgent(tmp_path / "faulty", rig, 1, *paths)
+    until(rig, lambda: (rig.job_dir / paths[-1]).exists(), "its own file")
+
+    for path in paths[:-1]:
+        assert any(f"'{path}' of learner 1's agent is rejected" in line for line in rig.log), rig.log
+        assert not (rig.job_dir / path).exists()

@@ -122,6 +122,24 @@ def test_a_cut_link_stops_nothing_and_loses_nothing(build: Build) -> None:
     assert_journal_has_no_holes(job)
 
 
+@exhaustive
+def test_a_gang_trains_on_through_a_long_cut(build: Build) -> None:
+    """Longer than the silence after which a link is given up: each of 150 steps takes 0.2 s."""
+    job = build(ON_CPU + LIVE.replace("else 0.03", "else 0.2"), **OPTIONS)
+    job.run(2)
+    trains(job, 1, size=2)
+    trained = job.agent_dir(0) / "job/output/live-0"
+    facts, steps = len(job.facts()), len(trained.read_text().splitlines())
+    job.relay.cut()
+    until(lambda: len(trained.read_text().splitlines()) >= steps + 150, "150 steps during the cut", deadline_s=IMPORT_S)
+    assert len(job.facts()) == facts
+    job.relay.mend()
+    job.resize(0, 1, fresh=1)
+    trains(job, 2, size=3)
+    finish(job)
+    assert job.facts(FactKind.REGROUPED) == []
+
+
 def test_a_hung_learner_ends_at_the_limit_with_its_line(build: Build) -> None:
     source = "import threading\n\ndef wait():\n    threading.Event().wait()\n\nwait()\n"
     job = build(source, learners=1, hang_after_s=1.0, cells={"1-6": "cell [3]:1"})

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from tests.kubernetes.api import Api, Json
+from tests.kubernetes.api import Api, ApiError, Json
 from tests.kubernetes.binaries import Binaries, built_binaries, kubernetes_version
 from tests.kubernetes.control_plane import ControlPlane
 from tests.kubernetes.nodes.node import ProcessNode
@@ -113,6 +113,14 @@ class OwnCluster:
         """Stop a process node and delete it from the cluster."""
         node = self.nodes.pop(name)
         self.loop.run(node.close())
+        try:
+            self.delete_node(name)
+        except ApiError as error:
+            if error.status != 404:  # a test has deleted it
+                raise
+
+    def delete_node(self, name: str) -> None:
+        """Delete a node from the cluster, as `kubectl delete node` does. Its containers keep running."""
         self.loop.run(self.api.delete("nodes", None, name))
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlaas_server.pools.kubernetes.api import Api, connect
+from dlaas_server.pools.kubernetes.manifests.pool_manifests import deployment_manifests
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from tests.kubernetes.namespace_pools import Pools
 
 NODES = ("node-1", "node-2")
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+RESTRICTED: dict[str, str] = deployment_manifests("any")[0]["metadata"]["labels"]
+"""Labels of the namespace that administrators apply."""
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 POD_SECURITY = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
 
@@ -169,7 +171,7 @@ def remove_namespace(namespace: Namespace) -> None:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[Namespace]:
-    """Create a namespace that enforces the restricted Pod Security standard."""
+    """Create a namespace as the shipped manifests have it."""
     made = make_namespace(cluster, RESTRICTED)
     yield made
     remove_namespace(made)

@@ -46,7 +46,7 @@ BY_THE_CLUSTER = {
     "preempted": End(cause=Cause.EVICTED, words="was preempted by a pod of higher priority", node="small"),
     "node_taint": End(cause=Cause.EVICTED, words="removed from node tainted", node="tainted"),
     "node_shutdown": End(cause=Cause.EVICTED, words="closing", node="closing"),
-    "node_gone": End(cause=Cause.EVICTED, words="gone with its node leaving", node="leaving"),
+    "node_gone": End(cause=Cause.EVICTED, words="Node leaving is gone, and pod", node="leaving"),
 }
 BROKEN = ("tainted", "closing", "leaving")
 IMAGES = {"image_without_python": EMPTY, "wrong_python": OLD}

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,12 @@ from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.store import Store
 from jupyter_dlaas.runtime.system.process import kill_round
-from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnerUp, MemberWanted, Wanted
+from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, LearnersLost, LearnerUp, MemberWanted, Wanted
 from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
+from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
 from tests.kubernetes.pool import section_of
+from tests.selection import exhaustive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
 
@@ -40,6 +43,23 @@ import os, time
 for step in range(100_000):
     print("step", step, "of member", os.environ["DLAAS_MEMBER"], flush=True)
     time.sleep(0.05)
+"""
+
+
+ELASTIC = """
+import time, torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+run = dlaas.run()
+model = torch.nn.Linear(8, 2)
+model, opt = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 2, (48,)))
+for epoch in run.epochs(1_000_000):
+    for x, y in run.batches(data, 12):
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+        time.sleep(0.02)
 """
 
 
@@ -173,8 +193,10 @@ class Engine:
             assert time.monotonic() < end_s, why
             await asyncio.sleep(0.05)
 
-    async def submit(self, program: str, learners: int, *, gpus: int = 1) -> str:
-        spec = JobSpec(name="digits", learners_min=learners, learners_max=learners, gpus_per_learner=gpus)
+    async def submit(self, program: str, learners: int, *, most: int | None = None, gpus: int = 1, **more: Any) -> str:
+        spec = JobSpec(
+            name="digits", learners_min=learners, learners_max=most or learners, gpus_per_learner=gpus, **more
+        )
         request = Submit(key=f"key-{uuid.uuid4()}", spec=spec, source=program)
         return (await self.requests.submit("me", request))[0].id
 
@@ -224,6 +246,137 @@ async def test_a_deleted_pod_is_replaced_by_the_engine(tmp_path: Path, namespace
             await jobs.gone(0, 1)
     finally:
         jobs.sweep()
+
+
+@pytest.mark.parametrize("is_alive", [False, True], ids=["lost", "alive"])
+async def test_a_job_leaves_a_deleted_node_at_once(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster, is_alive: bool
+) -> None:
+    """The cluster itself removes the pods of a deleted node only after 40 s or more, and says so in other words."""
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})  # the tightest node for one learner
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            assert namespace.get("pods", f"{job}-m0")["spec"]["nodeName"] == node.name
+            await asyncio.to_thread(own_cluster.delete_node if is_alive else own_cluster.remove_node, node.name)
+            facts = await jobs.recorded(FactKind.GENERATION, 2)
+            await engine.reached(job, State.PROCESSING)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            if is_alive:
+                await asyncio.to_thread(namespace.wait_gone, "pods", f"{job}-m0")
+                assert node.find(namespace.name, f"{job}-m0") is None, "its node has ended the pod"
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        if node.name in own_cluster.nodes:
+            await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    (end,) = (fact.failure for fact in facts if isinstance(fact, LearnerDown) and fact.member == 0)
+    words = f"Node small is gone, and pod {namespace.name}/{job}-m0 with it: the node was deleted from the cluster."
+    assert end is not None
+    assert (end.code, end.what) == ("node_gone", words)
+    assert words in view.interruptions[-1].text
+    assert view.learners[0].node in NODES
+    assert view.restarts == 1
+
+
+@exhaustive
+async def test_survivors_train_on_without_a_deleted_node(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster
+) -> None:
+    """All five GPUs of the cluster are used, so that one learner is on the node that is deleted."""
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ELASTIC, learners=2, most=5, framework="torch")
+            await engine.reached(job, State.PROCESSING)
+            ups = [fact for fact in await jobs.recorded(FactKind.LEARNER_UP, 5) if isinstance(fact, LearnerUp)]
+            (lost,) = (fact.member for fact in ups if fact.node == node.name)
+            await jobs.recorded(FactKind.GENERATION)
+            await asyncio.to_thread(own_cluster.remove_node, node.name)
+            (regrouped,) = (f for f in await jobs.recorded(FactKind.REGROUPED) if f.kind == FactKind.REGROUPED)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        if node.name in own_cluster.nodes:
+            await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    assert isinstance(regrouped, LearnersLost)
+    assert sorted(regrouped.members or ()) == [member for member in range(5) if member != lost]
+    assert regrouped.failure is not None
+    assert "Node small is gone" in regrouped.failure.what
+    assert view.restarts == 0
+    print("pause of the survivors:", regrouped.idle_s)
+
+
+async def test_a_drained_job_restarts_on_another_node(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster
+) -> None:
+    """On its cordoned node, its next pod would wait until its seat is refused."""
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            drain = ("drain", node.name, "--ignore-daemonsets", "--force", "--delete-emptydir-data")
+            await asyncio.to_thread(namespace.kubectl, *drain)
+            facts = await jobs.recorded(FactKind.GENERATION, 2)
+            await engine.reached(job, State.PROCESSING)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            refused = engine.lifecycle.settings.refused
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    (end,) = (fact.failure for fact in facts if isinstance(fact, LearnerDown) and fact.member == 0)
+    assert end is not None
+    assert (end.code, refused) == ("drained", {})
+    assert view.learners[0].node in NODES
+    assert view.restarts == 1
+
+
+@exhaustive
+async def test_a_job_leaves_a_silent_node_with_its_deleted_pod(
+    tmp_path: Path, namespace: Namespace, own_cluster: OwnCluster
+) -> None:
+    node = own_cluster.add_node("small", resources={"nvidia.com/gpu": "1"})
+    jobs = Jobs(tmp_path / "pool", namespace)
+    try:
+        async with Engine(jobs) as engine:
+            await engine.pool_reached()
+            job = await engine.submit(ENDLESS, learners=1)
+            await engine.reached(job, State.PROCESSING)
+            await asyncio.to_thread(own_cluster.loop.run, node.fail())
+            await asyncio.to_thread(namespace.delete, "pods", f"{job}-m0", grace_s=1)
+            facts = await jobs.recorded(FactKind.GENERATION, 2)
+            await engine.reached(job, State.PROCESSING)
+            view = engine.lifecycle.view(engine.lifecycle.jobs[job])
+            left = namespace.get("pods", f"{job}-m0")
+            await engine.requests.act("me", job, Event.CANCEL)
+            await engine.reached(job, State.CANCELLED)
+    finally:
+        jobs.sweep()
+        await asyncio.to_thread(own_cluster.remove_node, node.name)
+
+    (end,) = (fact.failure for fact in facts if isinstance(fact, LearnerDown) and fact.member == 0)
+    assert end is not None
+    assert end.code == "node_silent"
+    assert f"Node small does not answer, and has not confirmed the deletion of pod {namespace.name}/" in end.what
+    assert end.what in view.interruptions[-1].text
+    assert view.learners[0].node in NODES
+    assert left["status"]["phase"] == "Running", "the cluster does not know whether it has ended"
 
 
 async def test_a_new_engine_finds_its_pods_running(tmp_path: Path, namespace: Namespace) -> None:

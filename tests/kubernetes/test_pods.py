@@ -205,15 +205,6 @@ def test_pods_reach_each_other_by_address(namespace: Namespace) -> None:
     assert namespace.kubectl("logs", "client") == "200\n"
 
 
-def test_a_pod_without_security_settings_is_refused(namespace: Namespace) -> None:
-    manifest = namespace.manifest("a", "true")
-    del manifest["spec"]["securityContext"]
-
-    with pytest.raises(ApiError, match="violates PodSecurity") as refusal:
-        namespace.create("pods", manifest)
-    assert refusal.value.status == 403
-
-
 def test_a_quota_refuses_a_pod_in_words(namespace: Namespace) -> None:
     hard = {"spec": {"hard": {"requests.nvidia.com/gpu": "1"}}, "metadata": {"name": "gpus"}}
     namespace.create("resourcequotas", hard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +26,15 @@ from dlaas_server.pools.kubernetes.ledger import Fenced, Reservation, SeatTaken
 from dlaas_server.pools.kubernetes.manifests.access import CLUSTER_RULES, ROLE_RULES, accesses
 from dlaas_server.pools.kubernetes.manifests.names import selector
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
-from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod
+from dlaas_server.pools.kubernetes.manifests.pod_manifests import LearnerPod, learner_pod
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.pools.kubernetes.preflight import Finding, preflight
 from jupyter_dlaas.runtime.system.process import uptime_s
+from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import State
+from tests.kubernetes.api import ApiError as ServerError
 from tests.kubernetes.api import Json
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
@@ -41,6 +44,30 @@ from tests.kubernetes.test_jobs import ENDLESS, Engine, Jobs
 
 pytestmark = pytest.mark.cluster
 OWNED = ("secrets", "services", "networkpolicies", "configmaps", "pods")
+
+
+@pytest.mark.parametrize(("of_container", "setting"), [
+    (False, "runAsNonRoot"),
+    (False, "seccompProfile"),
+    (True, "allowPrivilegeEscalation"),
+    (True, "capabilities"),
+])  # fmt: skip
+def test_a_learner_without_a_security_setting_is_refused(
+    namespace: Namespace, section: KubernetesSection, of_container: bool, setting: str
+) -> None:
+    job = job_of(section, LearnerPod(member=0))
+    pod = learner_pod(job.pods, {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "1"}, job.learners[0])
+    api, path = namespace.cluster.api, f"/api/v1/namespaces/{namespace.name}/pods"
+
+    def create(body: Json) -> Json:
+        return namespace.cluster.loop.run(api.request("POST", path, body, params={"dryRun": "All"}))
+
+    assert create(pod)["metadata"]["name"] == pod["metadata"]["name"]
+    spec = pod["spec"]["containers"][0] if of_container else pod["spec"]
+    del spec["securityContext"][setting]
+    with pytest.raises(ServerError, match="violates PodSecurity") as refused:
+        create(pod)
+    assert refused.value.status == 403
 
 
 def learners_of(pods: dict[str, Json]) -> list[Json]:
@@ -187,9 +214,17 @@ async def test_engines_use_exactly_the_rights_of_the_manifests(
                     continue
                 job = await engine.submit(ENDLESS, 2, gpus=0)
                 await engine.reached(job, State.PROCESSING)
+                await asyncio.to_thread(namespace.delete, "pods", f"{job}-m1", grace_s=0)
+                await jobs.recorded(FactKind.GENERATION, 2)
+                await engine.reached(job, State.PROCESSING)
                 await engine.requests.act("me", job, Event.HALT)
                 await engine.reached(job, State.HALTED)
-                await jobs.gone(0, 1)
+                await jobs.gone(*range(4))
+                await engine.requests.act("me", job, Event.RESUME)
+                await engine.reached(job, State.PROCESSING)
+                await engine.requests.act("me", job, Event.CANCEL)
+                await engine.reached(job, State.CANCELLED)
+                await jobs.gone(4, 5)
     finally:
         jobs.sweep()
 

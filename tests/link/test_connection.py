@@ -28,7 +28,7 @@ from jupyter_dlaas.runtime.link.frames import (
 from jupyter_dlaas.runtime.link.session import Session
 from tests.link.pairs import TOKEN, MemoryStorage, endpoint, proven_pair, shake_hands
 
-EXAMPLES = int(os.environ.get("LINK_FUZZ_EXAMPLES") or 400)
+EXAMPLES = 10_000
 SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(1 << 32))
 
 

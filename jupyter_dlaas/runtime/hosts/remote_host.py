@@ -53,6 +53,7 @@ from jupyter_dlaas.runtime.link.session import (
     Event,
     FileArrived,
     LineReceived,
+    OfferRefused,
     PeerRestarted,
     Session,
 )
@@ -66,6 +67,8 @@ __all__ = ["RemoteHost"]
 
 FINISH_S: Final = 5.0
 """Seconds within which agents that can be reached receive their dismissal."""
+REFUSALS_LOGGED: Final = 100
+"""Number of rejected files for each agent that are logged: a faulty one may offer any number."""
 REASON_S: Final = 5.0
 """Seconds for which the end of a learner whose pod is being ended waits for the reason, which the pool knows."""
 _NAME: Final = re.compile(r"m(0|[1-9][0-9]{0,8})")
@@ -94,6 +97,8 @@ class _Agent:
     reason_due_s: float = 0.0
     needed: set[str] = field(default_factory=set)
     """Files that must be stored before the start."""
+    refusals: int = 0
+    """Number of its files and streams that were rejected."""
 
 
 class RemoteHost:
@@ -293,6 +298,10 @@ class RemoteHost:
                 self._log(f"the agent of learner {member} rejects {path}: {reason}")
                 if path in agent.needed and agent.order is not None and not agent.is_order_sent:
                     self._cancel(member, agent, f"{path}: {reason}")
+            case OfferRefused(path, reason):
+                agent.refusals += 1
+                if agent.refusals <= REFUSALS_LOGGED:
+                    self._log(f"{path!r:.200} of learner {member}'s agent is rejected: {reason}")
             case LineReceived(text):
                 try:
                     self._hear(member, agent, agent_line(text))

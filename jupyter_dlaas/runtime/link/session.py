@@ -43,6 +43,7 @@ __all__ = [
     "FileArrived",
     "FileStored",
     "LineReceived",
+    "OfferRefused",
     "PeerRestarted",
     "Session",
     "StreamGrew",
@@ -120,7 +121,17 @@ class PeerRestarted:
     undelivered: tuple[bytes, ...]
 
 
-Event = LineReceived | StreamGrew | FileArrived | StreamStored | FileStored | ContentRefused | PeerRestarted
+@dataclass(frozen=True, slots=True)
+class OfferRefused:
+    """A file or stream of the peer is not accepted here."""
+
+    path: str
+    reason: str
+
+
+Event = (
+    LineReceived | StreamGrew | FileArrived | OfferRefused | StreamStored | FileStored | ContentRefused | PeerRestarted
+)
 
 
 @dataclass(slots=True)
@@ -376,8 +387,7 @@ class Session:
                 if offset == record.size:
                     return self._finish(number, record)
         except PathRefused as refused:
-            self._refuse(number, str(refused))
-            return []
+            return self._refuse(number, record.path, str(refused))
         self._replies.append(Position(transfer=number, offset=self._incoming[number].stored))
         return []
 
@@ -395,8 +405,7 @@ class Session:
             else:
                 self._storage.write(incoming.path, incoming.offer.sha256, body)
         except PathRefused as refused:
-            self._refuse(record.transfer, str(refused))
-            return []
+            return self._refuse(record.transfer, incoming.path, str(refused))
         incoming.stored += len(body)
         if incoming.offer is not None and incoming.stored == incoming.offer.size:
             return self._finish(record.transfer, incoming.offer)
@@ -410,18 +419,17 @@ class Session:
         try:
             is_intact = self._storage.finish(offer.path, offer.sha256)
         except PathRefused as refused:
-            self._refuse(number, str(refused))
-            return []
+            return self._refuse(number, offer.path, str(refused))
         if not is_intact:
-            self._refuse(number, "its SHA-256 differs from the announced one")
-            return []
+            return self._refuse(number, offer.path, "its SHA-256 differs from the announced one")
         del self._incoming[number]
         self._replies.append(Stored(transfer=number))
         return [FileArrived(offer.path, offer.sha256)]
 
-    def _refuse(self, number: int, reason: str) -> None:
+    def _refuse(self, number: int, path: str, reason: str) -> list[Event]:
         self._incoming.pop(number, None)
         self._replies.append(Refused(transfer=number, reason=reason[:500]))
+        return [OfferRefused(path, reason)]
 
     # -- answers about sent contents -----------------------------------------------------------------------------------
 

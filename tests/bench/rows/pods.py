@@ -23,7 +23,7 @@ from tests.bench.table import Figure, Line, figure, ratio
 from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import OwnCluster
-from tests.kubernetes.conftest import NODES, Namespace, make_namespace
+from tests.kubernetes.conftest import NODES, RESTRICTED, Namespace, make_namespace
 from tests.whole.site import Site, until
 
 CHANGES = 50
@@ -99,7 +99,7 @@ def _cluster() -> Iterator[tuple[OwnCluster, Namespace]]:
     try:
         for name in NODES:
             cluster.add_node(name, resources={"nvidia.com/gpu": "2"})
-        yield cluster, make_namespace(cluster, {"pod-security.kubernetes.io/enforce": "restricted"})
+        yield cluster, make_namespace(cluster, RESTRICTED)
     finally:
         cluster.close()
 

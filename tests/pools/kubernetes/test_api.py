@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,12 +211,19 @@ def test_objects_are_listed_again_after_a_while() -> None:
     assert followed.names() == ["a"]
 
 
-def test_other_pools_never_load_the_kubernetes_package() -> None:
+def test_other_pools_never_load_the_kubernetes_package(tmp_path: Path) -> None:
     program = (
-        "import sys, jupyter_dlaas, dlaas_server.engine.__main__, dlaas_server.pools.config\n"
+        "import sys, jupyter_dlaas, dlaas_server.engine.__main__\n"
+        "from pathlib import Path\n"
+        "from dlaas_server.engine.service import configured_pool\n"
+        "from dlaas_server.pools.config import KubernetesSection, PoolConfig\n"
+        "for section in (None, KubernetesSection(enabled=False)):\n"
+        "    config = PoolConfig(kubernetes=section)\n"
+        "    print(type(configured_pool(Path(sys.argv[1]), config, lambda at_s: at_s)).__name__)\n"
         "import dlaas_server.pools.kubernetes.api\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('kubernetes', 'urllib3')])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("LocalPool\nLocalPool\n[]\n", 0), done.stderr

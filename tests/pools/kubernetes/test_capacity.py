@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from dlaas_server.core.model.cluster import Device, Node
 from dlaas_server.pools.kubernetes.capacity import cluster_nodes, namespace_node, no_devices_text, quantity
 from dlaas_server.pools.kubernetes.manifests.access import Access, access_of
 from dlaas_server.pools.kubernetes.manifests.names import Json
@@ -45,6 +49,47 @@ def test_gpus_of_others_are_out_of_service() -> None:
     assert [device.out_of_service for device in found.devices] == [None, None, None, "used by pod other/train"]
     assert {(device.kind, device.memory_bytes) for device in found.devices} == {("A100", 80 * 2**30)}
     assert (found.cpus, found.memory_bytes, found.rack) == (7.0, 15 * 2**30, "z1")
+
+
+def free(found: Node, held: Collection[str]) -> list[str]:
+    return [d.id for d in found.devices if d.out_of_service is None and d.id not in held]
+
+
+@given(
+    st.integers(0, 6), st.sets(st.integers(0, 8)), st.lists(st.integers(0, 3), max_size=3), st.sets(st.integers(0, 8))
+)
+@example(4, {3}, [1], set())  # the last one is ours, and a pod of others has taken another one
+@example(3, {3}, [], set())  # the node has lost a GPU while a job holds the last one
+def test_devices_are_lent_only_while_others_leave_them(
+    total: int, ours: set[int], others: list[int], before: set[int]
+) -> None:
+    """The devices that are neither held nor out of service are exactly as many as all holders leave."""
+    pods = [foreign(f"train-{n}", "ml", gpus, cpu=str(gpus)) for n, gpus in enumerate(others)]
+    held = {f"ml/{n}" for n in ours}
+    used = tuple(Device(id=f"ml/{n}", index=n, kind="GPU", out_of_service="used") for n in before)
+    left = max(0, total - sum(others) - len(ours))
+    gpus = node("ml", gpus=total)
+    found = cluster_nodes([gpus, node("z", gpus=1)], pods, SETTINGS, held=held, former=[Node(name="ml", devices=used)])
+    assert (len(free(found[0], held)) if total else 0) == left
+    assert not total or held <= {d.id for d in found[0].devices}
+
+    slots = node("ml")
+    slots["status"]["allocatable"]["cpu"] = str(total)
+    (found_slots,) = cluster_nodes([slots], pods, SETTINGS, held=held)
+    assert len(free(found_slots, held)) == max(0, max(0, total - sum(others)) - len(ours))
+
+    quota = {"spec": {"hard": {"requests.nvidia.com/gpu": str(total)}}}
+    space = namespace_node([quota], pods, SETTINGS, held=held)
+    assert (len(free(space, held)) if total else 0) == left
+
+
+def test_pods_of_others_keep_their_devices() -> None:
+    nodes, pods = [node("a", gpus=4)], [foreign("train", "a", 1)]
+    (first,) = cluster_nodes(nodes, pods, SETTINGS, held={"a/3"})
+    (second,) = cluster_nodes(nodes, pods, SETTINGS, held=set(), former=[first])
+
+    assert [d.index for d in first.devices if d.out_of_service] == [2]
+    assert second == first, "a plan made by the first one stays valid"
 
 
 def test_our_own_learners_use_no_capacity_of_others() -> None:

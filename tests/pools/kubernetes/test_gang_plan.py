@@ -8,13 +8,14 @@ from typing import Any, cast
 import pytest
 
 from dlaas_server.pools.kubernetes.api import Api, ApiError
-from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
+from dlaas_server.pools.kubernetes.gang import ABANDONED_S, Gang, GangOutcome
 from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, grows, has_seats, members_of, plan_gang
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
 from dlaas_server.pools.kubernetes.manifests.pod_manifests import JobPods, Resources
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
-from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
+from jupyter_dlaas.wire.journal import Goal, MemberWanted, Wanted, is_retried
 
 BIND_S = 30.0
 RELEASED = frozenset({0, 1})
@@ -127,7 +128,10 @@ def test_a_missing_pod_is_lost_as_last_seen() -> None:
     found = plan(wanted(0, 1), running(0), released=RELEASED, last=last)
 
     assert found.lost is not None
-    assert (found.lost[1].code, "pod ml/a-1-m1 is gone with its node a" in found.lost[1].what) == ("node_gone", True)
+    assert (found.lost[1].code, "Node a is gone, and pod ml/a-1-m1 with it" in found.lost[1].what) == (
+        "node_gone",
+        True,
+    )
 
 
 def test_only_wanted_members_have_a_reason_to_end() -> None:
@@ -250,6 +254,24 @@ def test_time_to_bind_begins_when_predecessors_have_ended() -> None:
     assert not refused_at(90.0, leaving)
     assert not refused_at(90.0 + BIND_S - 1, ended)
     assert refused_at(90.0 + BIND_S, ended)
+
+
+def test_an_unconfirmed_deletion_on_a_silent_node_loses_its_member() -> None:
+    now_s = [0.0]
+    gang = gang_of(NoAnchor(), now_s)
+    gang.accept(wanted(0, 1))
+    silent = pod(1, node="a", phase="Running", conditions=[{"type": "Ready", "status": "Unknown"}])
+    assert step(gang, running(0), silent).due_s is None, "it may run, and is not being deleted"
+    silent["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 45}
+    condemned = step(gang, running(0), silent)
+    assert (condemned.lost, condemned.due_s) == ({}, 45.0 + ABANDONED_S)
+    now_s[0] = 45.0 + ABANDONED_S
+    late = step(gang, running(0), silent)
+
+    assert {member: failure.code for member, failure in late.lost.items()} == {1: "node_silent"}
+    assert late.lost[1].what == "Node a does not answer, and has not confirmed the deletion of pod ml/a-1-m1."
+    assert is_retried(late.lost[1])
+    assert end_of_pod(silent) is None, "its seat stays taken"
 
 
 def test_growth_is_a_document_that_keeps_and_adds_learners() -> None:

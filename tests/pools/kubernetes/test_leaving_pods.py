@@ -11,6 +11,7 @@ from dlaas_server.pools.kubernetes.ledger import Ledger, Reservation
 from dlaas_server.pools.kubernetes.manifests.names import Json
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.picture import Picture
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
 from tests.pools.kubernetes.golden_manifests import job, job_manifests
 from tests.pools.kubernetes.test_capacity import node
 
@@ -44,9 +45,10 @@ class Cluster:
 
     def __init__(self, *pods: Json) -> None:
         self.reports = 0
+        self.changed: list[str] = []
         self.picture = Picture(
             KubernetesSection(namespace="ml"),
-            pod_changed=lambda job: None,
+            pod_changed=self.changed.append,
             nodes_changed=self._count,
             became_known=lambda: None,
             elected=lambda: None,
@@ -106,3 +108,18 @@ def test_a_pod_that_has_ended_holds_nothing() -> None:
     cluster.picture.note_closed(JOB)
 
     assert cluster.out_of_service() == [None, None, None]
+
+
+def test_pods_of_a_deleted_node_have_ended() -> None:
+    cluster = Cluster(learner())
+    (before,) = cluster.picture.pods_of(JOB).values()
+    assert end_of_pod(before) is None
+    cluster.picture._lose_node("a")
+    (gone,) = cluster.picture.pods_of(JOB).values()
+    end = end_of_pod(gone)
+
+    assert cluster.changed == [JOB]
+    assert end is not None
+    assert (end.code, "Node a is gone, and pod ml/digits-1-m1 with it" in end.what) == ("node_gone", True)
+    cluster.picture._find_node("a")
+    assert list(cluster.picture.pods_of(JOB).values()) == [before], "the node was registered again"

@@ -147,9 +147,9 @@ ENDS = [
     ("node_taint", Cause.EVICTED, disrupted("DeletionByTaintManager"), "no longer usable"),
     ("drained", Cause.EVICTED, disrupted("EvictionByEvictionAPI"), "as in a drain"),
     ("drained", Cause.EVICTED, disrupted("EvictionByEvictionAPI", 0, phase="Succeeded", deleted=True), "as in a drain"),
-    ("node_gone", Cause.EVICTED, disrupted("DeletionByPodGC"), "gone with its node"),
-    ("node_gone", Cause.HARDWARE, by_node("NodeLost", "Node which was running pod is unresponsive"), "was lost"),
-    ("node_gone", Cause.HARDWARE, ended(137, "ContainerStatusUnknown"), "was lost"),
+    ("node_gone", Cause.EVICTED, disrupted("DeletionByPodGC"), "is gone, and pod"),
+    ("node_gone", Cause.HARDWARE, by_node("NodeLost", "Node is unresponsive"), "Node node-1 is gone"),
+    ("node_gone", Cause.HARDWARE, ended(137, "ContainerStatusUnknown"), "Node node-1 is gone"),
     ("deleted", Cause.EVICTED, ended(143, deleted=True), "was deleted on node node-1"),
 ]  # fmt: skip
 

@@ -140,9 +140,11 @@ class ScheduleApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedFromSuspect:
-    """The job returned to the queue, since it would have restarted on a suspect device."""
+    """The job returned to the queue, since it would have restarted on a suspect device or a node without seats."""
 
     kind: ClassVar = "moved_from_suspect"
+    why: str = ""
+    """What is wrong with its node, as in "node a is gone"; empty: a device is suspect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +361,9 @@ def _schedule_applied(job: Job, event: ScheduleApplied, at_s: float) -> Transiti
 
 def _moved_from_suspect(job: Job, event: MovedFromSuspect, at_s: float) -> Transition:
     job = replace(job, goal=Goal.HALT, revision=job.revision + 1, resize=None, guardian_starts=0)
-    return with_text(job, "suspect", "Its device is suspect; the job restarts on other devices.")
+    why = f"{event.why[:1].upper()}{event.why[1:].rstrip('.')}"
+    elsewhere = f"{why}. The job restarts elsewhere."
+    return with_text(job, "suspect", elsewhere if why else "Its device is suspect; the job restarts on other devices.")
 
 
 def _time_limit_adopted(job: Job, event: TimeLimitAdopted, at_s: float) -> Transition:

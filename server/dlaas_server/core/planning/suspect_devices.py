@@ -20,6 +20,7 @@ __all__ = [
     "Suspect",
     "cleared",
     "expiry_s",
+    "node_without_seats",
     "out_of_service",
     "restarts_on_suspect",
     "struck",
@@ -199,8 +200,27 @@ def withheld(nodes: Sequence[Node], reasons: Mapping[tuple[str, str], str]) -> t
 
 def restarts_on_suspect(job: Job, suspects: Mapping[str, Suspect]) -> bool:
     """Return whether the job restarts on suspect seats after a loss, so that it must start elsewhere."""
-    is_retried = job.state is State.DEPLOYING and job.failure is not None and job.goal is Goal.RUN
-    return is_retried and any(_is_suspect(m.seat, suspects) for m in job.gang)
+    return _restarts(job) and any(_is_suspect(m.seat, suspects) for m in job.gang)
+
+
+def node_without_seats(job: Job, nodes: Sequence[Node]) -> str | None:
+    """Return why a job must restart elsewhere after a loss: a node is gone or cordoned. None if it need not.
+
+    `nodes`: as the pool reports them; empty while they are unknown. A cordoned node is left only if there is another.
+    """
+    if not nodes or not _restarts(job):
+        return None
+    cordons = {node.name: node.cordoned for node in nodes}
+    names = sorted({member.seat.node for member in job.gang})
+    gone = [f"node {name} is gone" for name in names if name not in cordons]
+    cordoned = [f"node {name} is {cordons[name]}" for name in names if cordons.get(name) is not None]
+    if all(reason is not None for reason in cordons.values()):
+        cordoned = []
+    return next(iter([*gone, *cordoned]), None)
+
+
+def _restarts(job: Job) -> bool:
+    return job.state is State.DEPLOYING and job.failure is not None and job.goal is Goal.RUN
 
 
 def _is_suspect(seat: Seat, suspects: Mapping[str, Suspect]) -> bool:

@@ -11,7 +11,13 @@ from dlaas_server.core.model.cluster import Node
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.planning.pool_settings import nodes_in_force
 from dlaas_server.core.planning.refused_seats import proven, refused_again, retried
-from dlaas_server.core.planning.suspect_devices import cleared, restarts_on_suspect, struck, trusted_again
+from dlaas_server.core.planning.suspect_devices import (
+    cleared,
+    node_without_seats,
+    restarts_on_suspect,
+    struck,
+    trusted_again,
+)
 from dlaas_server.engine.reconciliation.transaction import Draft
 from jupyter_dlaas.wire.journal import (
     CheckpointSaved,
@@ -30,7 +36,8 @@ __all__ = ["count_failure", "trust_again"]
 def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) -> None:
     """Count a failure of the hardware of a job or a refused seat, or the proof that it works.
 
-    A job that lost a learner to it restarts on other devices. `before`: the job before the fact was applied.
+    A job that lost a learner to it, or with its node, restarts on other devices. `before`: the job before the fact
+    was applied.
     """
     if isinstance(fact, LearnerDown) and fact.failure is not None:
         settings = draft.settings
@@ -48,8 +55,12 @@ def count_failure(draft: Draft, before: Job, fact: Fact, nodes: Sequence[Node]) 
     elif isinstance(fact, LearnerUp):
         seats = proven(draft.settings.refused, before, fact)
         draft.set(replace(draft.settings, refused=seats), f"A learner of {before.id} started on a seat refused before.")
-    elif isinstance(fact, GenerationLost) and restarts_on_suspect(draft.job(before.id), draft.settings.suspects):
-        draft.apply(before.id, MovedFromSuspect())
+    elif isinstance(fact, GenerationLost):
+        job = draft.job(before.id)
+        if (why := node_without_seats(job, nodes)) is not None:
+            draft.apply(job.id, MovedFromSuspect(why=why))
+        elif restarts_on_suspect(job, draft.settings.suspects):
+            draft.apply(job.id, MovedFromSuspect())
 
 
 def trust_again(draft: Draft) -> None:

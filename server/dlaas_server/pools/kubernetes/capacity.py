@@ -1,8 +1,9 @@
 """Nodes and devices of the pool, from nodes and pods of the cluster or from the namespace's quota. Pure.
 
 GPUs of a node are counted, not named: the device plugin chooses one when a pod starts. So the ids "0", "1" … of a
-node's devices stand for a number, and GPUs that others use are the last ones. A pod that outlives its closed job keeps
-the ids that the job has in the ledger, since other jobs hold the other ones.
+node's devices stand for a number. GPUs that others use are the last ones that no job of the pool holds, so that the
+devices which are left are never more than what others leave. A pod that outlives its closed job keeps the ids that the
+job has in the ledger, since other jobs hold the other ones.
 """
 
 from __future__ import annotations
@@ -56,11 +57,18 @@ def has_gpus(nodes: Iterable[Json], settings: KubernetesSection) -> bool:
 
 
 def cluster_nodes(
-    nodes: Sequence[Json], pods: Iterable[Json], settings: KubernetesSection, *, is_own: IsOwn = lambda job: True
+    nodes: Sequence[Json],
+    pods: Iterable[Json],
+    settings: KubernetesSection,
+    *,
+    is_own: IsOwn = lambda job: True,
+    held: Collection[str] = (),
+    former: Iterable[Node] = (),
 ) -> tuple[Node, ...]:
     """Return the nodes on which learners may be placed, less what pods of others use.
 
     `is_own`: whether a job with learners in the namespace is the pool's; those of another engine's pool use capacity.
+    `held`: devices of the pool's jobs. `former`: the nodes as last returned: pods of others keep their devices.
 
     With GPUs in the cluster, only nodes that have some; without any, CPU slots.
     """
@@ -70,19 +78,27 @@ def cluster_nodes(
         if node and not _is_learner(pod, settings, is_own) and pod.get("status", {}).get("phase") not in _ENDED:
             foreign.setdefault(node, []).append(pod)
     by_gpu = has_gpus(nodes, settings)
+    used = {device.id for node in former for device in node.devices if device.out_of_service is not None}
     found = []
     for node in sorted(nodes, key=lambda item: str(item["metadata"]["name"])):
         if _has_labels(node, settings) and (not by_gpu or _allocatable(node, settings.gpu_resource) > 0):
-            found.append(_node(node, foreign.get(str(node["metadata"]["name"]), ()), settings, by_gpu=by_gpu))
+            others = foreign.get(str(node["metadata"]["name"]), ())
+            found.append(_node(node, others, settings, by_gpu=by_gpu, held=held, used=used))
     return tuple(found)
 
 
 def namespace_node(
-    quotas: Iterable[Json], pods: Iterable[Json], settings: KubernetesSection, *, is_own: IsOwn = lambda job: True
+    quotas: Iterable[Json],
+    pods: Iterable[Json],
+    settings: KubernetesSection,
+    *,
+    is_own: IsOwn = lambda job: True,
+    held: Collection[str] = (),
 ) -> Node:
     """Return one node that stands for the namespace: its quota, or the configured number of GPUs or learners.
 
-    Of several quotas the one counts that leaves least. Use by pods of others in the namespace is subtracted.
+    Of several quotas the one counts that leaves least. Use by pods of others in the namespace is subtracted. `held`:
+    devices of the pool's jobs, which are among those of the node.
     """
     others = [
         p for p in pods if not _is_learner(p, settings, is_own) and p.get("status", {}).get("phase") not in _ENDED
@@ -100,7 +116,10 @@ def namespace_node(
         count, kind = _slots(settings, free_cpus), "CPU"
     return Node(
         name=settings.namespace,
-        devices=tuple(Device(id=f"{settings.namespace}/{n}", index=n, kind=kind) for n in range(count)),
+        devices=tuple(
+            Device(id=f"{settings.namespace}/{n}", index=n, kind=kind)
+            for n in _numbers(settings.namespace, count, held)
+        ),
         cpus=float(free_cpus) if free_cpus is not None else count * max(settings.cpus, 1.0) * _UNBOUNDED,
         memory_bytes=int(memory - used["memory"]) if memory is not None else 2**50,
     )
@@ -166,19 +185,39 @@ def _slots(settings: KubernetesSection, free_cpus: Fraction | None) -> int:
     return 0 if free_cpus is None else int(free_cpus / Fraction(settings.cpus))
 
 
-def _node(node: Json, pods: Sequence[Json], settings: KubernetesSection, *, by_gpu: bool) -> Node:
+def _numbers(node: str, count: int, held: Collection[str]) -> list[int]:
+    """Return the numbers of `count` devices of a node, those of held ones among them; more only if more are held.
+
+    A node may have fewer devices than when a job was placed on the last ones.
+    """
+    prefix = f"{node}/"
+    taken = {int(device.removeprefix(prefix)) for device in held if device.startswith(prefix)}
+    free = [number for number in range(count) if number not in taken]
+    return sorted([*taken, *free[: max(0, count - len(taken))]])
+
+
+def _node(
+    node: Json,
+    pods: Sequence[Json],
+    settings: KubernetesSection,
+    *,
+    by_gpu: bool,
+    held: Collection[str],
+    used: Collection[str],
+) -> Node:
     name, labels = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
     free_cpus = max(Fraction(0), _allocatable(node, "cpu") - sum(_requested(pod, "cpu") for pod in pods))
     memory = max(Fraction(0), _allocatable(node, "memory") - sum(_requested(pod, "memory") for pod in pods))
     if by_gpu:
         kind = str(labels.get("nvidia.com/gpu.product") or labels.get("gpu.product") or "GPU")
         gpu_memory = int(quantity(labels.get("nvidia.com/gpu.memory") or 0) * 2**20)
-        total = int(_allocatable(node, settings.gpu_resource))
+        numbers = _numbers(name, int(_allocatable(node, settings.gpu_resource)), held)
+        gpus = [Device(id=f"{name}/{n}", index=n, kind=kind, memory_bytes=gpu_memory) for n in numbers]
         holders = [pod for pod in pods for _ in range(int(_requested(pod, settings.gpu_resource)))]
-        devices = tuple(_gpu(name, n, total, kind, gpu_memory, holders) for n in range(total))
+        devices = _less_foreign(gpus, holders, held, used)
     else:
-        count = int(free_cpus / Fraction(settings.cpus))
-        devices = tuple(Device(id=f"{name}/{n}", index=n, kind="CPU") for n in range(count))
+        numbers = _numbers(name, int(free_cpus / Fraction(settings.cpus)), held)
+        devices = tuple(Device(id=f"{name}/{n}", index=n, kind="CPU") for n in numbers)
     return Node(
         name=name,
         devices=devices,
@@ -190,11 +229,16 @@ def _node(node: Json, pods: Sequence[Json], settings: KubernetesSection, *, by_g
     )
 
 
-def _gpu(node: str, index: int, total: int, kind: str, memory_bytes: int, holders: Sequence[Json]) -> Device:
-    """Return a device; the last ones are out of service while pods of others hold as many."""
-    place = total - 1 - index
-    reason = f"used by {described(holders[place])}" if place < len(holders) else None
-    return Device(id=f"{node}/{index}", index=index, kind=kind, memory_bytes=memory_bytes, out_of_service=reason)
+def _less_foreign(
+    devices: Sequence[Device], holders: Sequence[Json], held: Collection[str], used: Collection[str]
+) -> tuple[Device, ...]:
+    """Return the devices with one out of service for each that a pod of others holds (`holders`: the pod of each).
+
+    Devices that were so before come first, then the last ones; those of the pool's jobs only if no other is left.
+    """
+    order = sorted(devices, key=lambda device: (device.id in held, device.id not in used, -device.index))
+    reasons = {device.id: f"used by {described(pod)}" for device, pod in zip(order, holders, strict=False)}
+    return tuple(replace(device, out_of_service=reasons.get(device.id)) for device in devices)
 
 
 def _cordoned(node: Json, settings: KubernetesSection) -> str | None:

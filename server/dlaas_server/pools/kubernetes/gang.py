@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 from dlaas_server.pools.kubernetes.api import Api, ApiError
-from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, members_of, plan_gang
+from dlaas_server.pools.kubernetes.gang_plan import GangPlan, GangState, is_condemned, members_of, plan_gang
 from dlaas_server.pools.kubernetes.job_creation import (
     ObjectRefused,
     create_job,
@@ -33,6 +33,8 @@ __all__ = ["Gang", "GangOutcome"]
 NOT_FOUND: Final = 404
 AGAIN_S: Final = 5.0
 """Time after which a request is repeated if the picture does not show its effect."""
+ABANDONED_S: Final = 10.0
+"""Time after the end of its grace period in which the deletion of a pod is confirmed by a node that answers."""
 SEATS_AGAIN_S: Final = 1.0
 """Time after which seats are reserved again that another job held."""
 
@@ -85,6 +87,8 @@ class Gang:
         """Removal of a pod's gate, by uid."""
         self._deleted_s: dict[str, float] = {}
         """Deletion of a pod, by uid."""
+        self._condemned_s: dict[str, float] = {}
+        """Time since which a pod is being deleted on a node that does not answer, by uid."""
         self._blocked_s: float | None = None
         """Time since which seats cannot be reserved."""
         self._is_closed = False
@@ -120,7 +124,7 @@ class Gang:
             blocked = self._wait_for_seats(error, pods)
         lost, ending = dict(plan.lost or {}), dict(plan.ending or {})
         again_s = [] if blocked is None else [self._now() + SEATS_AGAIN_S]
-        due_s = min([*self._due_s(), *again_s, *([] if plan.due_s is None else [plan.due_s])], default=None)
+        due_s = min([*self._due_s(pods), *again_s, *([] if plan.due_s is None else [plan.due_s])], default=None)
         return GangOutcome(lost=lost, ending=ending, refused=dict(self._refused), blocked=blocked, due_s=due_s)
 
     # ---- shell -----------------------------------------------------------------------------------------------------
@@ -136,6 +140,8 @@ class Gang:
         if self._released_s is None and self._released:
             self._released_s = self._now()
         self._last |= found
+        condemned = {str(pod["metadata"]["uid"]) for pod in found.values() if is_condemned(pod)}
+        self._condemned_s = {uid: self._condemned_s.get(uid, self._now()) for uid in condemned}
         state = GangState(
             pods=found,
             created=frozenset(member for member, at_s in self._created_s.items() if self._is_recent(at_s)),
@@ -143,6 +149,7 @@ class Gang:
             released=self._released,
             released_s=self._expected_s(found),
             refused=frozenset(self._refused),
+            abandoned=frozenset(m for m, pod in found.items() if self._abandoned_s(pod) <= self._now()),
             is_closed=self._is_closed,
         )
         return plan_gang(self._wanted, state, self._now(), self._job.pods.settings.bind_timeout_s)
@@ -263,9 +270,21 @@ class Gang:
         others = [gate for gate in pod["spec"]["schedulingGates"] if gate.get("name") != GATE]
         return {**pod, "spec": {**pod["spec"], "schedulingGates": others}}
 
-    def _due_s(self) -> Iterator[float]:
-        """Yield the times at which creations are repeated: a pod that came and went between two steps is not seen."""
-        return (at_s + AGAIN_S for at_s in self._created_s.values() if self._is_recent(at_s))
+    def _due_s(self, pods: Mapping[str, Json]) -> Iterator[float]:
+        """Yield the times at which creations are repeated (a pod that came and went between two steps is not seen).
+
+        Also those at which pods on silent nodes count as lost.
+        """
+        yield from (at_s + AGAIN_S for at_s in self._created_s.values() if self._is_recent(at_s))
+        yield from (at_s for pod in pods.values() if self._now() < (at_s := self._abandoned_s(pod)) < inf)
+
+    def _abandoned_s(self, pod: Json) -> float:
+        """Return the time from which a pod that is being deleted on a silent node counts as lost; inf for others.
+
+        A node that answers kills its processes after the grace period.
+        """
+        grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+        return self._condemned_s.get(str(pod["metadata"]["uid"]), inf) + grace_s + ABANDONED_S
 
     def _is_given_up(self, pod: Json) -> bool:
         """Return whether a pod belongs to a refused seat. Its agent may still start before the pod is gone."""

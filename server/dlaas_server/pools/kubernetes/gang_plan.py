@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json
+from dlaas_server.pools.kubernetes.manifests.names import GATE, LABEL_MEMBER, Json, described
 from dlaas_server.pools.kubernetes.pod_endings import end_of_pod, ending_of_pod
 from dlaas_server.pools.kubernetes.pod_fields import gates
-from dlaas_server.pools.kubernetes.pod_waits import PodWait, wait_of_pod
+from dlaas_server.pools.kubernetes.pod_waits import NODE_SILENT, PodWait, wait_of_pod
 from jupyter_dlaas.wire.journal import Goal, Wanted
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
-__all__ = ["GangPlan", "GangState", "grows", "has_seats", "members_of", "plan_gang", "refused_wait"]
+__all__ = ["GangPlan", "GangState", "grows", "has_seats", "is_condemned", "members_of", "plan_gang", "refused_wait"]
 
 DELETED: Final = Failure(
     cause=Cause.EVICTED,
@@ -44,6 +44,8 @@ class GangState:
     """Time of the last release; None: before this engine was started."""
     refused: frozenset[int] = frozenset()
     """Members of this generation whose seats were given up."""
+    abandoned: frozenset[int] = frozenset()
+    """Members whose pods are overdue to be deleted on a node that does not answer."""
     is_closed: bool = False
     """True once the guardian has closed the job: no learner is left."""
 
@@ -131,9 +133,25 @@ def _lost(state: GangState) -> dict[int, Failure]:
             continue
         end = end_of_pod(pod)
         failure = None if end is None or end.is_seat_refused else end.failure
+        if member in state.abandoned:
+            failure = failure or _abandoned(pod)
         if failure is not None:
             found[member] = failure
     return found
+
+
+def _abandoned(pod: Json) -> Failure:
+    """Return the failure of a pod that may still run, but was to end: its seat is free only when it is gone."""
+    node = pod["spec"].get("nodeName", "?")
+    what = f"Node {node} does not answer, and has not confirmed the deletion of {described(pod)}."
+    advice = f"The job continues on another node. If the machine is gone for good: kubectl delete node {node}."
+    return Failure(cause=Cause.EVICTED, code="node_silent", what=what, advice=advice)
+
+
+def is_condemned(pod: Json) -> bool:
+    """Return whether a pod is being deleted on a node that does not answer."""
+    wait = wait_of_pod(pod)
+    return _is_leaving(pod) and wait is not None and wait.code == NODE_SILENT
 
 
 def _ending(members: Sequence[int], state: GangState) -> dict[int, Failure]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,7 @@ from dlaas_server.pools.kubernetes.api import ApiError, ApiUnreachable
 from dlaas_server.pools.kubernetes.gang import Gang, GangOutcome
 from dlaas_server.pools.kubernetes.gang_plan import has_seats, members_of
 from dlaas_server.pools.kubernetes.job_creation import delete_job, delete_pods
-from dlaas_server.pools.kubernetes.ledger import Reservation
+from dlaas_server.pools.kubernetes.ledger import Ledger, Reservation
 from dlaas_server.pools.kubernetes.manifests.job_manifests import JobObjects
 from dlaas_server.pools.kubernetes.manifests.names import Json, object_name
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
@@ -125,6 +125,7 @@ class Gangs:
             known = self._jobs[job] = self._opened(self._folder_of(job), wanted, was_closed_at)
         known.wanted, known.refused, known.is_held = wanted, (), is_held
         known.gang.accept(wanted)
+        self._picture.seats_changed()
         self._steps.changed(job)
 
     def _opened(self, folder: JobFolder, wanted: Wanted, was_closed_at: int) -> _Job:
@@ -186,9 +187,18 @@ class Gangs:
             if not known.is_closed and known.wanted.goal is Goal.RUN:
                 refused = {seat.member for seat in known.refused}
                 found[job] = {str(one.member) for one in known.wanted.members if one.member not in refused}
-        for job in self._picture.jobs():
-            pods = members_of(self._picture.pods_of(job))
-            found.setdefault(job, set()).update(str(m) for m, pod in pods.items() if end_of_pod(pod) is None)
+        for job, pods in self._picture.jobs().items():
+            running = (str(m) for m, pod in members_of(pods).items() if end_of_pod(pod) is None)
+            found.setdefault(job, set()).update(running)
+        return found
+
+    def held(self) -> set[str]:
+        """Return the devices of all jobs: those of wanted learners, and those in the ledger whose pods still run."""
+        live = self._live()
+        found = {device for _, devices in _seats(self._picture.ledger.kept(live)) for device in devices}
+        for job, known in self._jobs.items():
+            wanted = known.wanted.members if known.wanted.goal is Goal.RUN else ()
+            found.update(device for one in wanted if str(one.member) in live.get(job, ()) for device in one.devices)
         return found
 
     # ---- steps -----------------------------------------------------------------------------------------------
@@ -355,6 +365,10 @@ class Gangs:
         known = self._jobs.pop(job, None)
         if known is not None and known.timer is not None:
             known.timer.cancel()
+
+
+def _seats(ledger: Ledger) -> Iterator[tuple[str, tuple[str, ...]]]:
+    return (seat for reservation in ledger.jobs.values() for seat in reservation.seats.values())
 
 
 def _described(folder: JobFolder, wanted: Wanted, picture: Picture) -> JobObjects:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -28,7 +28,7 @@ from dlaas_server.pools.kubernetes.manifests.names import (
 )
 from dlaas_server.pools.kubernetes.manifests.package_archive import package_archive
 from dlaas_server.pools.kubernetes.manifests.settings import CapacityView, KubernetesSection
-from dlaas_server.pools.kubernetes.pod_endings import end_of_pod
+from dlaas_server.pools.kubernetes.pod_endings import end_of_pod, without_node
 from dlaas_server.pools.kubernetes.preflight import missing_accesses
 from dlaas_server.pools.kubernetes.watch import Change, Watch
 from jupyter_dlaas.wire.codec import DlaasError
@@ -82,21 +82,25 @@ class Picture:
         elected: Callable[[], None],
         holder: Callable[[], Holder],
         is_own: Callable[[str], bool],
+        held: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Call `pod_changed(job)` for each change of a learner's pod or of what is known about it.
 
         `elected` is called whenever this engine became the leader of the namespace. `holder`: returns this engine.
-        `is_own`: whether a job is one of this pool, and not one of a former engine of the namespace.
+        `is_own`: whether a job is one of this pool, and not one of a former engine of the namespace. `held`: returns
+        the devices of the pool's jobs.
         """
         self.settings = settings
         self._pod_changed, self._nodes_changed, self._became_known = pod_changed, nodes_changed, became_known
-        self._elected, self._holder, self._is_own = elected, holder, is_own
+        self._elected, self._holder, self._is_own, self._held = elected, holder, is_own, held
         self._connected: _Connected | None = None
         self._writer: Api | None = None
         """Connection of the present term. What began in a former term has that term's, and changes nothing more."""
         self._problem = "it has not been contacted yet"
         self._quotas: Sequence[Json] = ()
         self._nodes: tuple[Node, ...] = ()
+        self._gone_nodes: frozenset[str] = frozenset()
+        """Nodes whose deletion from the cluster was seen. A node that is merely not listed proves nothing."""
         self._leaving: dict[str, tuple[str, ...]] = {}
         """Uids of pods that outlive their closed job -> devices that they still use."""
         self._has_capacity = False
@@ -193,7 +197,7 @@ class Picture:
             pods=Watch(api, "pods", settings.namespace, self._note_pod, labels=learners, knows=self._note_knowledge),
             events=Watch(api, "events", settings.namespace, self._note_event, fields="involvedObject.kind=Pod"),
             others=Watch(api, "pods", everywhere, self._note_capacity, knows=self._note_knowledge),
-            nodes=Watch(api, "nodes", None, self._note_capacity, knows=self._note_knowledge) if is_allowed else None,
+            nodes=Watch(api, "nodes", None, self._note_node, knows=self._note_knowledge) if is_allowed else None,
         )
 
     def _begin_term(self, leadership: Leadership) -> None:
@@ -255,17 +259,32 @@ class Picture:
         return GPU if any(device.kind != "CPU" for node in self._nodes for device in node.devices) else CPU_SLOT
 
     def pods_of(self, job: str) -> Mapping[str, Json]:
-        """Return the learners' pods of a job by name, as last seen."""
+        """Return the learners' pods of a job by name, as last seen. Pods of nodes that are gone have ended."""
         if self._connected is None:
             return {}
         pods = self._connected.pods.objects()
-        return {name: pod for (_, name), pod in pods.items() if _job_of(pod) == job}
+        return {name: self._as_known(pod) for (_, name), pod in pods.items() if _job_of(pod) == job}
 
-    def jobs(self) -> set[str]:
-        """Return the jobs that have learners' pods."""
-        if self._connected is None:
-            return set()
-        return {job for pod in self._connected.pods.objects().values() if (job := _job_of(pod))}
+    def jobs(self) -> Mapping[str, Mapping[str, Json]]:
+        """Return the jobs that have learners' pods, with these pods by name, as `pods_of` returns them."""
+        found: dict[str, dict[str, Json]] = {}
+        for (_, name), pod in self._connected.pods.objects().items() if self._connected is not None else ():
+            if job := _job_of(pod):
+                found.setdefault(job, {})[name] = self._as_known(pod)
+        return found
+
+    def _as_known(self, pod: Json) -> Json:
+        """Return a pod with its end if its node is gone."""
+        return without_node(pod) if _node_of(pod) in self._gone_nodes else pod
+
+    @property
+    def ledger(self) -> Ledger:
+        """Ledger as last read or written; empty before it is read."""
+        return Ledger() if self._connected is None else self._connected.leadership.ledger
+
+    def seats_changed(self) -> None:
+        """Note that jobs hold other devices: those of pods of others are chosen among the rest."""
+        self._plan_update()
 
     def events_of(self, pod: Json) -> Sequence[Json]:
         """Return the events about a pod, oldest first."""
@@ -293,7 +312,7 @@ class Picture:
         """
         if not self.pins:
             return
-        held = {} if self._connected is None else self._connected.leadership.ledger.jobs
+        held = self.ledger.jobs
         seats = held[job].seats if job in held else {}
         pods = {str(pod["metadata"]["uid"]): pod for pod in self.pods_of(job).values() if end_of_pod(pod) is None}
         if pods.keys() - self._leaving.keys():
@@ -319,13 +338,20 @@ class Picture:
             return None
         pods = list(connected.others.objects().values())
         if connected.nodes is None:
-            return (namespace_node(self._quotas, pods, self.settings, is_own=self._is_own),)
+            return (namespace_node(self._quotas, pods, self.settings, is_own=self._is_own, held=self._held()),)
         if connected.nodes.knowledge().unknown is not None:
             return None
         uids = {str(pod["metadata"].get("uid")): pod for pod in pods} if self._leaving else {}
         running = {uid: pod for uid in self._leaving if (pod := uids.get(uid)) and end_of_pod(pod) is None}
         self._leaving = {uid: self._leaving[uid] for uid in running}
-        found = cluster_nodes(list(connected.nodes.objects().values()), pods, self.settings, is_own=self._is_own)
+        found = cluster_nodes(
+            list(connected.nodes.objects().values()),
+            pods,
+            self.settings,
+            is_own=self._is_own,
+            held=self._held(),
+            former=self._nodes,
+        )
         return less_leaving(found, ((pod, self._leaving[uid]) for uid, pod in running.items()))
 
     # ---- news, in the threads of the watches -----------------------------------------------------------------
@@ -345,6 +371,27 @@ class Picture:
 
     def _note_capacity(self, change: Change) -> None:
         self._in_loop(self._plan_update)
+
+    def _note_node(self, change: Change) -> None:
+        name = str((change.after or change.before or {})["metadata"]["name"])
+        self._in_loop(self._lose_node if change.after is None else self._find_node, name)
+        if change.before and change.after and change.before.get("spec") != change.after.get("spec"):
+            self._in_loop(self._update_nodes)  # a cordon: evictions follow at once, and learners restart elsewhere
+        self._note_capacity(change)
+
+    def _lose_node(self, name: str) -> None:
+        """Count the node's pods as ended: the cluster removes their objects only after up to a minute.
+
+        The nodes are updated first, so that no learner is planned there again.
+        """
+        self._gone_nodes |= {name}
+        self._update_nodes()
+        pods = self._connected.pods.objects().values() if self._connected is not None else ()
+        for job in sorted({_job_of(pod) for pod in pods if _node_of(pod) == name} - {""}):
+            self._pod_changed(job)
+
+    def _find_node(self, name: str) -> None:
+        self._gone_nodes -= {name}
 
     def _note_knowledge(self) -> None:
         self._in_loop(self._report_knowledge)
@@ -375,3 +422,7 @@ class Picture:
 def _job_of(pod: Json) -> str:
     annotations: dict[str, str] = pod.get("metadata", {}).get("annotations") or {}
     return annotations.get(ANNOTATION_JOB, "")
+
+
+def _node_of(pod: Json) -> str:
+    return str(pod.get("spec", {}).get("nodeName", ""))

@@ -16,7 +16,7 @@ from dlaas_server.pools.kubernetes.pod_fields import condition, sentence
 from jupyter_dlaas.runtime.hosts.agent_settings import NOT_COLLECTED
 from jupyter_dlaas.wire.protocol import Cause, Failure
 
-__all__ = ["PodEnd", "end_of_pod", "ending_of_pod"]
+__all__ = ["PodEnd", "end_of_pod", "ending_of_pod", "without_node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class PodEnd:
         return Failure(cause=self.cause, code=self.code, what=self.what, advice=self.advice)
 
 
+NODE_DELETED: Final = "the node was deleted from the cluster"
 _ADMISSION: Final = (
     r"UnexpectedAdmissionError|OutOf\S+|NodeAffinity|NodePorts|TaintToleration|Sysctl\w*|AppArmor|.*Admission.*"
 )
@@ -50,7 +51,7 @@ _DISRUPTIONS: Final = {
         "{object} was removed from node {node}, which is no longer usable: {message}",
     ),
     "EvictionByEvictionAPI": ("drained", "{object} was evicted from node {node}, as in a drain: {message}"),
-    "DeletionByPodGC": ("node_gone", "{object} is gone with its node {node}: {message}"),
+    "DeletionByPodGC": ("node_gone", "Node {node} is gone, and {object} with it: {message}"),
     "TerminationByKubelet": ("evicted", "Node {node} ended {object}: {message}"),
 }
 """Reasons of the condition DisruptionTarget. Source: kubernetes.io, "Pod disruption conditions"."""
@@ -86,6 +87,16 @@ def ending_of_pod(pod: Json) -> PodEnd | None:
     if pod["metadata"].get("deletionTimestamp"):
         return _without_containers(pod, {}, name, node, is_deleted=True)
     return None
+
+
+def without_node(pod: Json) -> Json:
+    """Return a pod whose node was deleted from the cluster, as pod garbage collection records it up to 60 s later."""
+    if end_of_pod(pod) is not None:
+        return pod
+    status = pod.get("status", {})
+    others = [found for found in status.get("conditions") or [] if found.get("type") != "DisruptionTarget"]
+    gone = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": NODE_DELETED}
+    return {**pod, "status": {**status, "phase": "Failed", "conditions": [*others, gone]}}
 
 
 def _by_the_node(status: Json, name: str, node: str) -> PodEnd | None:
@@ -194,7 +205,7 @@ def _of_container(finished: Json, name: str, node: str, *, is_deleted: bool) -> 
 
 
 def _gone(name: str, node: str) -> PodEnd:
-    what = f"{name} is gone: node {node or '?'} was lost."
+    what = f"Node {node or '?'} is gone, and {name} with it."
     advice = "The job continues on another node."
     return PodEnd(code="node_gone", cause=Cause.HARDWARE, object=name, what=what, advice=advice)
 

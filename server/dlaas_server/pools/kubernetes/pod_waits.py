@@ -13,7 +13,7 @@ from typing import Final
 from dlaas_server.pools.kubernetes.manifests.names import GATE, Json, described
 from dlaas_server.pools.kubernetes.pod_fields import condition, gates, pinned_node, sentence
 
-__all__ = ["PodWait", "wait_of_pod", "wait_of_refusal"]
+__all__ = ["NODE_SILENT", "PodWait", "wait_of_pod", "wait_of_refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,8 @@ class _Row:
     is_moving: bool = False
 
 
+NODE_SILENT: Final = "node_silent"
+"""Code of the reason that a pod's node does not answer."""
 _DESCRIBE: Final = "For details: kubectl describe {object}."
 _CONTAINER: Final[tuple[_Row, ...]] = (
     _Row(
@@ -272,7 +274,7 @@ def _lost_node(pod: Json) -> PodWait | None:
     node = pod.get("spec", {}).get("nodeName", "?")
     what = f"{described(pod)}: node {node} does not answer. The pod may still run there."
     advice = f"If the machine is gone for good: kubectl delete node {node}."
-    return PodWait(code="node_silent", object=f"node {node}", what=what, advice=advice)
+    return PodWait(code=NODE_SILENT, object=f"node {node}", what=what, advice=advice)
 
 
 def _of_events(name: str, image: str, events: Sequence[Json], pod: Json) -> PodWait:

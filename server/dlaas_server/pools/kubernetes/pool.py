@@ -74,6 +74,7 @@ class KubernetesPool:
             elected=lambda: self._gangs.read_again(),
             holder=self._holder,
             is_own=lambda job: (self.path / "jobs" / job).is_dir(),
+            held=lambda: self._gangs.held(),
         )
         self._gangs = Gangs(
             self._picture,

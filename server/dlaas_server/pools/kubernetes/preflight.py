@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import sys
 import threading
@@ -35,6 +36,8 @@ MINOR_MIN: Final = 30
 NOT_FOUND: Final = 404
 PROBE: Final = "jupyter-dlaas-preflight"
 PROBE_S: Final = 300.0
+LEFT_S: Final = 30
+"""Time after which the cluster ends the pod of a check that was killed."""
 MARKS: Final = {True: "ok", False: "FAILED", None: "note"}
 REACH_S: Final = 5
 _PROGRAM: Final = f"""
@@ -162,7 +165,9 @@ def _view(settings: KubernetesSection, sees_cluster: bool) -> Finding:
     if sees_cluster:
         return Finding(name="view", is_ok=True, text="Nodes are readable: learners are placed on nodes by the pool.")
     if settings.view is CapacityView.CLUSTER:
-        advice = 'Run jupyter dlaas k8s manifests --cluster-view, or set view = "auto".'
+        options = f"--namespace {settings.namespace} --user YOU --cluster-view"
+        command = f"jupyter dlaas k8s manifests {options} | kubectl apply -f -"
+        advice = f'Set view = "auto", or ask an administrator to run: {command}'
         return Finding(name="view", is_ok=False, text="Nodes of the cluster cannot be read.", advice=advice)
     text = "Nodes are not readable: the namespace's quota is the capacity, and the cluster places learners."
     return Finding(name="view", is_ok=None, text=text)
@@ -187,7 +192,8 @@ def _devices(api: Api, settings: KubernetesSection, sees_cluster: bool) -> Itera
     usable = [d for node in found if node.cordoned is None for d in node.devices if d.out_of_service is None]
     total = sum(len(node.devices) for node in found)
     if usable:
-        text = f"{len(usable)} of {total} {kind}s can be used now, on {len(found)} nodes."
+        where = "1 node" if len(found) == 1 else f"{len(found)} nodes"
+        text = f"{len(usable)} of {total} {kind}s can be used now, on {where}."
         yield Finding(name="devices", is_ok=True, text=text)
         return
     reasons = [node.cordoned for node in found if node.cordoned] or [
@@ -231,7 +237,7 @@ def _listener(host: str) -> socket.socket:
 
 def _ended_probe(api: Api, settings: KubernetesSection, address: str, probe_s: float) -> Json | Finding:
     """Return the probe's pod after its end, or as it is when the time is up; a finding if it was not created."""
-    body = _probe_pod(settings, address)
+    body = _probe_pod(settings, address, probe_s)
     try:
         created = api.create("pods", settings.namespace, body)
     except ApiError as error:
@@ -286,7 +292,7 @@ def _reach(address: str, problem: str | None) -> Finding:
     return Finding(name="reach", is_ok=False, text=text, advice=advice)
 
 
-def _probe_pod(settings: KubernetesSection, address: str) -> Json:
+def _probe_pod(settings: KubernetesSection, address: str, probe_s: float) -> Json:
     amounts = {"cpu": "100m", "memory": "128Mi", "ephemeral-storage": "64Mi"}
     container = {
         "name": "probe",
@@ -299,7 +305,7 @@ def _probe_pod(settings: KubernetesSection, address: str) -> Json:
         "containers": [container],
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
-        "activeDeadlineSeconds": int(PROBE_S),
+        "activeDeadlineSeconds": math.ceil(probe_s) + LEFT_S,
         "terminationGracePeriodSeconds": 1,
         "securityContext": {
             "runAsNonRoot": True,
