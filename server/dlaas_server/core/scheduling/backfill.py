@@ -148,6 +148,8 @@ class Backfill:
         """Late jobs that would not fit even if nothing ran."""
         self._reservation: Reservation | None = None
         """Last reservation, valid as long as every job ends at its expected time."""
+        self.is_for_one_pass = False
+        """True if the last reservation is valid in the present pass only."""
         self._held_back_for: Key | None = None
         """Key of the holder for which other jobs were refused preemption."""
         self.refused: list[EquivalenceClass] = []
@@ -223,7 +225,7 @@ class Backfill:
 
     def discard_reservation(self) -> None:
         """Discard the last reservation, since running jobs do not end as it assumed."""
-        self._reservation = None
+        self._reservation, self.is_for_one_pass = None, False
 
     def reserve(self, request: GangRequest, now_s: float) -> Reservation:
         """Return the reservation of this holder: the last one, if it still holds."""
@@ -240,7 +242,8 @@ class Backfill:
     def admit(self, alike: EquivalenceClass, reservation: Reservation, now_s: float) -> GangRequest | None:
         """Return the first job of a class that fits now and does not delay the reservation; its seats are taken.
 
-        All jobs of a class get the same seats.
+        All jobs of a class get the same seats. A job without a known end counts against a reservation without a known
+        time in this pass only. From the next pass on, it is among the running jobs that end before it.
         """
         assert alike.head is not None
         seats = take_seats(self._capacity, alike.head, now_s)
@@ -251,6 +254,7 @@ class Backfill:
             self._capacity.give(alike.shape, seats)
         else:
             admitted.seats = seats
+            self.is_for_one_pass |= reservation.at_s == inf and admitted.estimate_s is None
         return admitted
 
     def refuse(self, alike: EquivalenceClass) -> None:

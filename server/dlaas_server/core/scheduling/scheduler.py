@@ -260,6 +260,8 @@ class Scheduler:
             self._run_timers(now_s)
         if not queue.count:
             return IDLE
+        if backfill.is_for_one_pass:
+            backfill.discard_reservation()
         if guard.next_starving_s <= now_s:
             guard.update_aged(now_s)
         if guard.starving:
