@@ -57,7 +57,8 @@ class Reservation:
         """
         is_spared: bool | None = None
         for request in requests:
-            if self._ends_before(request, now_s):
+            end_s = None if self.is_strict else request.end_s(now_s)
+            if end_s is not None and end_s <= self.at_s:
                 if is_spared is None:
                     self._note_nodes(request.shape, seats, capacity)
                 return request
@@ -66,10 +67,6 @@ class Reservation:
             if is_spared:
                 return request
         return None
-
-    def _ends_before(self, request: GangRequest, now_s: float) -> bool:
-        end_s = request.end_s(now_s)
-        return end_s is not None and end_s <= self.at_s and not self.is_strict
 
     def _note_nodes(self, held: Shape, seats: Sequence[Seat], capacity: FreeCapacity) -> None:
         """Add the future resources of these nodes where they are unknown: those before these seats were taken."""

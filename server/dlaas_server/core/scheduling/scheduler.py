@@ -228,7 +228,7 @@ class Scheduler:
 
     def _rerank_all(self, learnt: Learnt, now_s: float) -> None:
         """Rerank the affected jobs after the order learned from a finished job."""
-        for _, request in self._queue.entries():
+        for request in self._queue.jobs():
             if learnt is Learnt.RANKS or request.lateness:
                 request.rank = self.order.rank(request, now_s)
                 self._move(request, now_s)
