@@ -11,6 +11,7 @@ from dlaas_server.core.scheduling.lateness import Lateness
 from dlaas_server.core.scheduling.ordering import new_order
 from dlaas_server.core.scheduling.policy import Policy
 from dlaas_server.core.scheduling.running_set import RunningSet
+from dlaas_server.core.scheduling.scheduler import Scheduler
 from dlaas_server.core.scheduling.starvation_guard import StarvationGuard
 from dlaas_server.core.scheduling.timers import Timers
 from dlaas_server.core.scheduling.waiting_queue import LAST, WaitingQueue
@@ -100,3 +101,16 @@ def test_reservation_is_kept_while_jobs_end_as_expected() -> None:
 
     backfill.discard_reservation()
     assert backfill.reserve(holder, 1.0) is not first
+
+
+def test_unknown_ends_count_against_an_unknown_reservation_once() -> None:
+    """A job that passed the gang is running in the next pass, and no longer among those that take its devices."""
+    scheduler = Scheduler(capacity(5), Policy(order="fifo-skip"))
+    scheduler.enqueue(gang(0, 2, length_s=None), 0.0)
+    scheduler.decide(0.0)
+    for waiting in (gang(1, 4, length_s=None), gang(2, length_s=None), gang(3, length_s=None)):
+        scheduler.enqueue(waiting, 3.0)
+
+    passed = [[request.number for request in scheduler.decide(now_s).starts] for now_s in (3.0, 4.0, 5.0)]
+
+    assert passed == [[2], [3], []]

@@ -368,8 +368,9 @@ class Lifecycle:
         spread = self.lengths.spread
         policy = self.policy
         order = self.lengths.order(policy.order)
+        version, is_pruned = (self.last_row, self.pool.nodes(), policy), planned.left_out > 0
         estimate_s = self._estimator.update(
-            waiting, self.picture, policy, order, spread, factor, draft.now_s, is_pruned=planned.left_out > 0
+            waiting, self.picture, policy, order, spread, factor, draft.now_s, version, is_pruned=is_pruned
         )
         wakes = [at_s for at_s in (self._act(planned.wake_s), estimate_s) if at_s is not None]
         self.wake_s = min(wakes, default=None)
@@ -381,6 +382,7 @@ class Lifecycle:
             limits=self.user_limits,
             is_admin=self.is_admin,
             keys=self.keys,
+            active=self._active,
             picture=self.picture,
         )
 

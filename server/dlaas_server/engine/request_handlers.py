@@ -79,6 +79,8 @@ class Context:
     is_admin: Callable[[str], bool]
     keys: Mapping[tuple[str, str], tuple[str, str]]
     """(owner, key) -> (job, digest of the request), as committed."""
+    active: Mapping[str, Job]
+    """Committed jobs that have not ended."""
     picture: Callable[[], Picture]
     """Function that returns the committed snapshot of the pool."""
 
@@ -119,7 +121,7 @@ def _submit(draft: Draft, request: SubmitJob, context: Context) -> Submitted:
         by=request.by, key=request.key, number=draft.next_number, wish=request.wish, unit=context.pool.unit
     )
     job = original(request.spec, origin, draft.now_s)
-    others = {**draft.base, **draft.changed}.values() if context.limits.queued is not None else ()
+    others = () if context.limits.queued is None else {**context.active, **draft.changed}.values()
     check_user(request.by, job, others, context.limits, is_admin=context.is_admin(request.by))
     check_feasible_on(context.pool, job)
     draft.next_number += 1

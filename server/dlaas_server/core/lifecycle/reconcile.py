@@ -52,13 +52,13 @@ def reconcile(jobs: Iterable[Job], known: Mapping[str, Known], now_s: float) -> 
     """
     acts: list[Act] = []
     for job in sorted((job for job in jobs if not job.is_closed), key=lambda j: j.number):
-        document, seen = wanted(job), known.get(job.id, NOTHING_KNOWN)
-        if document is None or seen.retry_s > now_s:
+        seen = known.get(job.id, NOTHING_KNOWN)
+        is_delivered = seen.sent_revision >= job.revision and seen.is_guarded is not False
+        if is_delivered or seen.retry_s > now_s or (document := wanted(job)) is None:
             continue
         if job.not_before_s > now_s and (document.goal is Goal.RUN or seen.is_guarded is False):
             continue
-        if seen.sent_revision < document.revision or seen.is_guarded is False:
-            acts.append(Act(job.id, document))
+        acts.append(Act(job.id, document))
     return tuple(acts)
 
 

@@ -224,9 +224,10 @@ class Job:
     @property
     def gang(self) -> tuple[Member, ...]:
         """Members of the newest planned generation, in rank order."""
-        if not self.members:
-            return ()
-        return tuple(sorted((m for m in self.members if m.generation == self.generation), key=lambda m: m.rank))
+        members = self.members
+        if len(members) < 2:  # most jobs; read several times per plan
+            return members if members and members[0].generation == self.generation else ()
+        return tuple(sorted((m for m in members if m.generation == self.generation), key=lambda m: m.rank))
 
     @property
     def held(self) -> int:

@@ -40,4 +40,4 @@ _RELEVANT: Final = attrgetter(*RELEVANT_FIELDS)
 
 def request_key(job: Job) -> tuple[object, ...]:
     """Return a value that is equal for jobs with equal requests."""
-    return (*_RELEVANT(job.spec), job.priority, job.not_before_s)
+    return _RELEVANT(job.spec), job.priority, job.not_before_s

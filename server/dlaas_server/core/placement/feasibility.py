@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from dlaas_server.core.model.cluster import Node
@@ -70,7 +71,7 @@ def why_never(nodes: Sequence[Node], shape: Shape, least: int, unit: str, no_dev
     `no_devices`: why a pool without devices has none and what to do, if it knows.
     Devices that are out of service and nodes that are cordoned count as usable, since they may come back.
     """
-    capacity = free_of([_in_service(node) for node in nodes], ())
+    capacity = _whole_pool(tuple(nodes))
     if not (shape.gpus or shape.cpus or shape.memory_bytes) and least > (most := PoolSize.of(nodes).learners_max):
         return (
             f"requests {count(least, 'learner')} without devices, but the pool has room for only {most}. "
@@ -121,6 +122,12 @@ def _kind_is_short(capacity: FreeCapacity, kinds: Sequence[str], shape: Shape, a
             f"{len(kinds) - of_kind} of other kinds. Request at most {of_kind}, or omit the kind"
         )
     return None
+
+
+@lru_cache(maxsize=4)
+def _whole_pool(nodes: tuple[Node, ...]) -> FreeCapacity:
+    """Return the capacity of the empty pool with all nodes and devices in service. The caller must not take any."""
+    return free_of([_in_service(node) for node in nodes], ())
 
 
 def _in_service(node: Node) -> Node:

@@ -171,12 +171,13 @@ class NodeCapacity:
     def put_back(self, back: Sequence[str]) -> None:
         """Return these devices to the free ones, in the node's order."""
         order, devices = self.order, self.devices
-        for device in back:
-            known = order.get(device)
-            if known is not None:
-                devices.append((known[1], device))
-        if back and len(devices) > 1:
-            devices.sort(key=lambda one: order[one[1]][0])
+        added = [(order[device][1], device) for device in back if device in order]
+        if len(added) == 1 and devices:
+            insort(devices, added[0], key=lambda one: order[one[1]][0])
+        else:
+            devices += added
+            if len(added) > 1:
+                devices.sort(key=lambda one: order[one[1]][0])
 
     def _use(self, shape: Shape, learners: int) -> None:
         """Take the resources other than devices for `learners` learners; return them if the number is negative."""
@@ -412,7 +413,7 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> FreeCapacity:
     for job in jobs:
         shape = shape_of(job)
         usual.note(shape, job.spec.learners_min)
-        for node_name, devices, learners in _occupied(job):
+        for node_name, devices, learners in _occupied(job) if job.members else ():
             free = capacity.get(node_name)
             if free is None:
                 continue

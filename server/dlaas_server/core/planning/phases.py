@@ -134,9 +134,10 @@ def grow_starts(state: PlanState) -> None:
 def resize(state: PlanState) -> None:
     """Change the sizes of running jobs: as their owners ask, and of those that make room for a waiting job."""
     leaving = {one.job for one in state.preempts} | state.shrinks.keys()
-    for job in sorted(state.pool.jobs.values(), key=lambda j: (-j.priority, j.submitted_s, j.number)):
-        if job.elastic is not Elastic.OFF and job.id not in leaving and is_settled(job):
-            _resize_to_wish(job, state)
+    jobs = state.pool.jobs.values()
+    resizable = [j for j in jobs if j.elastic is not Elastic.OFF and j.id not in leaving and is_settled(j)]
+    for job in sorted(resizable, key=lambda j: (-j.priority, j.submitted_s, j.number)):
+        _resize_to_wish(job, state)
     state.changes += [
         Resized(name, kept, "pool", f"Makes room for the waiting job {winner}.")
         for name, (kept, winner) in state.shrinks.items()

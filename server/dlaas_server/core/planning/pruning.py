@@ -8,10 +8,13 @@ job delays others, whether it can start now or not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from heapq import nsmallest
 from itertools import chain
+from operator import attrgetter
+from typing import Final
 
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
@@ -28,44 +31,54 @@ from dlaas_server.core.scheduling.waiting_queue import WaitingQueue
 
 __all__ = ["pruned"]
 
+_AGE: Final = attrgetter("submitted_s", "number")
+_VALUES: Final = attrgetter(*(field.name for field in fields(Known)))
+"""Values of a `Known`: their tuple is hashed and compared faster than the record."""
+
 
 def pruned(pool: Pool, now_s: float, policy: Policy, order: Order | None = None) -> Pool:
     """Return the pool without waiting jobs that are too far behind in their class to start now.
 
     Jobs that ran before, and jobs that need no devices, are always kept. `policy` and `order` as for `plan`.
     """
-    jobs: dict[str, Job] = {}
-    by_request: dict[tuple[tuple[object, ...], Known], list[Job]] = {}
+    jobs, known = dict[str, Job](), pool.known
+    by_request: dict[tuple[object, ...], dict[object, list[Job]]] = defaultdict(lambda: defaultdict(list))
     for name, job in pool.jobs.items():
         if not job.waits or job.queued_s or not job.spec.gpus_per_learner:
             jobs[name] = job
         else:
-            by_request.setdefault((request_key(job), pool.known.get(name, NOTHING_KNOWN)), []).append(job)
+            by_request[request_key(job)][_VALUES(known.get(name, NOTHING_KNOWN))].append(job)
     devices = sum(device.out_of_service is None for node in pool.nodes for device in node.devices)
-    classes: dict[tuple[object, ...], list[list[Job]]] = {}
-    for (request, known), alike in by_request.items():  # all with the same knowledge: they go by age in every order
-        length = known if alike[0].spec.spot else length_level(known.length_s)
-        limit = _limit(alike[0], devices)
-        first = alike if len(alike) <= limit else nsmallest(limit, alike, key=_age)
-        classes.setdefault((*request, length), []).append(first)
     positions: _QueuePositions | None = None
-    for lists in classes.values():
-        equivalent = [job for alike in lists for job in alike]
-        limit = _limit(equivalent[0], devices)
-        if len(lists) > 1 and len(equivalent) > limit:
-            positions = positions or _QueuePositions(pool, now_s, policy, order)
-            equivalent = positions.first(limit, lists)
-        jobs.update((job.id, job) for job in equivalent)
+    for by_known in by_request.values():
+        limit = _limit(next(iter(by_known.values()))[0], devices)
+        for lists in _by_length(by_known, known, limit):
+            equivalent = list(chain.from_iterable(lists))
+            if len(lists) > 1 and len(equivalent) > limit:
+                positions = positions or _QueuePositions(pool, now_s, policy, order)
+                equivalent = positions.first(limit, lists)
+            jobs.update((job.id, job) for job in equivalent)
     return replace(pool, jobs=jobs)
+
+
+def _by_length(
+    by_known: Mapping[object, list[Job]], known: Mapping[str, Known], limit: int
+) -> Iterable[list[list[Job]]]:
+    """Return the classes of jobs with equal requests: lists of jobs with equal knowledge, the first ones of each.
+
+    Jobs with equal knowledge go by age in every order.
+    """
+    classes: dict[object, list[list[Job]]] = defaultdict(list)
+    for values, alike in by_known.items():
+        first = alike[0]
+        length = values if first.spec.spot else length_level(known.get(first.id, NOTHING_KNOWN).length_s)
+        classes[length].append(alike if len(alike) <= limit else nsmallest(limit, alike, key=_AGE))
+    return classes.values()
 
 
 def _limit(job: Job, devices: int) -> int:
     """Return one more than the number of such jobs that could run at once."""
     return devices // (job.spec.gpus_per_learner * job.spec.learners_min) + 1
-
-
-def _age(job: Job) -> tuple[float, int]:
-    return job.submitted_s, job.number
 
 
 class _QueuePositions:
@@ -83,8 +96,8 @@ class _QueuePositions:
         The oldest starving job is added, since the starvation guard may give it the turn at any position. All jobs have
         the same request, and within a list the same knowledge.
         """
-        keys: dict[int, Key] = {}
-        late: list[Job] = []
+        waiting: list[tuple[Key, Job]] = []
+        late: list[tuple[Key, Job]] = []
         starving: list[Job] = []
         known = self._pool.known
         request = request_of(lists[0][0], self._pool, self._policy, self._now_s)  # reused for all jobs
@@ -94,14 +107,11 @@ class _QueuePositions:
                 request.number, request.submitted_s, request.queued_s = job.number, job.submitted_s, job.submitted_s
                 request.rank = self._order.rank(request, self._now_s)
                 request.lateness, is_starving = self._guard.lateness_without_turn(request, self._now_s)
-                keys[job.number] = self._queue.key_of(request)
+                entry = self._queue.key_of(request), job
+                waiting.append(entry)
                 if request.lateness >= Lateness.LATE:
-                    late.append(job)
+                    late.append(entry)
                 if is_starving:
                     starving.append(job)
-
-        def key(job: Job) -> Key:
-            return keys[job.number]
-
-        first = nsmallest(limit, chain(*lists), key=key) + nsmallest(limit, late, key=key)
-        return first + ([min(starving, key=_age)] if starving else [])
+        first = [job for _, job in nsmallest(limit, waiting) + nsmallest(limit, late)]
+        return first + ([min(starving, key=_AGE)] if starving else [])

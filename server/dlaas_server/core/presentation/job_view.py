@@ -340,7 +340,7 @@ def pool_view(
     """Return the pool view: devices and the jobs that hold them, the queue in order, and the policy."""
     lent = {
         (member.seat.node, device): job.id
-        for job in sorted(jobs.values(), key=lambda j: j.number)
+        for job in sorted((j for j in jobs.values() if j.members), key=lambda j: j.number)
         for member in job.members
         for device in member.seat.devices
     }
@@ -403,7 +403,7 @@ def _queues(policy: Policy, jobs: Mapping[str, Job]) -> tuple[QueueView, ...]:
     waiting: dict[str, int] = {}
     for job in jobs.values():
         queue = job.spec.queue
-        if not job.spec.spot:  # lent devices do not count against a share
+        if job.members and not job.spec.spot:  # lent devices do not count against a share
             held[queue] = held.get(queue, 0) + sum(len(m.seat.devices) for m in job.gang)
         waiting[queue] = waiting.get(queue, 0) + job.waits
     return tuple(

@@ -57,7 +57,8 @@ class Reservation:
         """
         is_spared: bool | None = None
         for request in requests:
-            if self._ends_before(request, now_s):
+            end_s = None if self.is_strict else request.end_s(now_s)
+            if end_s is not None and end_s <= self.at_s:
                 if is_spared is None:
                     self._note_nodes(request.shape, seats, capacity)
                 return request
@@ -66,10 +67,6 @@ class Reservation:
             if is_spared:
                 return request
         return None
-
-    def _ends_before(self, request: GangRequest, now_s: float) -> bool:
-        end_s = request.end_s(now_s)
-        return end_s is not None and end_s <= self.at_s and not self.is_strict
 
     def _note_nodes(self, held: Shape, seats: Sequence[Seat], capacity: FreeCapacity) -> None:
         """Add the future resources of these nodes where they are unknown: those before these seats were taken."""
@@ -148,6 +145,8 @@ class Backfill:
         """Late jobs that would not fit even if nothing ran."""
         self._reservation: Reservation | None = None
         """Last reservation, valid as long as every job ends at its expected time."""
+        self.is_for_one_pass = False
+        """True if the last reservation is valid in the present pass only."""
         self._held_back_for: Key | None = None
         """Key of the holder for which other jobs were refused preemption."""
         self.refused: list[EquivalenceClass] = []
@@ -223,7 +222,7 @@ class Backfill:
 
     def discard_reservation(self) -> None:
         """Discard the last reservation, since running jobs do not end as it assumed."""
-        self._reservation = None
+        self._reservation, self.is_for_one_pass = None, False
 
     def reserve(self, request: GangRequest, now_s: float) -> Reservation:
         """Return the reservation of this holder: the last one, if it still holds."""
@@ -240,7 +239,8 @@ class Backfill:
     def admit(self, alike: EquivalenceClass, reservation: Reservation, now_s: float) -> GangRequest | None:
         """Return the first job of a class that fits now and does not delay the reservation; its seats are taken.
 
-        All jobs of a class get the same seats.
+        All jobs of a class get the same seats. A job without a known end counts against a reservation without a known
+        time in this pass only. From the next pass on, it is among the running jobs that end before it.
         """
         assert alike.head is not None
         seats = take_seats(self._capacity, alike.head, now_s)
@@ -251,6 +251,7 @@ class Backfill:
             self._capacity.give(alike.shape, seats)
         else:
             admitted.seats = seats
+            self.is_for_one_pass |= reservation.at_s == inf and admitted.estimate_s is None
         return admitted
 
     def refuse(self, alike: EquivalenceClass) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -10,11 +9,14 @@ from typing import Final
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.scheduling.gang_request import GangRequest, Key, length_level
 
-__all__ = ["EquivalenceClass"]
+__all__ = ["Entry", "EquivalenceClass"]
 
-_Entry = tuple[int, int, float, float, int, int, GangRequest]
-"""Key (flat: comparisons take half the time), version, job. Outdated once the job's version differs."""
-_Heap = list[_Entry]
+Entry = tuple[int, int, float, float, int, int, GangRequest]
+"""Key (flat: comparisons take half the time), version, job. Outdated once the job's version differs.
+
+Entries sort by key, since the key ends with the job's number.
+"""
+_Heap = list[Entry]
 """Heap of entries."""
 MAX_SORTED_ON_DEMAND: Final = 1024
 """Class size up to which jobs are sorted by length on demand; larger classes are kept sorted by length."""
@@ -74,13 +76,14 @@ class EquivalenceClass:
     def heads(self) -> list[GangRequest]:
         """Return the first job of each length level, in queue order."""
         lines = self._sort_by_length() if self._by_length is None else self._by_length
-        found: list[tuple[Key, GangRequest]] = []
+        found: _Heap = []
         for line in lines.values():
-            _trim(line)
+            if line and line[0][5] != line[0][6].version:
+                _trim(line)
             if line:
-                found.append((line[0][:5], line[0][6]))
+                found.append(line[0])
         found.sort()
-        return [request for _, request in found]
+        return [entry[6] for entry in found]
 
     def refresh(self) -> None:
         """Recompute the head after the old one left."""
@@ -96,6 +99,6 @@ class EquivalenceClass:
                 _trim(self._by_length.get(length_level(request.estimate_s), []))
         self.key = self.head = self._by_length = None
 
-    def waiting(self) -> Iterator[tuple[Key, GangRequest]]:
-        """Yield the keys and jobs of all waiting jobs, unsorted."""
-        return ((entry[:5], entry[6]) for entry in self._heap if entry[5] == entry[6].version)
+    def waiting(self) -> list[Entry]:
+        """Return the entries of all waiting jobs, unsorted."""
+        return [entry for entry in self._heap if entry[5] == entry[6].version]

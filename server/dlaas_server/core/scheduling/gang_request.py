@@ -141,7 +141,6 @@ class GangRequest:
 
     def bound_s(self, bound_min_s: float, factor: float) -> float:
         """Return the bound on its wait: `bound_min_s`, or `factor` times its length by the longer estimate."""
-        lengths_s = [length_s for length_s in (self.estimate_s, self.usual_s) if length_s is not None]
-        if not lengths_s:
-            return bound_min_s
-        return max(bound_min_s, factor * max(lengths_s))
+        estimate_s, usual_s = self.estimate_s, self.usual_s
+        longer_s = usual_s if estimate_s is None or (usual_s is not None and usual_s > estimate_s) else estimate_s
+        return bound_min_s if longer_s is None else max(bound_min_s, factor * longer_s)

@@ -183,7 +183,10 @@ class Preemption:
 
     def preempt_for(self, request: GangRequest, now_s: float) -> tuple[tuple[Seat, ...] | None, list[GangRequest]]:
         """Return seats for the job, taken, and the victims that hold some of them, as few as needed; or None and []."""
-        victims = victims_for(request, self._capacity, islice(self._candidates(request, now_s), MAX_VICTIMS))
+        candidates = self._candidates(request, now_s)
+        if candidates is None:
+            return None, []
+        victims = victims_for(request, self._capacity, islice(candidates, MAX_VICTIMS))
         for victim in victims:
             self._capacity.give(victim.shape, victim.seats)
         seats = take_seats(self._capacity, request, now_s) if victims else None
@@ -198,8 +201,8 @@ class Preemption:
             return None, []
         return seats, preempted
 
-    def _candidates(self, request: GangRequest, now_s: float) -> Iterator[GangRequest]:
-        """Return the possible victims of this job, the first to be preempted first."""
+    def _candidates(self, request: GangRequest, now_s: float) -> Iterator[GangRequest] | None:
+        """Return the possible victims of this job, the first to be preempted first; None if they hold too little."""
         ranks, jobs = self._ranks_behind(request, now_s), self._running.jobs
         victims = self._victims
         fitting = max_fitting_weight(self._capacity, request)
@@ -207,7 +210,7 @@ class Preemption:
             return (jobs[number] for number in victims.of(ranks))
         if self._fair_share is not None and self._fair_share.is_entitled(request):
             return self._fair_share.borrowers(request, jobs.values())
-        return iter(())
+        return None
 
     def _ranks_behind(self, request: GangRequest, now_s: float) -> list[Rank]:
         """Return the (priority, rank) pairs whose jobs may be preempted for this job now."""

@@ -228,7 +228,7 @@ class Scheduler:
 
     def _rerank_all(self, learnt: Learnt, now_s: float) -> None:
         """Rerank the affected jobs after the order learned from a finished job."""
-        for _, request in self._queue.entries():
+        for request in self._queue.jobs():
             if learnt is Learnt.RANKS or request.lateness:
                 request.rank = self.order.rank(request, now_s)
                 self._move(request, now_s)
@@ -260,6 +260,8 @@ class Scheduler:
             self._run_timers(now_s)
         if not queue.count:
             return IDLE
+        if backfill.is_for_one_pass:
+            backfill.discard_reservation()
         if guard.next_starving_s <= now_s:
             guard.update_aged(now_s)
         if guard.starving:

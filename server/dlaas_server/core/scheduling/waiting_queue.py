@@ -6,11 +6,13 @@ cost of an event grows with the number of classes, not with the number of waitin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from dlaas_server.core.model.resources import Shape
 from dlaas_server.core.placement.gang_placement import FreeCapacity
-from dlaas_server.core.scheduling.equivalence_class import EquivalenceClass
+from dlaas_server.core.scheduling.equivalence_class import Entry, EquivalenceClass
 from dlaas_server.core.scheduling.fit import relaxation_times
 from dlaas_server.core.scheduling.gang_request import GangRequest, Key
 from dlaas_server.core.scheduling.lateness import Lateness
@@ -112,13 +114,16 @@ class WaitingQueue:
         """Return the equivalence class of a waiting job."""
         return self.classes[request.class_key]
 
-    def entries(self) -> list[tuple[Key, GangRequest]]:
-        """Return the keys and jobs of all waiting jobs, unsorted."""
-        return [entry for alike in self.classes.values() for entry in alike.waiting()]
+    def _entries(self) -> Iterator[Entry]:
+        return chain.from_iterable(alike.waiting() for alike in self.classes.values())
+
+    def jobs(self) -> list[GangRequest]:
+        """Return all waiting jobs, unsorted."""
+        return [entry[6] for entry in self._entries()]
 
     def in_order(self) -> list[GangRequest]:
         """Return all waiting jobs in queue order."""
-        return [request for _, request in sorted(self.entries(), key=lambda entry: entry[0])]
+        return [entry[6] for entry in sorted(self._entries())]
 
     @property
     def head(self) -> GangRequest | None:

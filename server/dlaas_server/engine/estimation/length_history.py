@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import log
+from operator import attrgetter
 from typing import Final
 
 from dlaas_server.core.forecast.track_record import soon
@@ -27,6 +28,17 @@ LEAST_LEFT_S: Final = 1.0
 """Time left of a job that has done everything, as far as is known."""
 RESTART_S: Final = 3.0
 """Assumed cost in seconds of stopping and restoring a job, until it was measured."""
+
+_SIMILAR: Final = attrgetter(
+    "owner",
+    "spec.name",
+    "spec.origin.notebook",
+    "spec.origin.cell_id",
+    "spec.learners_min",
+    "spec.gpus_per_learner",
+    "spec.max_time_s",
+)
+"""What the known length of a job depends on if it never ran."""
 
 
 class Lengths:
@@ -96,11 +108,9 @@ class Lengths:
             if report is not None or job.started_s is not None:
                 found[job.id] = _limited(self._known(job, report, now_s), job, now_s)
                 continue
-            origin, spec = job.spec.origin, job.spec
-            size = (spec.learners_min, spec.gpus_per_learner, spec.max_time_s)
-            named = (job.owner, spec.name, origin.notebook, origin.cell_id, *size)
-            if (known := fresh.get(named)) is None:
-                known = fresh[named] = _limited(self._known(job, None, now_s), job, now_s)
+            similar = _SIMILAR(job)
+            if (known := fresh.get(similar)) is None:
+                known = fresh[similar] = _limited(self._known(job, None, now_s), job, now_s)
             found[job.id] = known
         return found
 
@@ -116,13 +126,13 @@ class Lengths:
             doubt = SPREAD * max((left_s - measured.silent_s) / length_s, SPREAD_LEFT_MIN)
             doubt += measured.silent_s / length_s
             return Known(length_s=length_s, usual_s=length_s, spread=doubt, executed_s=executed_s, restart_s=RESTART_S)
-        usual_s = self._usual_s(job)
-        spread, mean_s = self._most_alike(job).doubt(_weight(job)), self._by_size.mean_s(usual_s, _weight(job))
+        history, weight = self._most_alike(job), _weight(job)
+        usual_s = history.expected_s(None, weight)
         return Known(
             length_s=usual_s,
             usual_s=usual_s,
-            mean_s=mean_s,
-            spread=spread,
+            mean_s=self._by_size.mean_s(usual_s, weight),
+            spread=history.doubt(weight),
             executed_s=executed_s,
             restart_s=RESTART_S,
         )

@@ -48,6 +48,8 @@ class StartEstimator:
         self.task: asyncio.Task[None] | None = None
         self._changed = changed
         self._key: object = None
+        self._version: object = None
+        """Version of the state of which `_key` was computed."""
         self._at_s = 0.0
         """Time at which the newest forecast was begun."""
         self._planned_s = 0.0
@@ -62,16 +64,18 @@ class StartEstimator:
         spread: float,
         factor: float,
         now_s: float,
+        version: object,
         *,
         is_pruned: bool = False,
     ) -> float | None:
         """Begin another forecast if the old one is outdated. Return the time of the next check.
 
         `waiting`: number of waiting jobs; `take_picture` creates the snapshot if needed; `order`: with learned run
-        lengths; `is_pruned`: the plan of this turn examined only a part of the queue.
+        lengths; `version`: a value that changes with the snapshot, so that an unchanged one is not taken again;
+        `is_pruned`: the plan of this turn examined only a part of the queue.
         """
         if not waiting:
-            self.expected, self.offers, self.waits, self._key = {}, {}, (), None
+            self.expected, self.offers, self.waits, self._key, self._version = {}, {}, (), None, None
             return None
         if self.task is not None:
             return now_s + REFRESH_S
@@ -81,8 +85,10 @@ class StartEstimator:
         )
         if self._key is not None and now_s < due_s:
             return due_s
+        if version == self._version and now_s < self._at_s + REFRESH_S:
+            return self._at_s + REFRESH_S
         picture = take_picture()
-        key = _key(picture, policy)
+        key, self._version = _key(picture, policy), version
         if key == self._key and now_s < self._at_s + REFRESH_S:
             return self._at_s + REFRESH_S
         is_due = self._key is None or now_s >= forecast_due_s
