@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -75,6 +76,38 @@ def test_fastai_shows_epochs_and_leaves_lr_find_alone(job: Build) -> None:
     assert curve(one, "accuracy")[-2:] == pytest.approx([row[2] for row in found["values"]])
     assert found["callbacks"] == ["TrainEvalCallback", "Recorder", "CastToTensor", "ProgressCallback"]
     assert (progress(one)["epoch"], progress(one)["epochs"]) == (2, 2)
+
+
+def test_curve_of_a_short_lightning_fit_ends_with_its_last_step(job: Build) -> None:
+    program = """
+        import lightning, torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        class Line(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.net = torch.nn.Linear(2, 1)
+
+            def training_step(self, batch, index):
+                loss = self.net(batch[0]).pow(2).mean()
+                self.log("loss", loss)
+                return loss
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        torch.manual_seed(0)
+        data = DataLoader(TensorDataset(torch.randn(40, 2)), batch_size=10)
+        options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = lightning.Trainer(max_epochs=10, accelerator="cpu", **options)
+        trainer.fit(Line(), data)
+        result = trainer.callback_metrics["loss"].item()
+    """
+    one = with_and_without(job, dedent(program))
+    points = [json.loads(line) for line in (one.dir / "metrics.jsonl").read_text().splitlines()]
+
+    assert points[-1]["values"] == {"loss": pytest.approx(result(one))}
+    assert points[-1]["step"] == progress(one)["step"] == 40
 
 
 def test_unsupported_version_costs_only_the_curves(job: Build) -> None:

@@ -76,6 +76,8 @@ class Call:
         self.show_s = 0.0
         """The time until which progress is not shown, except the last."""
         self._asked_s: float | None = None
+        self._cost_s = 0.0
+        """The time in seconds that the last point took; the first one also warms up, and does not count."""
         self._place: tuple[int, int] | None = None
         self.write_s = 0.0
         """The time from which points of short rounds are written, together."""
@@ -135,7 +137,8 @@ class Call:
         record_metrics(values, epoch=epoch, step=step)
         if self._asked_s is not None:
             now = time.monotonic()
-            self.due_s = now + max(_POINT_S, (now - self._asked_s) / _SHARE)
+            former_s, self._cost_s = self._cost_s, now - self._asked_s
+            self.due_s = now + max(_POINT_S, min(former_s, self._cost_s) / _SHARE)
             self._asked_s = None
 
     def is_time_for_point(self) -> bool:

@@ -179,6 +179,8 @@ class _Watch:
         self.known: set[str] = set()
         """Metrics seen when they were computed; others are logged in hooks that run after ours."""
         self.late: set[str] = set()
+        self.logged_at: dict[str, int] = {}
+        """The step of the last recorded point of each metric."""
         self.streams: Any = None
         self.generators: list[Any] = []
         self.pending_sums: dict[str, Any] = {}
@@ -258,6 +260,8 @@ class _Watch:
     @guarded
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self._log_late(trainer)
+        done, found = self._done(trainer), _callback_metrics(trainer)
+        self._log({name: found[name] for name, at in self.logged_at.items() if at < done and name in found}, trainer)
 
     def _log_epoch(self, trainer: Any) -> None:
         found = _connected(trainer, "callback")
@@ -271,7 +275,9 @@ class _Watch:
 
     def _log(self, found: dict[str, Any], trainer: Any) -> None:
         if found:
-            self.call.log(found, epoch=trainer.current_epoch - self.first, step=self._done(trainer))
+            done = self._done(trainer)
+            self.logged_at.update(dict.fromkeys(found, done))
+            self.call.log(found, epoch=trainer.current_epoch - self.first, step=done)
 
     def _done(self, trainer: Any) -> int:
         return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
