@@ -47,7 +47,7 @@ function durationFact({ trans, format }: ILanguage, view: IJobView): IFact | nul
   return {
     label: trans.__('Took'),
     value: format.duration(view.ended_s - view.submitted_s),
-    detail: parts.join(', ')
+    detail: parts.map(part => part.replaceAll(' ', '\u00a0')).join(', ')
   };
 }
 
