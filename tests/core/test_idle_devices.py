@@ -162,6 +162,29 @@ def test_preempted_job_does_not_shrink_for_another_job_besides() -> None:
     assert (found.resizes, again.preempts, again.resizes) == ((), (), ())
 
 
+def test_reason_names_the_job_its_cpus_are_kept_for() -> None:
+    leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
+
+    found = plan(pool([node(devices=1, cpus=8.0)], leaves, job(2, cpus=6.0), job(3, gpus=0, cpus=4.0)), 60.0)
+
+    assert found.starts == ()
+    assert found.waits[1].reason.startswith(
+        "Needs 1 learner with 4 CPUs; 1 fits now, kept for job-2, which starts as soon as the rest of its devices"
+    )
+
+
+def test_reason_names_the_locality_that_devices_kept_for_others_leave() -> None:
+    """job-2 gets all of n1; the idle devices of n2 and n3 are apart."""
+    leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
+    waits = job(2, gpus=4), replace(job(3, (2, 2)), spec=replace(job(3, (2, 2)).spec, placement=None))
+    picture = pool([node("n1", 4), node("n2", 1), node("n3", 1)], leaves, *waits)
+
+    found = plan(picture, 60.0, Policy(placement=Layout.TOPOLOGY))
+
+    assert found.starts == ()
+    assert "Waits for devices on one node" in found.waits[1].reason
+
+
 @dataclass
 class PoolRun:
     """A pool whose plans are carried out, slowly; `look` sees each plan, and the pool after it."""
@@ -266,7 +289,7 @@ def nothing_is_idle_without_reason(live: PoolRun, decided: Plan) -> None:
         if idle.fit_count(shape, one.spec.learners_min) < one.spec.learners_min:
             assert "kept for" not in wait.reason or decided.resizes, wait  # a move may just have taken them
             continue
-        if "Waits for seats" in wait.reason:
+        if "Waits for devices" in wait.reason:
             assert live.policy.placement is Layout.TOPOLOGY
             continue
         assert "kept for" in wait.reason, (name, wait, decided)

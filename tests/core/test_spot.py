@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dlaas_server.core.lifecycle.plan_outcomes import preempted, resized
 from dlaas_server.core.lifecycle.reconcile import reconcile, wanted
 from dlaas_server.core.lifecycle.user_requests import apply_request
+from dlaas_server.core.model.cluster import Seat
 from dlaas_server.core.model.job import Job
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.states import Event
@@ -20,6 +21,8 @@ from dlaas_server.core.scheduling.policy import Policy, Share
 from jupyter_dlaas.wire.journal import FactKind, Goal
 from jupyter_dlaas.wire.protocol import Elastic
 from tests.core.builders import carried_out, job, node, pool, seats, training, with_fact
+
+GIB = 2**30
 
 
 def spot(one: Job) -> Job:
@@ -209,6 +212,37 @@ def test_queue_is_charged_the_spot_price() -> None:
         return scheduler.decide(60.0).starts[0].id
 
     assert (first(0.3), first(1.0)) == ("job-3", "job-4")
+
+
+def test_spot_job_partly_on_a_cordoned_node_is_spared() -> None:
+    lent = spot(training(job(1, (2, 2)), Seat("n1", ("n1/0",)), Seat("n2", ("n2/0",))))
+    nodes = [node("n1", 2), replace(node("n2", 2), cordoned="cordoned by ana")]
+
+    found = plan(pool(nodes, lent, job(2)), 60.0)
+
+    assert ([start.seats for start in found.starts], found.preempts) == ([(Seat("n1", ("n1/1",)),)], ())
+
+
+def test_idle_device_is_used_while_a_spot_gang_leaves() -> None:
+    """job-2 needs all of n2, so the gang leaves; job-3 starts on the idle device of n1 meanwhile."""
+    lent = spot(training(job(1, (2, 2)), Seat("n1", ("n1/0",)), Seat("n2", ("n2/0",))))
+
+    found = plan(pool([node("n1", 2), node("n2", 3)], lent, job(2, gpus=3), job(3)), 60.0)
+
+    assert [(stop.job, stop.winner) for stop in found.preempts] == [("job-1", "job-2")]
+    assert [(start.job, start.seats) for start in found.starts] == [("job-3", (Seat("n1", ("n1/1",)),))]
+
+
+def test_memory_of_leaving_learners_without_devices_is_in_use() -> None:
+    """Two learners share a node; the one that leaves holds a seat equal to that of the one that stays."""
+    two = replace(spot(training(job(1, (1, 2), gpus=0, memory=6 * GIB), Seat("n1"), Seat("n1"))), is_live=True)
+    shrinks = resized(replace(two, checkpoint_step=1), (Seat("n1"),), "pool", 60.0)[0]
+    assert len(shrinks.members) == 2
+
+    found = plan(pool([node(memory=16 * GIB)], shrinks, job(2, gpus=0, memory=6 * GIB)), 61.0)
+
+    assert found.starts == ()
+    assert by("job-2", found).startswith("Needs 1 learner with 6.0 GiB; 0 fit now.")
 
 
 # -- properties -------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def sparing(
     The seats are on no more nodes than without this, or than with only those jobs that the pool asked first to leave
     for a waiting job: others leave for a job behind this one. Lending never changes whether seats are found.
     """
-    loans = [loan for loan in capacity.lent if capacity.has(loan.shape, loan.seats)]
+    loans = [loan for one in capacity.lent if capacity.has((loan := _rest(capacity, one)).shape, loan.seats)]
     found = choose()
     if found is None or all(capacity.has(loan.shape, loan.seats) for loan in loans):
         return found
@@ -115,6 +115,21 @@ def sparing(
     elif freed and nodes < learners:
         nodes = max(nodes, _nodes(_with_first(capacity, shape, freed, choose, learners)))
     return _sparing(capacity, shape, loans, choose, learners, nodes)
+
+
+def _rest(capacity: FreeCapacity, loan: Loan) -> Loan:
+    """Return the loan without devices that no job can get: out of service, on cordoned nodes, or taken already."""
+    if loan.shape.is_share:
+        return loan
+    free = {seat.node: node for seat in loan.seats if (node := capacity.named(seat.node)) is not None}
+    devices = {(name, device) for name, node in free.items() for _, device in node.devices}
+    seats = [
+        seat if len(rest) == len(seat.devices) else Seat(seat.node, rest)
+        for seat in loan.seats
+        if (rest := tuple(d for d in seat.devices if (seat.node, d) in devices))
+        or (not seat.devices and seat.node in free)
+    ]
+    return loan if seats == [*loan.seats] else replace(loan, seats=tuple(seats))
 
 
 def _with_first(

@@ -57,18 +57,21 @@ def immediate_starts(
         elif idle.has(request.shape, request.seats):
             idle.claim(request.shape, request.seats)
             seats = request.seats
-        elif positions[request.id] < reserved and request.id not in winners and not _is_lent(request, idle, lendable):
-            seats = take_seats(idle, request, now_s) if fits(idle, request) else None
+        elif positions[request.id] < reserved and request.id not in winners:
+            seats = _other_seats(request, idle, lendable, now_s)
             elsewhere |= _devices(seats or ())
         if seats is not None:
             starts.seats[request.id] = tuple(seats)
             continue
-        kept = [part for seat in request.seats if (part := _keep(idle, request.shape, seat)) is not None]
         is_first = positions.get(request.id, inf) < reserved
-        if is_first and not kept and not elsewhere.isdisjoint(_devices(request.seats)):  # taken meanwhile: use others
-            fitting = fit_count(idle, request.shape, request.learners)
-            kept = [(request.shape, seat) for seat in (place(idle, request.shape, fitting) if fitting else None) or ()]
-            if not kept and starts.displaced is None:
+        taken = [seat for seat in request.seats if is_first and not elsewhere.isdisjoint(_devices((seat,)))]
+        left = [seat for seat in request.seats if seat not in taken] if taken else request.seats
+        kept = [part for seat in left if (part := _keep(idle, request.shape, seat)) is not None]
+        if taken:  # keep others instead
+            fitting = fit_count(idle, request.shape, len(taken))
+            others = place(idle, request.shape, fitting) if fitting else None
+            kept += [(request.shape, seat) for seat in others or ()]
+            if starts.displaced is None and not any(seat.devices for _, seat in kept):
                 starts.displaced = request.id
         if kept:
             starts.kept[request.id] = kept
@@ -83,9 +86,21 @@ def _devices(seats: Iterable[Seat]) -> set[tuple[str, str]]:
     return {(seat.node, device) for seat in seats for device in seat.devices}
 
 
-def _is_lent(request: GangRequest, idle: FreeCapacity, lendable: FreeCapacity) -> bool:
-    """Return whether only spot jobs hold the job's seats."""
-    return lendable is not idle and lendable.has(request.shape, request.seats)
+def _other_seats(
+    request: GangRequest, idle: FreeCapacity, lendable: FreeCapacity, now_s: float
+) -> tuple[Seat, ...] | None:
+    """Return idle seats instead of the chosen ones, taken from `idle`; None if the job has to wait for those.
+
+    It waits for seats that only spot jobs hold if they are on fewer nodes, as it would get them without spot jobs.
+    """
+    seats = take_seats(idle, request, now_s) if fits(idle, request) else None
+    is_lent = lendable is not idle and lendable.has(request.shape, request.seats)
+    if seats is None or not is_lent or request.shape.placement not in (Layout.PACK, Layout.TOPOLOGY):
+        return seats
+    if len({seat.node for seat in seats}) <= len({seat.node for seat in request.seats}):
+        return seats
+    idle.give(request.shape, seats)
+    return None
 
 
 def _keep(idle: FreeCapacity, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | None:
@@ -95,9 +110,10 @@ def _keep(idle: FreeCapacity, shape: Shape, seat: Seat) -> tuple[Shape, Seat] | 
         return None
     idle_devices = {device for _, device in free.devices}
     part = Seat(seat.node, tuple(device for device in seat.devices if device in idle_devices))
-    rest = replace(NOTHING, cpus=shape.cpus, memory_bytes=shape.memory_bytes)
-    held = rest if free.fits(rest, 1) else NOTHING
-    if not part.devices and (seat.devices or held is NOTHING):
+    cpus, memory_bytes = max(min(shape.cpus, free.cpus), 0.0), max(min(shape.memory_bytes, free.memory_bytes), 0)
+    held = replace(NOTHING, cpus=cpus, memory_bytes=memory_bytes)
+    needs_nothing = not (seat.devices or shape.cpus or shape.memory_bytes)
+    if not (part.devices or cpus or memory_bytes or needs_nothing):
         return None
     idle.claim(held, (part,))
     return held, part

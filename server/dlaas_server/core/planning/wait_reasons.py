@@ -55,7 +55,7 @@ def waits_with_reasons(
 ) -> tuple[Wait, ...]:
     """Return the queued jobs that do not start, with reasons. `held_up`: jobs that would fit if nothing ran."""
     waiting = [job for job in queue if job.id not in seats]
-    holders = _holders(pool)
+    holders, available = _holders(pool), capacity if kept.rest is None else kept.rest
     said: dict[tuple[Shape, int, str, str], str] = {}  # equal requests have equal reasons
     out: list[Wait] = []
     for place_in_line, job in enumerate(waiting, start=1):
@@ -68,7 +68,7 @@ def waits_with_reasons(
                 short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
                 said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, capacity, kept)}.{holders}"
             waited_s = now_s - max(job.submitted_s, job.queued_s)
-            reason = said[asked] + locality_wait(capacity, asked[0], asked[1], waited_s)
+            reason = said[asked] + locality_wait(available, asked[0], asked[1], waited_s)
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
 

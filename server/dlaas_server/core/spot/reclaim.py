@@ -61,7 +61,7 @@ def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Lo
         gang, shape = [m.seat for m in job.gang], shape_of(job)
         least = min(job.spec.learners_min, len(gang)) if may_shrink(job) else len(gang)
         age = (job.priority, -(job.seated_s or 0.0), -job.number)
-        old = tuple(m.seat for m in job.members if m.seat not in gang)
+        old = _left_beside(job)
 
         def note(kind: int, *seats: Seat, job: Job = job, shape: Shape = shape, age: tuple[float, ...] = age) -> None:
             loans.append(((kind, *age, -len(loans)), Loan(job.id, job.spec.queue, shape, seats)))
@@ -73,6 +73,13 @@ def loans_of(jobs: Iterable[Job], may_shrink: Callable[[Job], bool]) -> tuple[Lo
         for seat in gang[least:]:
             note(1, seat)
     return tuple(loan for _, loan in sorted(loans, key=lambda entry: entry[0]))
+
+
+def _left_beside(job: Job) -> tuple[Seat, ...]:
+    """Return the seats of learners that still leave, beside those of the gang. Seats without devices may be equal."""
+    leaving = Counter(m.seat for m in job.members if m.generation != job.generation)
+    used_again = Counter(m.seat for m in job.gang if m.seat.devices or not job.is_live)
+    return tuple((leaving - used_again).elements())
 
 
 def _may_stop(job: Job) -> bool:
