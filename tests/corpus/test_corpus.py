@@ -34,7 +34,6 @@ ONCE = frozenset({"torch_gradual_unfreezing", "torch_scheduler"})
 """Notebooks whose training cell raises when it is run again: OneCycleLR refuses more steps than it was made for, and an
 optimiser the same parameters in a second group."""
 OTHER_ORDER: Final = {
-    "keras_fit_tensorflow": "TensorFlow numbers its draws by the operations that the process has made",
     "keras_gradient_tape": "a tf.data dataset counts its passes, and nothing can read or set the count",
 }
 """Notebooks whose second job reads the samples in another order than a second run in the notebook."""
