@@ -103,6 +103,7 @@ class NameFact:
     has_text: bool = False  # strings, or containers of strings: the order of a set of these differs between processes
     has_weights: bool = False  # it holds models or optimisers; known if some name is a result
     has_running_statistics: bool = False  # a torch module whose forward pass in training mode updates statistics
+    has_cudnn_dropout: bool = False  # a torch module whose forward pass in training mode draws from cuDNN's own state
     of_before_reload: str = ""  # class or function, "helpers.Net", of a module of the user that was reloaded since
     shares: tuple[str, ...] = ()  # other variables with the same weights or optimisers; known for pushed names
     requires_grad: bool = False  # a tensor that a training may change

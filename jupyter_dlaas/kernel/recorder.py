@@ -27,6 +27,7 @@ from jupyter_dlaas.analysis.cells import clean_cell, files_run, lines_of
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, ModuleState, NameFact, OwnModule, ResultRef
 from jupyter_dlaas.analysis.own_modules import state_of
 from jupyter_dlaas.capture.input_files import read_files
+from jupyter_dlaas.kernel import torch_layers
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects.code_versions import is_own_module
 from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed
@@ -412,24 +413,9 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         module=_module_of(value),
         main_names=tuple(sorted(made_of(value))) if is_sent else (),
         result=result,
-        has_running_statistics=_has_running_statistics(value),
+        has_running_statistics=torch_layers.has_running_statistics(value),
+        has_cudnn_dropout=torch_layers.has_cudnn_dropout(value),
     )
-
-
-def _has_running_statistics(value: object) -> bool:
-    torch: Any = sys.modules.get("torch")
-    module: Any = getattr(getattr(torch, "nn", None), "Module", None)
-    if module is None or not is_a(value, module):
-        return False
-    found = [value]  # read without calls: the user's classes may define attribute access
-    for part in islice(found, OTHERS_MAX):
-        own = object.__getattribute__(part, "__dict__")
-        buffers, parts = own.get("_buffers"), own.get("_modules")
-        if is_a(buffers, dict) and dict.get(buffers, "running_mean") is not None:
-            return True
-        if is_a(parts, dict):
-            found.extend(one for one in dict.values(parts) if is_a(one, module))
-    return False
 
 
 def _module_of(value: Any) -> str | None:
