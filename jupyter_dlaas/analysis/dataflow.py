@@ -114,7 +114,8 @@ class Tracer:
         self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
-        self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
+        known = (self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
+        self.trainings = Trainings(*known, self.own_modules.trainer)
         self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
         self.caching: set[str] = set()  # own functions that keep their values: `@cache`
@@ -468,6 +469,8 @@ class Tracer:
         receiver = {call.receiver} if call.receiver else set()
         changed = call.written | self.trainings.imported_training(call)
         found = {n for n in changed if self._is_object(n)}
+        if self.trainings.imported_trainer(call) is not None:
+            return found
         if self.trainings.changes_receiver(call):
             found |= receiver - self.modules
         if call.function is not None and self.objects.get(call.function) and self.trainings.trains(call.function):
@@ -551,10 +554,6 @@ class Tracer:
         # `Net.forward = better` changes every object of `Net` and of its subclasses
         classes = reach([name], self.classes.subclasses)
         return Touch(name, below, above.union(classes, *(self.made.get(one, ()) for one in classes)))
-
-    def runs_training(self, call: Call) -> bool:
-        """Return whether `trainer.run(data)` runs a training function given to the trainer."""
-        return self.trainings.runs_training(call)
 
     # statements that cannot run again
     def _prompt_of(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.analysis.call_effects import Behaviour
 
 __all__ = [
+    "MODULE_BYTES_MAX",
     "Capture",
     "EarlierJob",
     "ExecutedCell",
@@ -25,6 +29,7 @@ __all__ = [
     "size_text",
 ]
 
+MODULE_BYTES_MAX: Final = 1_000_000  # total size of the user's modules that are analysed
 _RANGES_MAX: Final = 2000
 """Maximum number of ranges in `JobSpec.cells`."""
 
@@ -125,6 +130,7 @@ class ModuleState:
     changing: frozenset[str] = frozenset()  # functions, classes and (".method") methods that change it when called
     imports: frozenset[str] = frozenset()  # full names that the module imports
     calls: Mapping[str, frozenset[str]] = field(default_factory=dict)  # the same kinds of names -> what each calls
+    behaviours: Mapping[str, Behaviour] = field(default_factory=dict)  # the same kinds of names -> effects of a call
     exports: tuple[str, ...] = ()  # names that a star import binds
     # name -> module and name of the definition, of functions and classes that another module defines
     origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from jupyter_dlaas.analysis.cells import clean_cell, files_run, lines_of
-from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, ModuleState, NameFact, OwnModule, ResultRef
+from jupyter_dlaas.analysis.model import (
+    MODULE_BYTES_MAX,
+    ExecutedCell,
+    KernelFacts,
+    ModuleState,
+    NameFact,
+    OwnModule,
+    ResultRef,
+)
 from jupyter_dlaas.analysis.own_modules import state_of
 from jupyter_dlaas.capture.input_files import read_files
 from jupyter_dlaas.kernel import torch_layers
@@ -50,7 +58,6 @@ LITERAL_CHARS_MAX: Final = 4000
 SENT_MAX: Final = 20_000  # objects of a pushed variable to search for weights
 OTHERS_MAX: Final = 2000  # objects of each other variable to search
 TEXTS_MAX: Final = 20  # first elements of a container to test for text
-MODULE_BYTES_MAX: Final = 1_000_000  # total size of the user's modules that are analysed
 PARTS_MAX: Final = 1000  # first elements of a container by which its size is estimated
 IMMUTABLE: Final = (
     int,

@@ -214,3 +214,23 @@ def test_several_gpus_are_suggested_where_learners_would_share_the_work(
 
     assert f"type         %%train a{options}\n" in out
     assert ("each of up to 4 learners" in out) is bool(options)
+
+
+def test_trainings_in_modules_beside_the_notebook_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [
+        "import own.engine as engine\nnet = engine.Net()\ndata = [1]",
+        "!ls",
+        "engine.do_it(net, data)",
+        "net(1)",
+    ]
+    path = write(tmp_path / "a.ipynb", sources)
+    engine = tmp_path / "own" / "engine.py"
+    engine.parent.mkdir()
+    engine.write_text("def do_it(net, data):\n    for x in data:\n        net(x).backward()\n        net.opt.step()")
+
+    assert "cell [3] calls `engine.do_it`, which trains" in run(capsys, path)[1]
+    assert "cell [4], line 1" not in run(capsys, path, "--cell", "3")[1]
+    assert "trained `net` here" in run(capsys, path, "--cell", "4")[1]
+
+    engine.write_text("def do_it(net, data):\n    return net(data)\n(")
+    assert "no training cell found" in run(capsys, path)[1]

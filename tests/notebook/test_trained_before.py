@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem, TrainingCell
+from jupyter_dlaas.analysis.own_modules import states_of
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
 from tests.notebook.cases import codes, facts, job, prelude
@@ -332,3 +334,59 @@ def test_pushed_values_replace_those_of_statements_that_are_kept() -> None:
     lines = prelude(made)
 
     assert lines.index("n = 1  # the kernel's value: sent by --push") > lines.index("n, kind, item = 3, 'a', None")
+
+
+ENGINE = """
+from torch.optim import SGD
+from .steps import inner
+def one_pass(net, data):
+    step = SGD(net.parameters(), lr=0.1)
+    for a, b in data:
+        net(a).sum().backward()
+        step.step()
+def through_another(net, data):
+    return inner(net, data, SGD(net.parameters(), lr=0.1))
+def score(net, data):
+    return sum(net(a).sum() for a, b in data)
+class Coach:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def go(self, data):
+        for a, b in data:
+            self.net(a).sum().backward()
+            self.optimizer.step()
+    def show(self):
+        print(self.net)
+"""
+INNER = "def inner(net, data, optimizer):\n    for a, b in data:\n        net(a).sum().backward(); optimizer.step()"
+MODULES = states_of({"own/engine.py": ENGINE, "own/steps.py": INNER, "own/__init__.py": ""})
+OWN = "from own import engine\nfrom own.engine import *\nfrom own.engine import one_pass as do_it"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "engine.one_pass(model, loader)",
+        "do_it(model, data=loader)",
+        "out = engine.through_another(model, loader)",
+        "coach = Coach(model, opt)\ncoach.go(loader)",
+        "coach = engine.Coach(model, opt)\nfor epoch in range(3):\n    coach.go(loader)",
+    ],
+)
+def test_imported_functions_of_any_name_train(call: str) -> None:
+    known = replace(facts(model=NameFact(type_name="torch.nn.Linear"), loader=[]), module_states=MODULES)
+    setup = f"{IMPORTS}\n{SETUP}\n{OWN}"
+    before = job(setup, call, train="print(model(x))", facts=known)
+    trains = job(setup, train=call, facts=known)
+
+    assert codes(before) == ["earlier_training"]
+    assert "model" in before.warnings[0].names
+    assert "model" in trains.altered
+    assert "loader" not in trains.altered
+
+
+def test_imported_functions_that_train_nothing_are_quiet() -> None:
+    known = replace(facts(model=NameFact(type_name="torch.nn.Linear"), loader=[]), module_states=MODULES)
+    look = "out = engine.score(model, loader)\nprint(score(model, loader))\nengine.Coach(model, opt).show()"
+
+    assert codes(job(f"{IMPORTS}\n{SETUP}\n{OWN}", look, train="print(model(x))", facts=known)) == []
