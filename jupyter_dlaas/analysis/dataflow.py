@@ -56,7 +56,7 @@ from jupyter_dlaas.analysis.syntax.consumable_values import is_consumable, is_co
 from jupyter_dlaas.analysis.syntax.flow import Flow
 from jupyter_dlaas.analysis.syntax.global_bindings import bound_by_calls, without_own_globals
 from jupyter_dlaas.analysis.syntax.names import flow_of, root_name, walk
-from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
+from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess, is_mentioned
 from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
 
@@ -83,6 +83,8 @@ def trace(
     if any(word in statement.source for statement in statements for word in ("cache", "property")):
         tracer.classes.stored = stored_attributes(nodes)
         tracer.unstable = _unstable_names(nodes)
+    if any(is_mentioned(statement.source) for statement in statements):
+        tracer.access.read(nodes)
     steps = [tracer.step(statement) for statement in statements]
     return tracer.trace(steps)
 
