@@ -109,6 +109,7 @@ class NameFact:
     has_weights: bool = False  # it holds models or optimisers; known if some name is a result
     has_running_statistics: bool = False  # a torch module whose forward pass in training mode updates statistics
     has_cudnn_dropout: bool = False  # a torch module whose forward pass in training mode draws from cuDNN's own state
+    former_class: str = ""  # class of the notebook that was defined again since the object was created
     of_before_reload: str = ""  # class or function, "helpers.Net", of a module of the user that was reloaded since
     shares: tuple[str, ...] = ()  # other variables with the same weights or optimisers; known for pushed names
     requires_grad: bool = False  # a tensor that a training may change

@@ -202,6 +202,9 @@ def facts_of(
     for name in names if by_reference else ():
         if trained_in(users[name], OTHERS_MAX):
             names[name] = replace(names[name], has_weights=True)
+    for name, value in users.items():
+        if former := _former_class(type(value), shell.user_ns):
+            names[name] = replace(names[name], former_class=former)
     files = read_files(cells, names, directory_now)
     modules = own_modules(directory_now)
     own = {name: one for name, one in sys.modules.copy().items() if is_own_module(one)}
@@ -423,6 +426,12 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         has_running_statistics=torch_layers.has_running_statistics(value),
         has_cudnn_dropout=torch_layers.has_cudnn_dropout(value),
     )
+
+
+def _former_class(kind: type, space: Mapping[str, Any]) -> str:
+    """Return the name of a class of the notebook that now denotes another class; "" for others."""
+    module, name = title(kind)
+    return name if module == "__main__" and is_a(space.get(name), type) and space[name] is not kind else ""
 
 
 def _module_of(value: Any) -> str | None:
