@@ -43,6 +43,7 @@ class ExecutedCell:
     raised: bool = False
     raised_line: int | None = None  # in `source`, from 1; None: unknown
     raised_in: str = ""  # the expression of that line that raised the error; "": unknown
+    interrupted: bool = False  # an interrupt arrived while it ran; if it raised nothing, its code caught it
     duration_s: float | None = None  # None: executed before recording began
     cell_id: str | None = None  # the notebook's id of the cell, if the front end sends one
     random_state: str | None = None  # random state at the start of the cell; None: unknown

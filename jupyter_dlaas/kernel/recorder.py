@@ -36,6 +36,7 @@ from jupyter_dlaas.analysis.model import (
 from jupyter_dlaas.analysis.own_modules import state_of
 from jupyter_dlaas.capture.input_files import read_files
 from jupyter_dlaas.kernel import torch_layers
+from jupyter_dlaas.kernel.interrupts import InterruptWatch
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects.code_versions import is_own_module
 from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed
@@ -100,6 +101,7 @@ class Recorder:
         self._beginnings: dict[str, Any] = {}
         """Libraries that were imported since, and their initial random state."""
         self._at_load = _random_state(None)
+        self._interrupts = InterruptWatch()
         self._starts: list[_CellStart] = []
         """Running cells, the inner ones (`%run other.ipynb`) last."""
         shell.events.register("pre_run_cell", self._before)
@@ -110,6 +112,8 @@ class Recorder:
         """Unregister from the shell's events."""
         self._shell.events.unregister("pre_run_cell", self._before)
         self._shell.events.unregister("post_run_cell", self._after)
+        while self._starts:
+            self._interrupts.end(self._starts.pop().interrupts_before)
 
     def cells(self, before: int | None = None) -> tuple[ExecutedCell, ...]:
         """Return all executed cells, or those before an execution count."""
@@ -117,12 +121,14 @@ class Recorder:
 
     def _before(self, info: ExecutionInfo) -> None:
         random_state = _random_state(self._starts[-1].random_state if self._starts else self._random_state)
-        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), _current_directory(), random_state))
         self._random_state = random_state
+        place, before = _current_directory(), self._interrupts.begin()
+        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), place, random_state, before))
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
         start = self._start_of(info.raw_cell or "") if info is not None else None
+        interrupted = start is not None and self._interrupts.end(start.interrupts_before)
         if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
             return  # a request of the front end itself, for completions or variables
         if start is None and self._cells and self._cells[-1].count == count:
@@ -135,6 +141,7 @@ class Recorder:
                 raised=error is not None,
                 raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
                 raised_in=_raised_in(self._shell, error) if error is not None else "",
+                interrupted=interrupted,
                 duration_s=time.perf_counter() - start.at_s if start is not None else None,
                 cell_id=info.cell_id,
                 directory=start.directory if start is not None else None,
@@ -157,6 +164,7 @@ class Recorder:
             start = self._starts.pop()
             if start.source == source:
                 return start
+            self._interrupts.end(start.interrupts_before)
         return None
 
 
@@ -168,6 +176,7 @@ class _CellStart:
     at_s: float
     directory: str | None
     random_state: str | None
+    interrupts_before: int
 
 
 _known: WeakKeyDictionary[Any, list[ExecutedCell]] = WeakKeyDictionary()

@@ -292,6 +292,47 @@ def test_number_of_an_interrupted_loop_comes_from_the_kernel() -> None:
     assert prelude(made)[-1].startswith("n = 4 ")
 
 
+BARE = "try:\n    {}\nexcept:\n    print('stopped')"
+IN_FUNCTION = (
+    "def run():\n    try:\n        for i in range(n):\n            losses.append(i)\n    except:\n        pass\n"
+)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        (BARE.format("for i in range(n):\n        losses.append(i)"),),
+        (IN_FUNCTION, "run()"),
+        ("for i in range(n):\n    try:\n        losses.append(i)\n    except:\n        break",),
+    ],
+)
+def test_interrupted_loop_in_a_bare_except_is_reported(cells: tuple[str, ...]) -> None:
+    sources = ("n, losses = 99, []", *cells)
+    ran = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
+    known = facts(n=99, losses=NameFact(type_name="list", size_bytes=10**6))
+    training = TrainingCell(count=9, source="print(losses)")
+    quiet = capture(ran, training, known)
+    made = capture([*ran[:-1], replace(ran[-1], interrupted=True)], training, known)
+
+    assert codes(quiet) == []
+    assert codes(made) == ["drawn_again"]
+    assert "losses" in made.warnings[0].names
+    assert "until it is interrupted (it catches KeyboardInterrupt in `except:`)" in made.warnings[0].message
+
+
+def test_training_whose_interrupt_was_caught_cannot_run_again() -> None:
+    cells = ("import torch, engine", SETUP, "trainer = Trainer(model, opt)", "trainer.fit(model, loader)")
+    ran = [ExecutedCell(count=n, source=source) for n, source in enumerate(cells, 1)]
+    training = TrainingCell(count=9, source=cells[-1])
+    known = facts(model=NameFact(type_name="torch.nn.Linear"))
+    (whole,) = capture(ran, training, known).warnings
+    (early,) = capture([*ran[:-1], replace(ran[-1], interrupted=True)], training, known).warnings
+
+    assert whole.message.endswith("or --with-cell 4 to run that cell in the job.")
+    assert "here, until it was interrupted, but the job starts with new weights" in early.message
+    assert early.message.endswith("to send the current ones.")
+
+
 def test_interrupted_loop_of_arrays_is_an_earlier_training() -> None:
     descent = "for i in range(9):\n    error = x @ w - y\n    w -= 0.1 * x.T @ error\n    costs.append(error.sum())"
     cells = ("import numpy as np\nx, y = np.eye(2), np.ones(2)", "w, costs = np.zeros(2), []", descent)
