@@ -105,6 +105,9 @@ def train(epoch):
     level = mock.patch.object(settings, "level", 8)
     with mock.patch.object(Settings, "gain", 9), level, mock.patch.dict(table, gain=7):
         for batch in run.batches(data, 5): seen.append(values())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(settings, "level", 5))
+        for batch in run.batches(data, 10): seen.append(values())
     mock.patch.multiple(settings, level=6)(decorated)()
     seen.append(values())
 def decorated():

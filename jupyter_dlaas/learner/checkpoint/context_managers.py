@@ -23,6 +23,7 @@ __all__ = [
     "ContextManagers",
     "callbacks_of",
     "former_values",
+    "is_entered_stack",
     "is_of_random_streams",
 ]
 
@@ -41,6 +42,7 @@ _WORDS: Final = ("contextmanager", "__exit__", "fork_rng", "mock")
 _FORMER: Final = {"_patch": ("temp_original", "is_local"), "_patch_dict": ("_original",)}
 """Fields of the classes of unittest.mock that hold what the end of a patch restores, first one that only an active
 patch has."""
+_STACKS: Final = (contextlib.ExitStack, contextlib.AsyncExitStack)
 _KEEPS: Final = ("__closure__", "__defaults__", "__kwdefaults__")
 _RANDOM: Final = ("torch.random", "fork_rng")
 """Module and name of the library function that keeps the state of random streams, which are not settings."""
@@ -53,9 +55,14 @@ def former_values(place: object) -> dict[str, Any] | None:
     return {name: vars(place)[name] for name in fields if name in vars(place)} if fields else None
 
 
+def is_entered_stack(value: object) -> bool:
+    """Return whether a value is an ExitStack that the interpreter ends: no copy can take its place."""
+    return isinstance(value, _STACKS) and bool(_with_end([value]))
+
+
 def callbacks_of(name: str, value: object) -> Iterator[str]:
     """Yield the callbacks of an ExitStack that keep values: `stack.callback(setattr, model, "gain", old)`."""
-    if isinstance(value, contextlib.ExitStack | contextlib.AsyncExitStack):
+    if isinstance(value, _STACKS):
         for _, function in list(vars(value)["_exit_callbacks"]):
             called = getattr(function, "__wrapped__", None)
             given = inspect.getclosurevars(function).nonlocals if called is not None else {}

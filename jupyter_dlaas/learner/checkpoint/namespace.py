@@ -26,6 +26,7 @@ from jupyter_dlaas.learner.checkpoint.context_managers import (
     ContextManagers,
     callbacks_of,
     former_values,
+    is_entered_stack,
     is_of_random_streams,
 )
 from jupyter_dlaas.learner.checkpoint.library_attributes import attached
@@ -115,6 +116,8 @@ class Namespace:
             base = self._base.get(path, {})
             changes = kinds.changed_items(base, names)
             changes.values |= {name: one for name, one in names.items() if _refers_to(one, wholes)}
+            for name in [name for name, one in changes.values.items() if is_entered_stack(one)]:
+                del changes.values[name]
             for name in dead.get(path, ()):
                 changes.values.pop(name, None)
             found[path] = changes
