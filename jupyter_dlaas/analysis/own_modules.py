@@ -194,6 +194,8 @@ class OwnModules:
 
         `kind`: the class of the call's receiver, or "".
         """
+        if not self._trainers:
+            return None
         if call.receiver is None:
             return self._trainers.get(self._functions.get(call.function or "", ("", "")))
         modules = self._bound.get(call.receiver, frozenset()) - self._functions.keys()

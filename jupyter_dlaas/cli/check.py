@@ -100,14 +100,8 @@ def _texts_beside(notebook: Path, names: Sequence[str]) -> dict[str, str]:
 
 def _modules_beside(notebook: Path, imports: str) -> dict[str, str]:
     """Return the text of the user's modules beside the notebook, by path, up to a total size."""
-    texts = {}
-    left = MODULE_BYTES_MAX
-    for name, path in own_modules(imports, notebook.absolute().parent).items() if imports else ():
-        left -= path.stat().st_size
-        if left < 0:
-            break
-        texts[name] = path.read_text(encoding="utf-8", errors="replace")
-    return texts
+    found = own_modules(imports, notebook.absolute().parent, bytes_max=MODULE_BYTES_MAX) if imports else {}
+    return {name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()}
 
 
 def report_text(report: Report) -> str:

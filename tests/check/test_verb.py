@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dlaas.analysis.model import MODULE_BYTES_MAX
 from jupyter_dlaas.cli import main
 
 GOOD = ["import torch\nmodel = torch.nn.Linear(1, 1)\nx = 1\nprint(x)", "model.fit(x)"]
@@ -232,5 +233,9 @@ def test_trainings_in_modules_beside_the_notebook_are_found(tmp_path: Path, caps
     assert "cell [4], line 1" not in run(capsys, path, "--cell", "3")[1]
     assert "trained `net` here" in run(capsys, path, "--cell", "4")[1]
 
+    (tmp_path / "own" / "data.py").write_text(f"# {'x' * MODULE_BYTES_MAX}")
+    assert "no training cell found" in run(capsys, path)[1], "beyond the budget"
+
+    (tmp_path / "own" / "data.py").unlink()
     engine.write_text("def do_it(net, data):\n    return net(data)\n(")
     assert "no training cell found" in run(capsys, path)[1]
