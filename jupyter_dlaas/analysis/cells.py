@@ -80,6 +80,7 @@ class Statement:
     ran_node: ast.stmt | None = None  # the part that ran before the error or raised it; None: unknown
     raised_in: str = ""  # the expression that raised the error, if it is a part of the statement
     foreign: str = ""  # reason why it cannot run again: "a magic's result"
+    is_interrupted: bool = False  # its cell was interrupted and continued
     is_last: bool = False  # last of its cell: IPython shows its value, unless that is None
 
     @property
@@ -186,6 +187,8 @@ def statements_of(cell: ExecutedCell, label: str, files: Mapping[str, str]) -> l
     found += [Statement(cell=cell.count, label=label, lines=(m,), node=None, kind="magic") for m in clean.magics]
     found.sort(key=lambda s: s.line)
     found = [piece for s in found for piece in _run_files(s, files)]
+    if cell.interrupted and not cell.raised:
+        found = [replace(s, is_interrupted=True) for s in found]
     if cell.has_value is False:
         found = [replace(s, is_last=False) if s.is_last else s for s in found]
     if cell.raised:

@@ -52,18 +52,18 @@ from jupyter_dlaas.analysis.syntax.constants import (
     only_defines,
     values_by_name,
 )
+from jupyter_dlaas.analysis.syntax.consumable_values import is_consumable, is_counting_pipeline
 from jupyter_dlaas.analysis.syntax.flow import Flow
 from jupyter_dlaas.analysis.syntax.global_bindings import bound_by_calls, without_own_globals
 from jupyter_dlaas.analysis.syntax.names import flow_of, root_name, walk
-from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess
+from jupyter_dlaas.analysis.syntax.namespace_access import NamespaceAccess, is_mentioned
 from jupyter_dlaas.analysis.syntax.text_lookups import binds_as_text
 from jupyter_dlaas.analysis.trained_objects import Trainings
 
 PROMPTING_MODULES = frozenset({"ipywidgets", "google.colab.files", "getpass"})
-GENERATORS = words("default_rng RandomState Random Generator PCG64 MT19937 Rngs SeedGenerator PRNGSequence")
 DRAWS = words("one_batch show_batch")  # fastai's loaders have their own random stream
 QUIET_OF_GENERATORS = words("get_state initial_seed getstate close fileno getvalue tell")
-BUFFERS = words("StringIO BytesIO")  # printing and saving to them changes them
+DESCRIBES = words("print display repr str type len id isinstance hasattr")  # unless given `*values` or `file=`
 MAKES_CLASS = words("new_class make_dataclass")
 _CACHES = words("cache lru_cache memoize memoized cached")
 SHELL = "get_ipython(), which a job does not have"
@@ -83,6 +83,8 @@ def trace(
     if any(word in statement.source for statement in statements for word in ("cache", "property")):
         tracer.classes.stored = stored_attributes(nodes)
         tracer.unstable = _unstable_names(nodes)
+    if any(is_mentioned(statement.source) for statement in statements):
+        tracer.access.read(nodes)
     steps = [tracer.step(statement) for statement in statements]
     return tracer.trace(steps)
 
@@ -114,7 +116,8 @@ class Tracer:
         self.growing: set[str] = set()  # dictionaries that reading changes: `ids = defaultdict(lambda: len(ids))`
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
-        self.trainings = Trainings(self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
+        known = (self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
+        self.trainings = Trainings(*known, self.own_modules.trainer)
         self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
         self.caching: set[str] = set()  # own functions that keep their values: `@cache`
@@ -225,7 +228,7 @@ class Tracer:
             trains=trains,
             trained=trained,
             passive=self.trainings.passive(changes) | (data & changes),
-            altered=(effects.altered | behaviour.altered | certain) - self.modules,
+            altered=(effects.altered | behaviour.altered | certain | self._consumed(effects)) - self.modules,
             fits=fits,
             gradients=gradients,
             foreign=statement.foreign or prompts or (SHELL if rewritten.needs_shell else ""),
@@ -296,7 +299,10 @@ class Tracer:
             self.classes.forget(name)
             for group in self._groups:
                 group.discard(name)
-            if self._is_used_up(values.get(name)):
+            if self._is_consumable(values.get(name)):
+                root = root_name(values[name])
+                if root in self.iterators and root != name:  # passes of the one count for the other
+                    _link(self.objects, self.holders, name, self.objects.get(name, frozenset()) | {root})
                 self.iterators.add(name)
             if verb_of_value(values.get(name)) == "defaultdict":
                 self.growing.add(name)
@@ -365,24 +371,15 @@ class Tracer:
                 found = found.also(own.made)
         return found
 
-    def _is_used_up(self, value: ast.expr | None) -> bool:
-        """Return whether a value is a generator, or the result of an own function with `yield`."""
-        match value:
-            case ast.GeneratorExp() | ast.Call(func=ast.Name(id="iter" | "zip" | "map" | "filter" | "open")):
-                return True
-            case ast.Name(id=name):
-                return name in self.iterators
-            case ast.Call(func=ast.Name(id=verb) | ast.Attribute(attr=verb), keywords=options) if (
-                verb in GENERATORS | BUFFERS
-                or (verb[:1].isupper() and any(option.arg == "generator" for option in options))
-            ):
-                return True  # each draw changes its state
-            case ast.Call(func=ast.Attribute(value=ast.Call() as maker, attr="manual_seed")):
-                return self._is_used_up(maker)
-            case ast.Call(func=ast.Name(id=name)) if name in self.behaviours:
-                return self.behaviours[name].yields
-            case _:
-                return False
+    def _is_consumable(self, value: ast.expr | None) -> bool:
+        """Return whether reading a value changes it."""
+
+        def is_generator(function: str) -> bool:
+            return function in self.behaviours and self.behaviours[function].yields
+
+        return is_consumable(value, self.iterators, is_generator) or (
+            is_counting_pipeline(value, self.iterators) and "tensorflow" in self.module_roots.values()
+        )
 
     # changes
     def _hold(self, effects: Effects, flow: Flow) -> None:
@@ -437,14 +434,19 @@ class Tracer:
         touched |= (effects.indexed | behaviour.indexed) & self.growing
         for name in uses & self.caching:  # a value that is kept may differ from one that is computed later
             touched |= {name} if not self.unstable.isdisjoint(self._closure([name])) else set()
-        for source in effects.passed & self.iterators:
-            touched.add(source)
+        touched |= self._consumed(effects)
         touched |= {
             n
             for n in also
             if n in self.seen and (self._is_object(n) or n in self.behaviours or n in self.classes.names)
         }
         return tuple(self._touch(name) for name in sorted(touched - (PROVIDED - self.seen)))
+
+    def _consumed(self, effects: Effects) -> frozenset[str]:
+        """Return the variables that loops, or calls that take them, read and thereby change."""
+        given = ((call.verb, key, names) for call in effects.calls for key, names in call.arguments)
+        read = [names for verb, key, names in given if verb not in DESCRIBES or key == -1 or isinstance(key, str)]
+        return effects.passed.union(*read) & self.iterators
 
     def _changed_by_callbacks(self, node: ast.stmt | None, effects: Effects, behaviour: Behaviour) -> set[str]:
         """Return the objects changed by code that the statement gives to its calls, or that its class's bases run."""
@@ -467,8 +469,10 @@ class Tracer:
             return set()  # its file exists, with these rows
         args = {n for n in call.args if self._is_object(n)}
         receiver = {call.receiver} if call.receiver else set()
-        changed = call.written | (call.args & self.iterators) | self.trainings.imported_training(call)
+        changed = call.written | self.trainings.imported_training(call)
         found = {n for n in changed if self._is_object(n)}
+        if self.trainings.imported_trainer(call) is not None:
+            return found
         if self.trainings.changes_receiver(call):
             found |= receiver - self.modules
         if call.function is not None and self.objects.get(call.function) and self.trainings.trains(call.function):
@@ -552,10 +556,6 @@ class Tracer:
         # `Net.forward = better` changes every object of `Net` and of its subclasses
         classes = reach([name], self.classes.subclasses)
         return Touch(name, below, above.union(classes, *(self.made.get(one, ()) for one in classes)))
-
-    def runs_training(self, call: Call) -> bool:
-        """Return whether `trainer.run(data)` runs a training function given to the trainer."""
-        return self.trainings.runs_training(call)
 
     # statements that cannot run again
     def _prompt_of(self, node: ast.stmt, reads: frozenset[str], uses: frozenset[str]) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from jupyter_dlaas.analysis.call_effects import Behaviour
 
 __all__ = [
+    "MODULE_BYTES_MAX",
     "Capture",
     "EarlierJob",
     "ExecutedCell",
@@ -25,6 +29,7 @@ __all__ = [
     "size_text",
 ]
 
+MODULE_BYTES_MAX: Final = 1_000_000  # total size of the user's modules that are analysed
 _RANGES_MAX: Final = 2000
 """Maximum number of ranges in `JobSpec.cells`."""
 
@@ -38,6 +43,7 @@ class ExecutedCell:
     raised: bool = False
     raised_line: int | None = None  # in `source`, from 1; None: unknown
     raised_in: str = ""  # the expression of that line that raised the error; "": unknown
+    interrupted: bool = False  # an interrupt arrived while it ran; if it raised nothing, its code caught it
     duration_s: float | None = None  # None: executed before recording began
     cell_id: str | None = None  # the notebook's id of the cell, if the front end sends one
     random_state: str | None = None  # random state at the start of the cell; None: unknown
@@ -103,6 +109,8 @@ class NameFact:
     has_text: bool = False  # strings, or containers of strings: the order of a set of these differs between processes
     has_weights: bool = False  # it holds models or optimisers; known if some name is a result
     has_running_statistics: bool = False  # a torch module whose forward pass in training mode updates statistics
+    has_cudnn_dropout: bool = False  # a torch module whose forward pass in training mode draws from cuDNN's own state
+    former_class: str = ""  # class of the notebook that was defined again since the object was created
     of_before_reload: str = ""  # class or function, "helpers.Net", of a module of the user that was reloaded since
     shares: tuple[str, ...] = ()  # other variables with the same weights or optimisers; known for pushed names
     requires_grad: bool = False  # a tensor that a training may change
@@ -124,6 +132,7 @@ class ModuleState:
     changing: frozenset[str] = frozenset()  # functions, classes and (".method") methods that change it when called
     imports: frozenset[str] = frozenset()  # full names that the module imports
     calls: Mapping[str, frozenset[str]] = field(default_factory=dict)  # the same kinds of names -> what each calls
+    behaviours: Mapping[str, Behaviour] = field(default_factory=dict)  # the same kinds of names -> effects of a call
     exports: tuple[str, ...] = ()  # names that a star import binds
     # name -> module and name of the definition, of functions and classes that another module defines
     origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)

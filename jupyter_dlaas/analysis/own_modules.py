@@ -10,15 +10,16 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour, behaviour_of, own_methods
 from jupyter_dlaas.analysis.effects import Call, Effects, reach
 from jupyter_dlaas.analysis.model import ModuleState
 from jupyter_dlaas.analysis.syntax.names import bound_names, walk
 
-__all__ = ["OwnModules", "is_module_state", "state_of"]
+__all__ = ["OwnModules", "is_module_state", "state_of", "states_of"]
 
 _SUFFIX: Final = " (module)"
 _INITIAL: Final = frozenset({"__init__", "__new__", "__post_init__"})
@@ -56,7 +57,44 @@ def state_of(text: str, name: str, *, is_package: bool) -> ModuleState:
         for called in found.calls & behaviours.keys():
             callers[called] = callers.get(called, frozenset()) | {one}
     calls = {one: found.calls for one, found in behaviours.items() if found.calls}
-    return ModuleState(reach(changing, callers), _imports(tree, name, is_package=is_package), calls)
+    imports = _imports(tree, name, is_package=is_package)
+    return ModuleState(reach(changing, callers), imports, calls, behaviours)
+
+
+def states_of(texts: Mapping[str, str]) -> dict[str, ModuleState]:
+    """Return the states of modules that were not imported, from their texts by path: "engine.py", "nets/__init__.py".
+
+    What a module hands on from the others is read from its import statements.
+    """
+    found: dict[str, ModuleState] = {}
+    for path, text in texts.items():
+        parts = path.removesuffix(".py").split("/")
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = replace(
+            state_of(text, name, is_package=parts[-1] == "__init__"), **_handed_on(text, name, parts[-1] == "__init__")
+        )
+    return found
+
+
+def _handed_on(text: str, name: str, is_package: bool) -> dict[str, Any]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    origins = {}
+    for node in tree.body:
+        for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+            source = _source(node, name, is_package=is_package) if isinstance(node, ast.ImportFrom) else ""
+            origins[alias.asname or alias.name] = (source, alias.name)
+    bound = (one for node in tree.body for one in _bound_by(node))
+    return {"origins": origins, "exports": tuple(dict.fromkeys(one for one in bound if not one.startswith("_")))}
+
+
+def _source(node: ast.ImportFrom, name: str, *, is_package: bool) -> str:
+    """Return the full name of the module from which a module imports."""
+    parts = name.split(".")
+    base = parts[: len(parts) - node.level + is_package] if node.level else []
+    return ".".join([*base, *([node.module] if node.module else [])])
 
 
 def _bound_by(node: ast.stmt) -> Iterable[str]:
@@ -85,9 +123,7 @@ def _imports(tree: ast.Module, name: str, *, is_package: bool) -> frozenset[str]
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            parts = name.split(".")
-            base = parts[: len(parts) - node.level + is_package] if node.level else []
-            source = ".".join([*base, *([node.module] if node.module else [])])
+            source = _source(node, name, is_package=is_package)
             found |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
     return frozenset(found)
 
@@ -102,6 +138,7 @@ class OwnModules:
         self._bound: dict[str, frozenset[str]] = {}  # name -> modules that it is, or that it comes from
         self._functions: dict[str, tuple[str, str]] = {}  # imported function -> its module, its name there
         self._changes = _changes(states)
+        self._trainers = _trainers(states)
 
     def explicit(self, node: ast.stmt) -> ast.stmt:
         """Return a statement with the names that its star imports of the user's modules bind."""
@@ -152,6 +189,24 @@ class OwnModules:
             found |= self._changed_by(called, None)
         return frozenset(f"{module}{_SUFFIX}" for module in found)
 
+    def trainer(self, call: Call, kind: str) -> Behaviour | None:
+        """Return the effects of a call of an imported function or method that takes training steps, else None.
+
+        `kind`: the class of the call's receiver, or "".
+        """
+        if not self._trainers:
+            return None
+        if call.receiver is None:
+            return self._trainers.get(self._functions.get(call.function or "", ("", "")))
+        modules = self._bound.get(call.receiver, frozenset()) - self._functions.keys()
+        found = [_origin(self._states, module, call.verb) for module in sorted(modules)]
+        if kind and not found:
+            owners = [self._functions[kind][0]] if kind in self._functions else []
+            owners += sorted(name for name in frozenset().union(*self._bound.values()) if name not in owners)
+            known = [name for name in owners if kind in self._states[name].behaviours]
+            found = [(name, f".{call.verb}") for name in known[:1]]
+        return next((self._trainers[one] for one in found if one in self._trainers), None)
+
     def _changed_by(self, called: str, call: Call | None) -> frozenset[str]:
         """Return the modules whose state a call changes: `up()`, `counter.up()`, `tracker.add(3)`."""
         if not called.startswith("."):
@@ -179,6 +234,22 @@ class _ExplicitImports(ast.NodeTransformer):
 
 def _origin(states: Mapping[str, ModuleState], module: str, name: str) -> tuple[str, str]:
     return states[module].origins.get(name, (module, name))
+
+
+def _trainers(states: Mapping[str, ModuleState]) -> dict[tuple[str, str], Behaviour]:
+    """Return, by module and function, what takes training steps, itself or in functions and methods that it calls."""
+    known = {(name, one): own for name, state in states.items() for one, own in state.behaviours.items()}
+    callers: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for (module, function), own in known.items():
+        for called in own.calls:
+            callers.setdefault(_origin(states, module, called), set()).add((module, function))
+    waiting = [one for one, own in known.items() if own.trains]
+    found = dict.fromkeys(waiting)
+    while waiting:
+        new = callers.get(waiting.pop(), set()) - found.keys()
+        found |= dict.fromkeys(sorted(new))
+        waiting += sorted(new)
+    return {one: known[one] for one in found}
 
 
 def _changes(states: Mapping[str, ModuleState]) -> dict[tuple[str, str], frozenset[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Final
 
 from jupyter_dlaas.analysis.call_effects import Behaviour
@@ -66,6 +66,7 @@ class Trainings:
         passed_functions: Mapping[str, frozenset[str]],
         objects: Mapping[str, frozenset[str]],
         modules: Set[str],
+        imported: Callable[[Call, str], Behaviour | None] = lambda _call, _kind: None,
     ) -> None:
         self.behaviours, self.methods, self.passed_functions, self.objects = (
             behaviours,
@@ -74,6 +75,7 @@ class Trainings:
             objects,
         )
         self.modules = modules
+        self.imported = imported  # functions and methods of the user's modules that train
         self.optimised: set[str] = set()  # optimisers, and the objects passed to them
         self.optimisers: set[str] = set()
         self.optimiser_kinds: set[str] = set()  # optimiser classes of the notebook
@@ -237,10 +239,26 @@ class Trainings:
 
     def imported_training(self, call: Call) -> frozenset[str]:
         """Return the models and optimisers that an imported function gets to train: `engine.train(model, opt)`."""
+        own = self.imported_trainer(call)
+        if own is not None:
+            return self._trained_by_imported(call, own)
         is_imported = (call.receiver or call.function) in self.modules and call.function not in self.behaviours
         if not is_imported or not (names_training(call.verb) or _STEPS.fullmatch(call.verb)):
             return frozenset()
         return reach(call.args, self.objects) & self.optimised
+
+    def imported_trainer(self, call: Call) -> Behaviour | None:
+        """Return the effects of a call of a function or method of the user's modules that trains, else None."""
+        own = self.imported(call, self.kinds.get(call.receiver or "", ""))
+        return None if call.function in self.behaviours else own
+
+    def _trained_by_imported(self, call: Call, own: Behaviour) -> frozenset[str]:
+        """Return the objects that a function or method of the user's modules trains: `engine.one_pass(model, data)`."""
+        found = own.touched_args(call) | own.given_for(call, own.trained_params)
+        found |= reach(call.args, self.objects) & self.optimised
+        if call.receiver is not None and call.receiver not in self.modules:
+            found |= {call.receiver}
+        return self._with_parts({*(found or call.args - self.data)}) - self.modules
 
     def runs_training(self, call: Call) -> bool:
         """Return whether `trainer.run(data)` runs a training function given to the trainer."""

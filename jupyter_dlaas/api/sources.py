@@ -146,19 +146,23 @@ def _absolute(path: Path) -> Path:
         return path
 
 
-def own_modules(text: str, folder: Path, path: Path | None = None) -> dict[str, Path]:
+def own_modules(text: str, folder: Path, path: Path | None = None, *, bytes_max: int | None = None) -> dict[str, Path]:
     """Find the modules below `folder` that a program imports, directly or indirectly: name in the job to file.
 
     Of an imported package, all `.py` files are included, even without an `__init__.py`. `path` is the program itself,
-    which is left out.
+    which is left out. `bytes_max`: only the first modules, up to this total size.
     """
     found: dict[str, Path] = {}
+    size = 0
     texts = [text]
     while texts:
         for module in sorted(_imported(texts.pop())):
             for file in _files_of(folder, module):
                 name = file.relative_to(folder).as_posix()
                 if name not in found and file != path:
+                    size += 0 if bytes_max is None else file.stat().st_size
+                    if bytes_max is not None and size > bytes_max:
+                        return dict(sorted(found.items()))
                     found[name] = file
                     texts.append(_text(file))
     return dict(sorted(found.items()))

@@ -43,7 +43,7 @@ from jupyter_dlaas.analysis.steps import (
 )
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.capture.forward_looks import check_looks
-from jupyter_dlaas.capture.input_files import check_files, check_modules, check_reloaded
+from jupyter_dlaas.capture.input_files import check_files, check_former_classes, check_modules, check_reloaded
 from jupyter_dlaas.capture.keras_output_check import check_keras_outputs
 from jupyter_dlaas.capture.loss_check import check_losses
 from jupyter_dlaas.capture.nondeterminism import scan
@@ -132,6 +132,7 @@ def _capture(cells: Sequence[ExecutedCell], training: TrainingCell, facts: Kerne
         *check_slow(traced, solved.slice, cells, goal, training.push, facts),
         *check_modules((*modules, *_imported(traced, solved, facts.edited_elsewhere if facts is not None else ()))),
         *check_reloaded(traced, solved.slice, goal, facts),
+        *check_former_classes(traced, solved.slice, goal, training, facts),
         *check_files(traced, solved.slice, cells, goal, facts),
         *check_writes(traced, goal, training.learners_max),
         *check_losses(cells, training, training.learners_max),
@@ -227,7 +228,8 @@ def _drawn_beside(
 WARNINGS = words(
     """late_undefined perhaps_bound earlier_training training_again raised_cell slow_prelude module_edited
     module_reloaded every_learner_writes push_fresh push_changed_again drawn_again loss_is_sum keras_config
-    file_changed file_gone text_omitted look_omitted not_returned job_unfinished"""
+    file_changed file_gone text_omitted look_omitted not_returned job_unfinished
+    class_defined_again"""
 )
 
 

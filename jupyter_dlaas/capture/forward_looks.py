@@ -1,4 +1,4 @@
-"""Omitted calls of a model, such as `print(model(x).shape)`, that changed the model: BatchNorm, lazy layers. Pure.
+"""Omitted calls of a model, such as `print(model(x).shape)`, that changed it: BatchNorm, lazy layers, cuDNN. Pure.
 
 They are reported and not repeated: most only look at a shape, and a loop over the validation data would run again.
 """
@@ -36,15 +36,17 @@ def check_looks(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None
                     why = f"created the weights of the lazy layers of `{name}`"
                 elif fact is not None and fact.has_running_statistics and training.get(name, True):
                     why = f"updated the running statistics (BatchNorm) of `{name}`"
+                elif fact is not None and fact.has_cudnn_dropout and training.get(name, True):
+                    why = f"drew dropout for `{name}` from a state of cuDNN that cannot be read"
                 if why and _is_kept(trace, found, name, index):
-                    problems[name] = _problem(step, name, why)
+                    problems[name] = _problem(step, name, why, is_lazy=name in lazy)
         _note(step, training, lazy, classes)
     return tuple(problems.values())
 
 
-def _problem(step: Step, name: str, why: str) -> Problem:
+def _problem(step: Step, name: str, why: str, *, is_lazy: bool) -> Problem:
     place = step.statement
-    way = f" To look without a change, call {name}.eval() first." if "BatchNorm" in why else ""
+    way = f" To look without a change, call {name}.eval() first." if not is_lazy else ""
     text = (
         f"{place.label}, line {place.line} (`{place.head}`) {why}; the job omits this line. "
         f"To run it in the job, too: --with-cell {place.cell}.{way}"

@@ -16,11 +16,11 @@ from typing import Final
 
 from jupyter_dlaas.analysis.cells import UNREADABLE, clean_cell, parse
 from jupyter_dlaas.analysis.effects import verb_of, walk_now, words
-from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, OwnModule, Problem
+from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, OwnModule, Problem, TrainingCell
 from jupyter_dlaas.analysis.steps import Trace
 from jupyter_dlaas.capture.slicer import Slice
 
-__all__ = ["ReadFiles", "check_files", "check_modules", "check_reloaded", "read_files"]
+__all__ = ["ReadFiles", "check_files", "check_former_classes", "check_modules", "check_reloaded", "read_files"]
 
 _READERS: Final = words(
     """read_csv read_table read_json read_excel read_parquet read_pickle read_feather read_hdf read_fwf read_text
@@ -212,6 +212,26 @@ def check_modules(modules: Iterable[OwnModule]) -> tuple[Problem, ...]:
         for module in modules
         if module.is_edited
     )
+
+
+def check_former_classes(
+    trace: Trace, found: Slice, goal: int, training: TrainingCell, facts: KernelFacts | None
+) -> tuple[Problem, ...]:
+    """Warn of results that cannot be stored, since the job defines their class again after it creates them."""
+    problems = []
+    for name in training.outputs if facts is not None else ():
+        kind = facts.names[name].former_class if facts is not None and name in facts.names else ""
+        made = max((i for i in found.kept if i < goal and name in trace.steps[i].flow.binds), default=goal)
+        again = max((i for i in found.kept if i < goal and kind in trace.steps[i].flow.binds), default=-1)
+        if kind and made < again:
+            first, last = trace.steps[made].statement, trace.steps[again].statement
+            text = (
+                f"-o {name}: `{name}` is a `{kind}` from before {last.label}, line {last.line} defined `{kind}` again, "
+                f"and cannot be returned. Run {first.label} again, or add {name}.__class__ = {kind} at the beginning "
+                "of the training cell."
+            )
+            problems.append(Problem("class_defined_again", text, last.label, last.line, (name,)))
+    return tuple(problems)
 
 
 def check_reloaded(trace: Trace, found: Slice, goal: int, facts: KernelFacts | None) -> tuple[Problem, ...]:

@@ -19,7 +19,7 @@ from jupyter_dlaas.analysis.syntax.names import LEAVES, children, root_name, wal
 from jupyter_dlaas.capture import remote_reads
 from jupyter_dlaas.capture.set_order import order_seen
 
-__all__ = ["LIBRARIES", "Draw", "Kind", "Scan", "ends_by_interrupt", "scan"]
+__all__ = ["LIBRARIES", "Draw", "Kind", "Scan", "ends_by_interrupt", "ends_early", "scan"]
 
 LIBRARIES: Final = ("random", "numpy.random", "torch", "tensorflow", "keras")
 """Global random streams, by the names under which the kernel records them."""
@@ -106,7 +106,13 @@ def scan(steps: Sequence[Step], goal: int, facts: KernelFacts | None) -> Scan:
     scanner = _Scanner(facts)
     draws = {}
     for index, step in enumerate(steps[:goal]):
-        if step.statement.node is not None and (found := scanner.step(step.statement.node)):
+        if step.statement.node is None:
+            continue
+        scanner.is_interrupted = step.statement.is_interrupted
+        found = scanner.step(step.statement.node)
+        if ends_early(step) and all(draw.kind is not Kind.INTERRUPT for draw in found):
+            found += (Draw(Kind.INTERRUPT, _INTERRUPT),)
+        if found:
             draws[index] = found
     types = {name: fact.type_name for name, fact in facts.names.items()} if facts is not None else {}
     loaders = frozenset(name for name, kind in types.items() if kind.endswith(".DataLoader"))
@@ -124,6 +130,7 @@ class _Scanner:
         self.sets: set[str] = set()
         self.clients: set[str] = set()  # objects that read from the network
         self.is_near_address = False
+        self.is_interrupted = False  # the statement's cell was interrupted and continued
         known = facts.names.items() if facts is not None else ()
         self.kernel_sets = {n for n, fact in known if fact.type_name in {"set", "frozenset"} and fact.has_text}
 
@@ -200,7 +207,9 @@ class _Scanner:
         nodes = list(nodes)
         found: list[Draw] = []
         for part in _running(nodes):
-            if isinstance(part, _TRIES | _LOOPS | ast.With) and (what := ends_by_interrupt(part)):
+            if isinstance(part, _TRIES | _LOOPS | ast.With) and (
+                what := ends_by_interrupt(part, was_interrupted=self.is_interrupted)
+            ):
                 found.append(Draw(Kind.INTERRUPT, what))
             if isinstance(part, ast.Call):
                 found += self._call(part)
@@ -338,19 +347,26 @@ class _Scanner:
         return verb in _SPLITTERS or (verb.endswith("KFold") and is_shuffled)
 
 
-def ends_by_interrupt(node: ast.AST) -> str:
+def ends_early(step: Step) -> bool:
+    """Return whether a training may have ended by an interrupt: its cell continued, as after `trainer.fit(net)`."""
+    return step.statement.is_interrupted and bool(step.trains or step.fits)
+
+
+def ends_by_interrupt(node: ast.AST, *, was_interrupted: bool = False) -> str:
     """Return by what a statement catches the interruption of a loop, which then ends; "" if it does not.
 
-    A bare `except:` counts only around a loop that ends in no other way: it is mostly meant for errors.
+    A bare `except:` counts only if its cell `was_interrupted`, or around a loop that ends in no other way: it is mostly
+    meant for errors.
     """
+    caught = (*_BASES, _BARE) if was_interrupted else _BASES
     for part in walk(node):
         if isinstance(part, _TRIES | ast.With) and (what := _catches_interrupt(part)):
             loops = [one for line in part.body for one in walk(line) if isinstance(one, _LOOPS)]
-            if loops and (what != _BARE or any(map(_is_endless, loops))):
+            if loops and (what != _BARE or was_interrupted or any(map(_is_endless, loops))):
                 return what
         if isinstance(part, _LOOPS):
             for inner in _of_loop(part.body):
-                if isinstance(inner, _TRIES) and (what := _catches_interrupt(inner)) in _BASES:
+                if isinstance(inner, _TRIES) and (what := _catches_interrupt(inner)) in caught:
                     handlers = [line for one in inner.handlers for line in one.body]
                     if any(isinstance(one, ast.Break | ast.Return) for one in _of_loop(handlers)):
                         return what

@@ -31,7 +31,7 @@ from jupyter_dlaas.analysis.steps import (
     uses_earlier_gradients,
 )
 from jupyter_dlaas.analysis.syntax.names import LEAVES, children
-from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
+from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt, ends_early
 from jupyter_dlaas.capture.resolve import Solved
 from jupyter_dlaas.capture.slicer import Given, Slice, Trained
 from jupyter_dlaas.capture.spelling import closest_name
@@ -179,9 +179,10 @@ def check_trainings(
         runs = cells.setdefault((statement.label, line), [])
         runs.append(statement.cell)
         again = f", or --with-cell {','.join(map(str, runs))} to run that cell in the job."
-        may_end_elsewhere = statement.node is not None and bool(ends_by_interrupt(statement.node))
-        again = again if statement.ran == "yes" and not may_end_elsewhere else "."
         until = "" if statement.ran == "yes" else ", until it raised an error"
+        may_end_elsewhere = ends_early(step) or (statement.node is not None and bool(ends_by_interrupt(statement.node)))
+        until = ", until it was interrupted" if ends_early(step) else until
+        again = again if statement.ran == "yes" and not may_end_elsewhere else "."
         if trained.is_kept:
             text = (
                 f"{place} trains again in the job, which needs its {_list(needed)}. To send the current value instead: "

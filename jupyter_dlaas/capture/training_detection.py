@@ -138,10 +138,12 @@ class Watcher:
             return f"calls `{call.function}`, which trains{self._in(call.function)}"
         if call.verb in ABOUT:
             return ""
+        if tracer.trainings.imported_trainer(call) is not None:
+            return f"calls `{f'{call.receiver}.' if call.receiver else ''}{call.verb}`, which trains"
         if is_step(call) and not (call.verb == "backward" and is_alone):
             shown = f"{call.receiver}.{call.verb}" if call.receiver else call.verb
             return f"takes training steps (`{shown}`)"
-        if call.receiver and call.receiver not in tracer.modules and tracer.runs_training(call):
+        if call.receiver and call.receiver not in tracer.modules and tracer.trainings.runs_training(call):
             return f"calls `{call.receiver}.{call.verb}`, which trains"
         for name in sorted(() if only_hands_on(call) else call.args):
             if name in tracer.behaviours and self._trains(name):

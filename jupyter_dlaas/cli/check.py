@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jupyter_dlaas.api import option_parsing
+from jupyter_dlaas.api.sources import own_modules
 from jupyter_dlaas.suggest.advice_text import suggestion_text
-from jupyter_dlaas.suggest.notebook_report import CellReport, Report, check, run_by
+from jupyter_dlaas.suggest.notebook_report import MODULE_BYTES_MAX, CellReport, Report, check, imports_of, run_by
 from jupyter_dlaas.wire.codec import Invalid
 
 __all__ = ["report_text", "run"]
@@ -79,7 +80,8 @@ def _files(paths: Sequence[str]) -> Iterator[str]:
 def _checked(path: str, cell: int | None, *, suggests: bool) -> Report:
     try:
         content = Path(path).read_bytes()
-        return check(content, path, cell, suggests=suggests, files=_texts_beside(Path(path), run_by(content)))
+        files, modules = _texts_beside(Path(path), run_by(content)), _modules_beside(Path(path), imports_of(content))
+        return check(content, path, cell, suggests=suggests, files=files, modules=modules)
     except OSError as error:
         return Report(path=path, error=f"cannot be read: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001  # an unexpected notebook must not end the check of the others
@@ -94,6 +96,12 @@ def _texts_beside(notebook: Path, names: Sequence[str]) -> dict[str, str]:
         if path.is_file() and path.stat().st_size <= RUN_BYTES_MAX:
             texts[name] = path.read_text(encoding="utf-8", errors="replace")
     return texts
+
+
+def _modules_beside(notebook: Path, imports: str) -> dict[str, str]:
+    """Return the text of the user's modules beside the notebook, by path, up to a total size."""
+    found = own_modules(imports, notebook.absolute().parent, bytes_max=MODULE_BYTES_MAX) if imports else {}
+    return {name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()}
 
 
 def report_text(report: Report) -> str:

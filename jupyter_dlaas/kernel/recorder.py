@@ -24,9 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from jupyter_dlaas.analysis.cells import clean_cell, files_run, lines_of
-from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, ModuleState, NameFact, OwnModule, ResultRef
+from jupyter_dlaas.analysis.model import (
+    MODULE_BYTES_MAX,
+    ExecutedCell,
+    KernelFacts,
+    ModuleState,
+    NameFact,
+    OwnModule,
+    ResultRef,
+)
 from jupyter_dlaas.analysis.own_modules import state_of
 from jupyter_dlaas.capture.input_files import read_files
+from jupyter_dlaas.kernel import torch_layers
+from jupyter_dlaas.kernel.interrupts import InterruptWatch
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects.code_versions import is_own_module
 from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed
@@ -49,7 +59,6 @@ LITERAL_CHARS_MAX: Final = 4000
 SENT_MAX: Final = 20_000  # objects of a pushed variable to search for weights
 OTHERS_MAX: Final = 2000  # objects of each other variable to search
 TEXTS_MAX: Final = 20  # first elements of a container to test for text
-MODULE_BYTES_MAX: Final = 1_000_000  # total size of the user's modules that are analysed
 PARTS_MAX: Final = 1000  # first elements of a container by which its size is estimated
 IMMUTABLE: Final = (
     int,
@@ -92,6 +101,7 @@ class Recorder:
         self._beginnings: dict[str, Any] = {}
         """Libraries that were imported since, and their initial random state."""
         self._at_load = _random_state(None)
+        self._interrupts = InterruptWatch()
         self._starts: list[_CellStart] = []
         """Running cells, the inner ones (`%run other.ipynb`) last."""
         shell.events.register("pre_run_cell", self._before)
@@ -102,6 +112,8 @@ class Recorder:
         """Unregister from the shell's events."""
         self._shell.events.unregister("pre_run_cell", self._before)
         self._shell.events.unregister("post_run_cell", self._after)
+        while self._starts:
+            self._interrupts.end(self._starts.pop().interrupts_before)
 
     def cells(self, before: int | None = None) -> tuple[ExecutedCell, ...]:
         """Return all executed cells, or those before an execution count."""
@@ -109,12 +121,14 @@ class Recorder:
 
     def _before(self, info: ExecutionInfo) -> None:
         random_state = _random_state(self._starts[-1].random_state if self._starts else self._random_state)
-        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), _current_directory(), random_state))
         self._random_state = random_state
+        place, before = _current_directory(), self._interrupts.begin()
+        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), place, random_state, before))
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
         start = self._start_of(info.raw_cell or "") if info is not None else None
+        interrupted = start is not None and self._interrupts.end(start.interrupts_before)
         if info is None or count is None or info.silent or not info.store_history or not (info.raw_cell or "").strip():
             return  # a request of the front end itself, for completions or variables
         if start is None and self._cells and self._cells[-1].count == count:
@@ -127,6 +141,7 @@ class Recorder:
                 raised=error is not None,
                 raised_line=_raised_line(self._shell, info.raw_cell, error) if error is not None else None,
                 raised_in=_raised_in(self._shell, error) if error is not None else "",
+                interrupted=interrupted,
                 duration_s=time.perf_counter() - start.at_s if start is not None else None,
                 cell_id=info.cell_id,
                 directory=start.directory if start is not None else None,
@@ -149,6 +164,7 @@ class Recorder:
             start = self._starts.pop()
             if start.source == source:
                 return start
+            self._interrupts.end(start.interrupts_before)
         return None
 
 
@@ -160,6 +176,7 @@ class _CellStart:
     at_s: float
     directory: str | None
     random_state: str | None
+    interrupts_before: int
 
 
 _known: WeakKeyDictionary[Any, list[ExecutedCell]] = WeakKeyDictionary()
@@ -194,6 +211,9 @@ def facts_of(
     for name in names if by_reference else ():
         if trained_in(users[name], OTHERS_MAX):
             names[name] = replace(names[name], has_weights=True)
+    for name, value in users.items():
+        if former := _former_class(type(value), shell.user_ns):
+            names[name] = replace(names[name], former_class=former)
     files = read_files(cells, names, directory_now)
     modules = own_modules(directory_now)
     own = {name: one for name, one in sys.modules.copy().items() if is_own_module(one)}
@@ -412,24 +432,15 @@ def _fact(value: object, result: ResultRef | None, *, is_sent: bool = False) -> 
         module=_module_of(value),
         main_names=tuple(sorted(made_of(value))) if is_sent else (),
         result=result,
-        has_running_statistics=_has_running_statistics(value),
+        has_running_statistics=torch_layers.has_running_statistics(value),
+        has_cudnn_dropout=torch_layers.has_cudnn_dropout(value),
     )
 
 
-def _has_running_statistics(value: object) -> bool:
-    torch: Any = sys.modules.get("torch")
-    module: Any = getattr(getattr(torch, "nn", None), "Module", None)
-    if module is None or not is_a(value, module):
-        return False
-    found = [value]  # read without calls: the user's classes may define attribute access
-    for part in islice(found, OTHERS_MAX):
-        own = object.__getattribute__(part, "__dict__")
-        buffers, parts = own.get("_buffers"), own.get("_modules")
-        if is_a(buffers, dict) and dict.get(buffers, "running_mean") is not None:
-            return True
-        if is_a(parts, dict):
-            found.extend(one for one in dict.values(parts) if is_a(one, module))
-    return False
+def _former_class(kind: type, space: Mapping[str, Any]) -> str:
+    """Return the name of a class of the notebook that now denotes another class; "" for others."""
+    module, name = title(kind)
+    return name if module == "__main__" and is_a(space.get(name), type) and space[name] is not kind else ""
 
 
 def _module_of(value: Any) -> str | None:

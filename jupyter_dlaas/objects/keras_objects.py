@@ -23,10 +23,13 @@ __all__ = [
     "LAYER_FIELDS",
     "aspect_of",
     "fits",
+    "generator_states",
     "is_layer",
+    "is_model",
     "is_stateful",
     "layers_in",
     "load_state",
+    "put_generator_states",
     "recreate",
     "reduce_state",
     "trained_by",
@@ -235,6 +238,28 @@ _VARIABLE, _METRIC, _LAYER, _OPTIMIZER = _Variable(), _Metric(), _Layer(), _Opti
 def is_layer(value: Any) -> bool:
     """Return whether a value is a Keras layer or model."""
     return _is(value, "layers", "Layer")
+
+
+def is_model(value: Any) -> bool:
+    """Return whether a value is a Keras model."""
+    return _is(value, "models", "Model")
+
+
+def generator_states(layer: Any) -> list[Any]:
+    """Return the states of a layer's random generators: Keras neither pickles them nor counts them as weights."""
+    return _values_of(_generator_variables(layer))
+
+
+def put_generator_states(layer: Any, states: Sequence[Any]) -> None:
+    """Restore the states of a layer's random generators."""
+    variables = _generator_variables(layer)
+    if len(variables) == len(states):  # a layer that creates a generator at its first call has none yet
+        _assign(variables, states)
+
+
+def _generator_variables(layer: Any) -> list[Any]:
+    weights = {id(one) for one in layer.weights}
+    return [one for one in layer.variables if id(one) not in weights]
 
 
 def is_stateful(value: Any) -> bool:

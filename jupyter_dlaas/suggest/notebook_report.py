@@ -24,7 +24,8 @@ from jupyter_dlaas.analysis.cells import (
     training_statements,
 )
 from jupyter_dlaas.analysis.dataflow import Tracer, trace
-from jupyter_dlaas.analysis.model import ExecutedCell, Problem, TrainingCell
+from jupyter_dlaas.analysis.model import MODULE_BYTES_MAX, ExecutedCell, ModuleState, Problem, TrainingCell
+from jupyter_dlaas.analysis.own_modules import states_of
 from jupyter_dlaas.analysis.steps import Step, Trace
 from jupyter_dlaas.analysis.syntax.syntax_depth import deep_trees
 from jupyter_dlaas.api.option_parsing import job_name
@@ -37,7 +38,7 @@ from jupyter_dlaas.capture.training_detection import Watcher, looks_like_trainin
 from jupyter_dlaas.suggest.advice_text import shares_work
 from jupyter_dlaas.suggest.rewrite import Suggestion, suggest
 
-__all__ = ["CellReport", "Finding", "Line", "Omitted", "Report", "check", "run_by"]
+__all__ = ["MODULE_BYTES_MAX", "CellReport", "Finding", "Line", "Omitted", "Report", "check", "imports_of", "run_by"]
 
 LEARNERS_MAX: Final = 4
 LARGEST_BYTES: Final = 512 * 2**20
@@ -120,6 +121,20 @@ def run_by(content: bytes) -> tuple[str, ...]:
     return files_run(ExecutedCell(count=n, source=source) for n, source in enumerate(_sources(content)[0], 1))
 
 
+def imports_of(content: bytes) -> str:
+    """Return the lines of a notebook that begin with an import, as one program; `check` needs the modules' text."""
+    lines = (line.strip() for source in _sources(content)[0] for line in source.splitlines())
+    return "\n".join(line for line in lines if line.startswith(("import ", "from ")) and _is_statement(line))
+
+
+def _is_statement(line: str) -> bool:
+    try:
+        ast.parse(line)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True
+
+
 def check(
     content: bytes,
     path: str,
@@ -127,10 +142,12 @@ def check(
     *,
     suggests: bool = False,
     files: Mapping[str, str] = MappingProxyType({}),
+    modules: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
     """Analyse the bytes of a notebook file. `cell`: only this code cell, whether it looks like training or not.
 
     `suggests`: include the changes that would make each found cell elastic. `files`: the text of files of `%run`.
+    `modules`: the text of the user's modules that it imports, by path from its folder.
     """
     sources, error, notes = _sources(content)
     if error:
@@ -139,7 +156,7 @@ def check(
         return Report(path=path, error=f"no code cell {cell}: the notebook has {len(sources)}, counted from 1")
     try:
         with deep_trees():
-            found = _Checker(sources, path, cell, notes, files).report()
+            found = _Checker(sources, path, cell, notes, files, states_of(modules)).report()
     except RecursionError:
         return Report(
             path=path, error="a cell is nested too deeply to be parsed; split its expression into several statements"
@@ -237,13 +254,15 @@ class _Checker:
         selected: int | None,
         notes: tuple[Finding, ...],
         files: Mapping[str, str],
+        modules: Mapping[str, ModuleState],
     ) -> None:
+        self.modules = modules
         self.sources, self.path, self.selected = sources, path, selected
         cells = _executed(sources)
         has_runs = any("%run" in source for source in sources)
         self.files = files_written(cells, files) if has_runs else [files] * len(cells)
         self.notes = list(notes)
-        self.tracer = Tracer()
+        self.tracer = Tracer(modules=modules)
         self.watcher = Watcher(self.tracer)
         self.steps: list[Step] = []
         self.results: set[str] = set()  # returned by a %%train cell with -o
@@ -296,7 +315,7 @@ class _Checker:
         if clean.kind != "python" or not statements:
             made = self._refused(number, label, training, why)
         else:
-            traced = trace([*(step.statement for step in self.steps), *statements])
+            traced = trace([*(step.statement for step in self.steps), *statements], modules=self.modules)
             made = self._taken(number, why, training, traced, len(self.steps))
         executed = ExecutedCell(count=number, source=source, cell_id=str(number))
         self.steps += [

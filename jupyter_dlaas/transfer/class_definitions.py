@@ -16,12 +16,15 @@ from typing import Any
 
 from jupyter_dlaas.objects.code_versions import code_of
 
-__all__ = ["changed_names", "classes", "edited", "find", "rebound_names"]
+__all__ = ["changed_names", "classes", "edited", "find", "place_of", "rebound_names"]
 
 _TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 """Calls that create a type."""
 _COROUTINES = ("_training_cell", "_cell_")
 """First line of a cell with `await` in the program."""
+
+
+_MARKER = re.compile(r"# --- (cell \[\d+\])")
 
 
 def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
@@ -97,6 +100,18 @@ def classes(source: str) -> dict[str, Any]:
     program, main = _program(source), vars(sys.modules["__main__"])
     names = [name for name, node in program.nodes.items() if isinstance(node, ast.ClassDef) and name not in main]
     return {name: found for name in names if (found := program.value(name)) is not None}
+
+
+def place_of(source: str, name: str) -> str:
+    """Return the cell of a program that last defines a class, such as "cell [4]"; "" if it is unknown."""
+    found = ""
+    cell = ""
+    for line in source.splitlines():
+        if (marker := _MARKER.match(line)) is not None:
+            cell = marker[1]
+        elif re.match(rf"\s*class {re.escape(name)}\b", line):
+            found = cell
+    return found
 
 
 def edited(source: str, names: Collection[str]) -> frozenset[str]:

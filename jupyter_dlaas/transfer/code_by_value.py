@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 
-__all__ = ["fill", "is_found", "load_code", "make", "reads", "reduce", "reduce_code"]
+__all__ = ["fill", "is_former_class", "is_found", "load_code", "make", "reads", "reduce", "reduce_code"]
 
 _EMPTY: Final = "a cell that is not bound yet"
 _READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -26,6 +26,12 @@ def is_found(obj: Any) -> bool:
         found = vars(found).get(name) if found is not None and hasattr(found, "__dict__") else None
         found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
     return found is obj
+
+
+def is_former_class(kind: type) -> bool:
+    """Return whether a class of the program was defined again since, so that its name denotes another class."""
+    is_named = kind.__module__ == "__main__" and "<locals>" not in kind.__qualname__
+    return is_named and not is_found(kind) and isinstance(vars(sys.modules["__main__"]).get(kind.__name__), type)
 
 
 def reads(function: types.FunctionType) -> set[str]:
@@ -71,6 +77,11 @@ def reduce_code(value: Any) -> Any:
     """
     if isinstance(value, types.FunctionType) and value.__module__ == "__main__":
         return reduce(value)  # its name is not bound before the loop
+    if isinstance(value, type) and is_former_class(value):
+        raise pickle.PicklingError(
+            f"its class {value.__name__} was defined again since: create it below the last definition, or set its "
+            f"__class__ = {value.__name__}"
+        )
     if isinstance(value, type) and value.__module__ == "__main__":
         raise pickle.PicklingError(f"the class {value.__qualname__} is defined in the loop: define it above the loop")
     if isinstance(value, types.CodeType):

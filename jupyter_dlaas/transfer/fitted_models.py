@@ -1,4 +1,6 @@
-"""Keras models that were fitted in another process.
+"""Keras models and layers from another process: what their own pickling omits.
+
+Keras does not store the random generators of dropout and of augmentation: their states travel beside the weights.
 
 Before its first `fit` in a process, Keras reads a batch of the data to build metrics and losses, which draws from the
 random streams. For a model that was fitted elsewhere, the draws are undone: a second `fit` reads the samples in the
@@ -8,11 +10,11 @@ order in which the notebook would have read them.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from jupyter_dlaas import stored
+from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import rng_state
 
 __all__ = ["load", "reduce_state", "treat_as_fitted", "was_fitted"]
@@ -58,17 +60,25 @@ def treat_as_fitted(model: Any) -> None:
 
 
 def reduce_state(value: Any) -> Any:
-    """Return how to pickle a fitted Keras model; NotImplemented for other objects."""
-    keras: Any = sys.modules.get("keras")
-    kind = getattr(keras, "Model", None)
-    if not isinstance(kind, type) or not isinstance(value, kind) or not was_fitted(value):
+    """Return how to pickle a Keras model or layer with what Keras omits; NotImplemented for other objects."""
+    if not keras_objects.is_layer(value):
+        return NotImplemented
+    is_fitted = keras_objects.is_model(value) and was_fitted(value)
+    states = keras_objects.generator_states(value)
+    if not is_fitted and not states:
         return NotImplemented
     reduced = value.__reduce__()
-    return (stored.fitted_model, reduced[:2], *reduced[2:]) if isinstance(reduced, tuple) else NotImplemented
+    if not isinstance(reduced, tuple):
+        return NotImplemented
+    return (stored.fitted_model, (*reduced[:2], states, is_fitted), *reduced[2:])
 
 
-def load(rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Load a fitted Keras model."""
+def load(
+    rebuild: Callable[..., Any], arguments: tuple[Any, ...], states: Sequence[Any] = (), is_fitted: bool = True
+) -> Any:
+    """Load a Keras model or layer."""
     model = rebuild(*arguments)
-    treat_as_fitted(model)
+    keras_objects.put_generator_states(model, states)
+    if is_fitted:
+        treat_as_fitted(model)
     return model

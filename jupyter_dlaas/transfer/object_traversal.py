@@ -72,6 +72,7 @@ _HANDLES: Final[Mapping[tuple[str, str], str]] = {
     ("torch.cuda.streams", "Event"): "a GPU handle",
     ("torch.cuda.graphs", "CUDAGraph"): "a GPU handle",
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter"): "an iterator of a DataLoader",
+    ("tensorflow.python.data.ops.dataset_ops", "DatasetV2"): "a pipeline of tf.data",
     ("_csv", "writer"): "a CSV writer",
     ("csv", "DictWriter"): "a CSV writer",
     ("sqlite3", "Connection"): "a database connection",

@@ -457,8 +457,7 @@ def _is_scheduler(value: Any) -> bool:
 
 
 def _is_keras(value: Any) -> bool:
-    keras: Any = sys.modules.get("keras")
-    return keras is not None and hasattr(keras, "Model") and isinstance(value, keras.Model)
+    return keras_objects.is_model(value)
 
 
 def _has_state(value: Any) -> bool:
@@ -475,6 +474,7 @@ def _keras_fits(old: Any, new: Any) -> bool:
 
 def _load_keras(old: Any, new: Any) -> None:
     old.set_weights(new.get_weights())
+    keras_objects.put_generator_states(old, keras_objects.generator_states(new))
     old_part, new_part = (getattr(one, "optimizer", None) for one in (old, new))
     if type(old_part) is type(new_part) and old_part is not None and keras_objects.fits(old_part, new_part, [old]):
         keras_objects.load_state(old_part, new_part, [old])

@@ -25,7 +25,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
 from jupyter_dlaas.transfer import class_definitions, fitted_models, shared_objects
-from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, title, walk
+from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_to, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
 from jupyter_dlaas.wire.codec import DlaasError
@@ -81,6 +81,8 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
 
 def _why_not(name: str, value: object, error: Exception, script: Mapping[str, Any]) -> str:
     """Return the reason and the fix in one line: the log is read line by line."""
+    if isinstance(error, pickle.PicklingError) and (why := _of_former_class(name, value, script)):
+        return why
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     why = f"a {type(value).__name__} cannot be stored ({reason[:400]})"
     if is_from(value, *GRAD_SCALER):
@@ -94,6 +96,23 @@ def _why_not(name: str, value: object, error: Exception, script: Mapping[str, An
         parts = [other for other, one in script.items() if id(one) in held and other != name]
         why += f"; so can its models: -o {','.join(parts)}" if parts else ""
     return why
+
+
+def _of_former_class(name: str, value: object, script: Mapping[str, Any]) -> str:
+    """Return why an object cannot be stored whose class the program has defined again, or ""."""
+    byvalue = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
+    former = next((one for _, one in walk({name: value}, _PARTS_MAX) if byvalue.is_former_class(type(one))), None)
+    if former is None:
+        return ""
+    path, kind = path_to({name: value}, former, _PARTS_MAX), type(former).__name__
+    with suppress(OSError, TypeError):
+        source = Path(script.get("__file__")).read_text("utf-8")  # type: ignore[arg-type]  # TypeError: no file
+        place = class_definitions.place_of(source, kind)
+        return (
+            f"`{path}` is a `{kind}` from before {place or 'the program'} defined `{kind}` again; create it below that "
+            f"definition, or run {path}.__class__ = {kind} at the beginning of the training cell"
+        )
+    return f"`{path}` is a `{kind}`, which was defined again; run {path}.__class__ = {kind} before the training"
 
 
 def _write_linked(paths: Sequence[Path], data: bytes) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dlaas.analysis.model import MODULE_BYTES_MAX
 from jupyter_dlaas.cli import main
 
 GOOD = ["import torch\nmodel = torch.nn.Linear(1, 1)\nx = 1\nprint(x)", "model.fit(x)"]
@@ -214,3 +215,27 @@ def test_several_gpus_are_suggested_where_learners_would_share_the_work(
 
     assert f"type         %%train a{options}\n" in out
     assert ("each of up to 4 learners" in out) is bool(options)
+
+
+def test_trainings_in_modules_beside_the_notebook_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = [
+        "import own.engine as engine\nnet = engine.Net()\ndata = [1]",
+        "!ls",
+        "engine.do_it(net, data)",
+        "net(1)",
+    ]
+    path = write(tmp_path / "a.ipynb", sources)
+    engine = tmp_path / "own" / "engine.py"
+    engine.parent.mkdir()
+    engine.write_text("def do_it(net, data):\n    for x in data:\n        net(x).backward()\n        net.opt.step()")
+
+    assert "cell [3] calls `engine.do_it`, which trains" in run(capsys, path)[1]
+    assert "cell [4], line 1" not in run(capsys, path, "--cell", "3")[1]
+    assert "trained `net` here" in run(capsys, path, "--cell", "4")[1]
+
+    (tmp_path / "own" / "data.py").write_text(f"# {'x' * MODULE_BYTES_MAX}")
+    assert "no training cell found" in run(capsys, path)[1], "beyond the budget"
+
+    (tmp_path / "own" / "data.py").unlink()
+    engine.write_text("def do_it(net, data):\n    return net(data)\n(")
+    assert "no training cell found" in run(capsys, path)[1]

@@ -91,6 +91,38 @@ for epoch in run.epochs(3):
     seen.append((rate(), first.old, second.old))
 result = seen
 """
+PATCHED: Final = """
+from unittest import mock
+class Settings: gain = 1
+settings, table = Settings(), {"gain": 1}
+def base(by):
+    Settings.gain += by
+    settings.level = getattr(settings, "level", 0) + by
+    table["gain"] += by
+def values(): return (settings.gain, settings.level, dict(table))
+def train(epoch):
+    base(1 + epoch)
+    level = mock.patch.object(settings, "level", 8)
+    with mock.patch.object(Settings, "gain", 9), level, mock.patch.dict(table, gain=7):
+        for batch in run.batches(data, 5): seen.append(values())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(settings, "level", 5))
+        for batch in run.batches(data, 10): seen.append(values())
+    mock.patch.multiple(settings, level=6)(decorated)()
+    seen.append(values())
+def decorated():
+    for batch in run.batches(data, 10): seen.append(values())
+for epoch in run.epochs(3): train(epoch)
+result = seen
+"""
+STACKED: Final = """
+def train():
+    with contextlib.ExitStack() as stack:
+        stack.callback({})
+        group["lr"] = 0.5
+        for batch in run.batches(data, 5): seen.append(rate())
+for epoch in run.epochs(3): train()
+"""
 ABOVE: Final = "with lr(0.5):" + LOOP.replace("\n", "\n    ") + "\nresult = (seen, rate())"
 KEPT: Final = {
     "generator": (LOOP.format("lr(0.5)"), "rate()"),
@@ -105,6 +137,7 @@ KEPT: Final = {
     "one after another": (TWICE, "0"),
     "exit stack": (ENTERED, "0"),
     "decorator": (DECORATED, "0"),
+    "patches": (PATCHED, "0"),
     "above the loop": (ABOVE.format("contextlib.nullcontext()"), "rate()"),
     "random streams": (LOOP.format("torch.random.fork_rng()"), "torch.rand(1).item()"),
     "settings": (LOOP.format("np.errstate(under='raise')"), "np.geterr()['under']"),
@@ -150,3 +183,24 @@ def test_a_manager_that_cannot_be_found_again_is_reported(tmp_path: Path, capfd:
     start(tmp_path, source + LOOP.format("lr(0.5)"), stop_at=2)
     start(tmp_path, source + LOOP.format("Rate(0.5)"))
     assert "`with lr()` was not entered again before this step" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("group.__setitem__, 'lr', rate()", "dict.__setitem__"),
+        ("lambda old=rate(): group.update(lr=old)", "train.<locals>.<lambda>"),
+    ],
+)
+def test_values_given_to_an_exit_stack_are_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], given: str, name: str
+) -> None:
+    start(tmp_path, HEAD + STACKED.format(given), stop_at=2)
+    said = capfd.readouterr().err
+    assert f"cannot keep `stack.callback({name})` (the end of its with statement calls it with values from" in said
+    assert "restore them from variables of the loop in `finally:` instead" in said
+
+
+def test_callbacks_of_an_exit_stack_without_values_are_quiet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    start(tmp_path, HEAD + STACKED.format("lambda: calls.append(1)"), stop_at=2)
+    assert "stack.callback" not in capfd.readouterr().err

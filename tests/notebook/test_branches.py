@@ -57,7 +57,6 @@ BINDERS = (
     "exec(code, globals())",
     "space = globals()\nexec(code, space)",
     "from math import *",
-    "for name in ['w']:\n    globals()[name] = 1",
     "if code:\n    from math import *",
     "fill(globals())",
     "unpack()",
@@ -86,6 +85,44 @@ def test_name_bound_through_the_namespace_is_known(binder: str) -> None:
     assert codes(job(*ABOVE, train=binder, outputs=("w",))) == []
     assert codes(job(*ABOVE, train=f"{binder}\nprint(w)")) == []
     assert codes(job(*ABOVE, binder, train="print(w)")) == []
+
+
+COMPUTED = (
+    "for i in range(2):\n    globals()[f'net_{i}'] = nn.Linear(1, 1)",
+    "globals()['net_%d' % k] = nn.Linear(1, 1)",
+    "globals()['net_{}'.format(k)] = nn.Linear(1, 1)",
+    "globals()['net_' + str(k)] = nn.Linear(1, 1)",
+    "globals()[name] = nn.Linear(1, 1)",
+    "globals()[names[k]] = nn.Linear(1, 1)",
+    "globals().update({f'net_{i}': nn.Linear(1, 1) for i in range(2)})",
+    "globals().update(dict(zip(names, made())))",
+    "import sys\nsetattr(sys.modules[__name__], f'net_{k}', nn.Linear(1, 1))",
+    "def put(name, value):\n    globals()[name] = value\nput('net_0', nn.Linear(1, 1))",
+    "def put_all(**values):\n    globals().update(values)\nput_all(**{'net_0': nn.Linear(1, 1)})",
+)
+NETS = "from torch import nn\nk, name, names, net_0, net_1, other = 0, 'net_0', ['net_0', 'net_1'], None, 1, 'others'"
+MADE = "def made():\n    return nn.Linear(1, 1), nn.Linear(1, 1)"
+
+
+@pytest.mark.parametrize("binder", COMPUTED)
+def test_names_that_are_computed_are_bound_again(binder: str) -> None:
+    bound = job(NETS, MADE, binder, train="print(net_0, net_1)")
+    read = job(NETS, MADE, binder, train="print(other)")
+
+    assert codes(bound) == []
+    assert set(binder.splitlines()) < set(prelude(bound))
+    assert NETS.splitlines()[1] in prelude(bound)
+    assert prelude(read) == NETS.splitlines()[1:]
+
+
+def test_names_that_are_computed_are_changed_and_read() -> None:
+    bound = job(NETS, train="for i in range(2):\n    globals()[f'net_{i}'] = i")
+    added = job("n_1 = 1", "globals()[f'n_{1}'] += 1", train="print(n_1)")
+    read = job(NETS, train="nets = [globals()[f'net_{i}'] for i in range(2)]")
+
+    assert {"net_0", "net_1"} < {*bound.bound}
+    assert prelude(added) == ["n_1 = 1", "globals()[f'n_{1}'] += 1"]
+    assert prelude(read) == NETS.splitlines()[1:]
 
 
 @pytest.mark.parametrize("binder", BINDERS)

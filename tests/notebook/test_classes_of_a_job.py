@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pickle
 import sys
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from jupyter_dlaas.analysis.model import NameFact, ResultRef
-from jupyter_dlaas.transfer import results
+from jupyter_dlaas.kernel import recorder
+from jupyter_dlaas.transfer import code_by_value, results
 from tests.notebook.cases import codes, facts, job, prelude
 
 PROGRAM = '''
@@ -162,3 +164,60 @@ def test_result_of_an_edited_class_is_reported(
     results.load(data, lambda: program, changed.append)
 
     assert bool(changed) is is_edited
+
+
+AGAIN = """
+# --- cell [1] ---
+class Net:
+    pass
+class Holder:
+    pass
+# --- cell [2] ---
+net, holder = Net(), Holder()
+holder.parts = {"first": [net]}
+# --- cell [3] ---
+class Net:
+    edited = True
+"""
+
+
+def test_objects_of_a_class_defined_again_are_explained(main: ModuleType, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(AGAIN)
+    vars(main)["__file__"] = str(program)
+    exec(AGAIN, vars(main))
+
+    names, errors = results.store(tmp_path / "results", ["net", "holder"], vars(main))
+    exec("net.__class__ = Net", vars(main))
+    mended, none = results.store(tmp_path / "results", ["net", "holder"], vars(main))
+
+    assert names == []
+    assert errors["net"].startswith("`net` is a `Net` from before cell [3] defined `Net` again; create it below that")
+    assert errors["holder"].endswith(
+        "or run holder.parts['first'][0].__class__ = Net at the beginning of the training cell"
+    )
+    assert (mended, none) == (["net", "holder"], {})
+
+
+def test_checkpoints_explain_a_class_defined_again(main: ModuleType) -> None:
+    exec(AGAIN, vars(main))
+
+    with pytest.raises(pickle.PicklingError, match="its class Net was defined again since: create it below the last"):
+        code_by_value.reduce_code(type(vars(main)["net"]))
+
+
+def test_results_of_a_class_defined_again_are_reported_first(main: ModuleType) -> None:
+    exec(AGAIN, vars(main))
+    shell = SimpleNamespace(user_ns=vars(main), user_ns_hidden={}, starting_dir="")
+    known = recorder.facts_of(shell, [])  # type: ignore[arg-type]
+    cells = [part.partition("\n")[2] for part in AGAIN.split("# ---")[1:]]
+    made = job(*cells, train="net.x = Net()", outputs=("net",), facts=known)
+    renewed = job(cells[0], cells[2], cells[1], train="net.x = Net()", outputs=("net",), facts=known)
+    unneeded = job(*cells, train="net.x = 1", outputs=("net",), facts=known)
+
+    (warning,) = made.warnings
+    assert warning.message == (
+        "-o net: `net` is a `Net` from before cell [3], line 1 defined `Net` again, and cannot be returned. "
+        "Run cell [2] again, or add net.__class__ = Net at the beginning of the training cell."
+    )
+    assert codes(renewed) == codes(unneeded) == []

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import json
+import json, signal
 from dataclasses import asdict
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_dlaas.kernel.recorder import Recorder, facts_of
@@ -22,9 +22,17 @@ shell.run_cell("\\n\\nx = 1\\ny = str(int('x'))\\nz = 2", store_history=True)
 shell.run_cell("%%time\\nok = 3\\nbad()", store_history=True)
 shell.run_cell("quiet = 1", store_history=False)
 shell.run_cell("for", store_history=True)
-for source in ("x", "x;", "print(x)"):
+stop = "import os, signal\\ntry:\\n    os.kill(os.getpid(), 2)\\n    signal.pause()\\nexcept{}:\\n    x = 2"
+for source in ("x", "x;", "print(x)", stop.format(""), stop.format(" IndexError")):
     shell.run_cell(source, store_history=True)
-recorder.close()
+handlers = [signal.getsignal(signal.SIGINT) is signal.default_int_handler]
+signal.signal(signal.SIGINT, print)
+shell.user_ns["recorder"] = recorder
+shell.run_cell("signal.signal(signal.SIGINT, min) and 1", store_history=True)
+handlers += [signal.getsignal(signal.SIGINT) is min]
+shell.run_cell("recorder.close()", store_history=True)
+handlers += [signal.getsignal(signal.SIGINT) is min]
+print("HANDLERS", json.dumps(handlers))
 shell.run_cell("late = 1", store_history=True)
 print("CELLS", json.dumps([asdict(cell) for cell in recorder.cells()]))
 print("NAMES", json.dumps(sorted(facts_of(shell, recorder.cells()).names)))
@@ -37,7 +45,7 @@ def _lines(directory: Path) -> dict[str, list]:
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     found = (line.partition(" ") for line in done.stdout.splitlines())
-    return {key: json.loads(rest) for key, _, rest in found if key in {"CELLS", "NAMES"}}
+    return {key: json.loads(rest) for key, _, rest in found if key in {"CELLS", "NAMES", "HANDLERS"}}
 
 
 def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None:
@@ -49,9 +57,14 @@ def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None
         (3, True, 4),
         (4, True, 3),
         (5, True, None),
-        *((count, False, None) for count in (6, 7, 8)),
+        *((count, False, None) for count in (6, 7, 8, 9)),
+        (10, True, 3),
+        (11, False, None),
     ]
     assert [c["raised_in"] for c in found["CELLS"]][:3] == ["", "", "int('x')"]
-    assert [c["duration_s"] is not None for c in found["CELLS"]] == [False, False, *[True] * 6]
-    assert [c["has_value"] for c in found["CELLS"]] == [False, True, False, False, False, True, None, False]
-    assert found["NAMES"] == ["early", "late", "ok", "quiet", "x"]
+    assert [c["duration_s"] is not None for c in found["CELLS"]] == [False, False, *[True] * 9]
+    values = [False, True, False, False, False, True, None, *[False] * 3, True]
+    assert [c["has_value"] for c in found["CELLS"]] == values
+    assert [c["interrupted"] for c in found["CELLS"]] == [*[False] * 8, True, True, False]
+    assert found["HANDLERS"] == [True, True, True], "the notebook's own handler stays"
+    assert found["NAMES"] == ["early", "late", "ok", "os", "quiet", "recorder", "signal", "x"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from torch import nn
 
 from jupyter_dlaas.analysis.model import NameFact
+from jupyter_dlaas.kernel import recorder, torch_layers
 from tests.notebook.cases import codes, facts, job, prelude
 
 DEFAULTS = (
@@ -172,6 +176,21 @@ def test_look_that_leaves_the_model_is_not_reported(cells: tuple[str, ...]) -> N
     assert "look_omitted" not in codes(made)
 
 
+def test_omitted_look_that_drew_in_cudnn_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_layers, "CUDNN_DEVICES", {"cpu"})
+    kinds = {"LSTM": nn.LSTM(2, 2, num_layers=2, dropout=0.5), "one layer": nn.GRU(2, 2), "dropout": nn.Dropout(0.5)}
+    space = {name: nn.Sequential(layer) for name, layer in kinds.items()}
+    shell = SimpleNamespace(user_ns=space, user_ns_hidden={}, starting_dir="")
+    found = recorder.facts_of(shell, []).names  # type: ignore[arg-type]
+    model = found["LSTM"]
+    made = job(NET, "print(model(x).shape)", train="model.zero_grad()", facts=facts(model=model))
+
+    assert [name for name, fact in found.items() if fact.has_cudnn_dropout] == ["LSTM"]
+    assert codes(made) == ["look_omitted"]
+    assert "drew dropout for `model` from a state of cuDNN that cannot be read" in made.warnings[0].message
+    assert "call model.eval() first" in made.warnings[0].message
+
+
 def test_omitted_look_that_created_lazy_weights_is_reported() -> None:
     define = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        self.fc = nn.LazyLinear(2)"
     made = job(define, "net = Net()\nx = 1", "print(net(x).shape)", "print(net(x).sum())", train="net.zero_grad()")
@@ -189,3 +208,35 @@ def test_forward_pass_that_counts_is_repeated() -> None:
 
     assert "y = net(3)" in prelude(job(counting, "net = Net()", "y = net(3)", train="net.zero_grad()"))
     assert "y = net(3)" not in prelude(job(storing, "net = Net()", "y = net(3)", train="net.zero_grad()"))
+
+
+PIPELINE = (
+    "import tensorflow as tf\nraw = tf.data.Dataset.range(9)\nshuffled = raw.shuffle(9)\ndata = shuffled.batch(3)"
+)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        "for x in data.take(1):\n    print(x.shape)",
+        "x = next(iter(data))\nprint(x)",
+        "print(len(list(enumerate(shuffled))))",
+        "print([x.shape for x in shuffled.take(2)])",
+    ],
+)
+def test_passes_of_a_shuffling_pipeline_are_repeated(look: str) -> None:
+    made = job(PIPELINE, look, "print(data)\nprint([x for x in raw])", train="for x in data:\n    total = x")
+
+    assert [line for line in prelude(made) if line not in PIPELINE] == look.splitlines()[
+        : 2 if "take(1)" in look else 1
+    ]
+    assert made.altered == ("data",)
+
+
+def test_pipelines_with_one_order_are_not_passed_again() -> None:
+    fixed = PIPELINE.replace("shuffle(9)", "shuffle(9, reshuffle_each_iteration=False)")
+    for setup in (fixed, PIPELINE.replace(".shuffle(9)", ".cache()"), PIPELINE.replace("tensorflow", "other")):
+        made = job(setup, "print([x for x in data])", train="for x in data:\n    total = x")
+
+        assert "\n".join(prelude(made)) == setup
+        assert made.altered == ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jupyter_dlaas.analysis.model import ExecutedCell, KernelFacts, NameFact, Problem, TrainingCell
+from jupyter_dlaas.analysis.own_modules import states_of
 from jupyter_dlaas.capture.capture import capture
 from jupyter_dlaas.capture.nondeterminism import ends_by_interrupt
 from tests.notebook.cases import codes, facts, job, prelude
@@ -290,6 +292,47 @@ def test_number_of_an_interrupted_loop_comes_from_the_kernel() -> None:
     assert prelude(made)[-1].startswith("n = 4 ")
 
 
+BARE = "try:\n    {}\nexcept:\n    print('stopped')"
+IN_FUNCTION = (
+    "def run():\n    try:\n        for i in range(n):\n            losses.append(i)\n    except:\n        pass\n"
+)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        (BARE.format("for i in range(n):\n        losses.append(i)"),),
+        (IN_FUNCTION, "run()"),
+        ("for i in range(n):\n    try:\n        losses.append(i)\n    except:\n        break",),
+    ],
+)
+def test_interrupted_loop_in_a_bare_except_is_reported(cells: tuple[str, ...]) -> None:
+    sources = ("n, losses = 99, []", *cells)
+    ran = [ExecutedCell(count=n, source=source) for n, source in enumerate(sources, 1)]
+    known = facts(n=99, losses=NameFact(type_name="list", size_bytes=10**6))
+    training = TrainingCell(count=9, source="print(losses)")
+    quiet = capture(ran, training, known)
+    made = capture([*ran[:-1], replace(ran[-1], interrupted=True)], training, known)
+
+    assert codes(quiet) == []
+    assert codes(made) == ["drawn_again"]
+    assert "losses" in made.warnings[0].names
+    assert "until it is interrupted (it catches KeyboardInterrupt in `except:`)" in made.warnings[0].message
+
+
+def test_training_whose_interrupt_was_caught_cannot_run_again() -> None:
+    cells = ("import torch, engine", SETUP, "trainer = Trainer(model, opt)", "trainer.fit(model, loader)")
+    ran = [ExecutedCell(count=n, source=source) for n, source in enumerate(cells, 1)]
+    training = TrainingCell(count=9, source=cells[-1])
+    known = facts(model=NameFact(type_name="torch.nn.Linear"))
+    (whole,) = capture(ran, training, known).warnings
+    (early,) = capture([*ran[:-1], replace(ran[-1], interrupted=True)], training, known).warnings
+
+    assert whole.message.endswith("or --with-cell 4 to run that cell in the job.")
+    assert "here, until it was interrupted, but the job starts with new weights" in early.message
+    assert early.message.endswith("to send the current ones.")
+
+
 def test_interrupted_loop_of_arrays_is_an_earlier_training() -> None:
     descent = "for i in range(9):\n    error = x @ w - y\n    w -= 0.1 * x.T @ error\n    costs.append(error.sum())"
     cells = ("import numpy as np\nx, y = np.eye(2), np.ones(2)", "w, costs = np.zeros(2), []", descent)
@@ -332,3 +375,59 @@ def test_pushed_values_replace_those_of_statements_that_are_kept() -> None:
     lines = prelude(made)
 
     assert lines.index("n = 1  # the kernel's value: sent by --push") > lines.index("n, kind, item = 3, 'a', None")
+
+
+ENGINE = """
+from torch.optim import SGD
+from .steps import inner
+def one_pass(net, data):
+    step = SGD(net.parameters(), lr=0.1)
+    for a, b in data:
+        net(a).sum().backward()
+        step.step()
+def through_another(net, data):
+    return inner(net, data, SGD(net.parameters(), lr=0.1))
+def score(net, data):
+    return sum(net(a).sum() for a, b in data)
+class Coach:
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+    def go(self, data):
+        for a, b in data:
+            self.net(a).sum().backward()
+            self.optimizer.step()
+    def show(self):
+        print(self.net)
+"""
+INNER = "def inner(net, data, optimizer):\n    for a, b in data:\n        net(a).sum().backward(); optimizer.step()"
+MODULES = states_of({"own/engine.py": ENGINE, "own/steps.py": INNER, "own/__init__.py": ""})
+OWN = "from own import engine\nfrom own.engine import *\nfrom own.engine import one_pass as do_it"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "engine.one_pass(model, loader)",
+        "do_it(model, data=loader)",
+        "out = engine.through_another(model, loader)",
+        "coach = Coach(model, opt)\ncoach.go(loader)",
+        "coach = engine.Coach(model, opt)\nfor epoch in range(3):\n    coach.go(loader)",
+    ],
+)
+def test_imported_functions_of_any_name_train(call: str) -> None:
+    known = replace(facts(model=NameFact(type_name="torch.nn.Linear"), loader=[]), module_states=MODULES)
+    setup = f"{IMPORTS}\n{SETUP}\n{OWN}"
+    before = job(setup, call, train="print(model(x))", facts=known)
+    trains = job(setup, train=call, facts=known)
+
+    assert codes(before) == ["earlier_training"]
+    assert "model" in before.warnings[0].names
+    assert "model" in trains.altered
+    assert "loader" not in trains.altered
+
+
+def test_imported_functions_that_train_nothing_are_quiet() -> None:
+    known = replace(facts(model=NameFact(type_name="torch.nn.Linear"), loader=[]), module_states=MODULES)
+    look = "out = engine.score(model, loader)\nprint(score(model, loader))\nengine.Coach(model, opt).show()"
+
+    assert codes(job(f"{IMPORTS}\n{SETUP}\n{OWN}", look, train="print(model(x))", facts=known)) == []

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from jupyter_dlaas.analysis.syntax.flow import Flow
 from jupyter_dlaas.analysis.syntax.names import walk
 
-__all__ = ["NamespaceAccess", "Rewritten"]
+__all__ = ["NamespaceAccess", "Rewritten", "is_mentioned"]
 
 _MENTIONS: Final = re.compile(
     r"\b(globals|locals|vars|exec|eval|user_ns|user_global_ns|__main__|modules|builtins|run_cell|push|ex|ev|query|sql"
     r"|evaluate|sqldf|dmatrix|dmatrices|ols|logit|glm|gls|wls|mixedlm|from_formula)\b"
 )
+_SPACES: Final = re.compile(r"\b(globals|locals|vars|user_ns|user_global_ns|__main__|modules)\b")
 _QUERIES: Final = frozenset({"query", "eval", "sql", "evaluate", "sqldf", "execute"})
 _FORMULAS: Final = frozenset({"dmatrix", "dmatrices", "ols", "logit", "glm", "gls", "wls", "mixedlm", "from_formula"})
 _AT_NAME: Final = re.compile(r"@([A-Za-z_]\w*)")
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
+_PERCENT: Final = re.compile(r"%[^a-zA-Z]*[a-zA-Z]")
+_BRACES: Final = re.compile(r"\{[^}]*\}")
+_DEFINITIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SHELL: Final = frozenset({"user_ns", "user_global_ns", "push", "run_cell", "ex", "ev"})
+
+
+def is_mentioned(source: str) -> bool:
+    """Return whether a text may use the dictionary of the notebook's variables."""
+    return _SPACES.search(source) is not None
 
 
 class Rewritten:
@@ -56,12 +65,24 @@ class NamespaceAccess:
         self.shells: set[str] = set()  # `ip = get_ipython()`
         self.texts: dict[str, str] = {}
         self.dynamic: set[str] = set()  # own functions that run a text that they are given
+        self.binding: set[str] = set()  # own functions that bind names that they are given
+        self.names: set[str] = set()  # all variables of the notebook
+        self.strings: set[str] = set()  # all identifiers in its strings and keywords
+
+    def read(self, nodes: Iterable[ast.AST | None]) -> None:
+        """Collect the names that a computed text may denote: `globals()[name] = 1`."""
+        for node in nodes:
+            if node is not None:
+                parts = [part for part in walk(node) if isinstance(part, ast.Name)]
+                self.names |= {part.id for part in parts}
+                self.strings |= _words_in_strings(node)
+                self.strings |= {part.arg for part in walk(node) if isinstance(part, ast.keyword) and part.arg}
 
     def rewritten(self, node: ast.stmt, source: str, seen: Set[str]) -> Rewritten:
         """Return a statement with direct names. `seen`: the names that are bound so far."""
         found = Rewritten(node)
         is_plain = _MENTIONS.search(source) is None
-        aliases = self.spaces | self.mains | self.shells
+        aliases = self.spaces | self.mains | self.shells | self.binding
         if is_plain and not (aliases or self.dynamic):
             self._note(node)
             return found
@@ -73,17 +94,24 @@ class NamespaceAccess:
         copied = _clone(node)
         done = rewriter.statement(copied)
         found.node = done
+        if not words.isdisjoint(self.binding) and not isinstance(node, _DEFINITIONS):
+            names = _words_in_strings(node) & self.names
+            found.node = rewriter.block(
+                [done, *_perhaps(ast.List([], ast.Load()), names, ast.Constant(value=None))], node
+            )
         if not words.isdisjoint(self.dynamic):
             found.soft |= _words_in_strings(node) & seen
         self._note(node)
         if rewriter.is_dynamic and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self.dynamic.add(node.name)
+        if rewriter.binds_any and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.binding.add(node.name)
         return found
 
     def _note(self, node: ast.stmt) -> None:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                for group in (self.spaces, self.mains, self.shells, self.dynamic):
+                for group in (self.spaces, self.mains, self.shells, self.dynamic, self.binding):
                     group.discard(name)
                 self.texts.pop(name, None)
                 match value:
@@ -102,6 +130,7 @@ class NamespaceAccess:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self.texts.pop(node.name, None)
                 self.dynamic.discard(node.name)
+                self.binding.discard(node.name)
             case ast.For() | ast.While() | ast.If() | ast.With() | ast.Try():
                 for part in walk(node):
                     if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
@@ -153,13 +182,17 @@ class _Rewriter(ast.NodeTransformer):
         self.globals: list[set[str]] = []  # one set per function around the node
         self.locals: list[set[str]] = []
         self.is_dynamic = False
+        self.binds_any = False  # a function that binds names that it is given
         self.strings = _words_in_strings(found.node)
 
     def statement(self, node: ast.stmt) -> ast.stmt:
         done = self.visit(node)
-        if isinstance(done, list):
-            done = ast.If(test=ast.Constant(value=True), body=done or [ast.Pass()], orelse=[])
-        assert isinstance(done, ast.stmt)
+        return self.block(done if isinstance(done, list) else [done], node)
+
+    @staticmethod
+    def block(nodes: list[ast.stmt], node: ast.stmt) -> ast.stmt:
+        """Return one statement in the place of another."""
+        done = nodes[0] if len(nodes) == 1 else ast.If(ast.Constant(value=True), nodes or [ast.Pass()], [])
         ast.copy_location(done, node)
         return ast.fix_missing_locations(done)
 
@@ -203,6 +236,8 @@ class _Rewriter(ast.NodeTransformer):
         name = _text(node.slice)
         if name is not None and not isinstance(node.ctx, ast.Load) and self._is_space(node.value):
             return self._name(name, node.ctx)
+        if name is None and isinstance(node.ctx, ast.Load) and self._is_space(node.value):
+            self._may_read(self._denoted(node.slice) & self.seen)
         node.value = self._object(node.value)
         return self.generic_visit(node)
 
@@ -230,7 +265,37 @@ class _Rewriter(ast.NodeTransformer):
             match target:
                 case ast.Attribute(value=ast.Name(id="builtins" | "__builtins__"), attr=name):
                     node.targets.append(self._name(name, ast.Store()))
-        return self.generic_visit(node)
+        keys = [target.slice for target in node.targets if self._is_computed(target)]
+        return self._also_bound(node, keys, node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        keys = [node.target.slice] if isinstance(node.target, ast.Subscript) and self._is_computed(node.target) else []
+        return self._also_bound(node, keys, node.value)
+
+    def _is_computed(self, target: ast.expr) -> TypeGuard[ast.Subscript]:
+        return isinstance(target, ast.Subscript) and _text(target.slice) is None and self._is_space(target.value)
+
+    def _also_bound(
+        self, node: ast.stmt, keys: Sequence[ast.expr | None], value: ast.expr, test: ast.expr | None = None
+    ) -> Any:
+        """Return a statement, and bindings of the names that computed texts may denote."""
+        found: list[ast.stmt] = []
+        for key in keys:
+            self.binds_any = self.binds_any or bool(self.globals)
+            names = self._denoted(key) - (self.locals[-1] if self.locals else set())
+            if self.globals:
+                self.globals[-1] |= names
+            found += _perhaps(self.visit(_clone(test or key)), names, self.visit(_clone(value)))
+        done = self.generic_visit(node)
+        return [done, *found] if found else done
+
+    def _denoted(self, key: ast.expr | None) -> Set[str]:
+        """Return the names that a text may denote: all that fit `f"model_{i}"`, else those in strings."""
+        if key is not None and (text := self._known(key)) is not None:
+            return {text} & self.access.names
+        if key is not None and (pattern := _pattern_of(key)) is not None:
+            return {name for name in self.access.names if pattern.fullmatch(name)}
+        return set() if self.globals else self.access.names & self.access.strings
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         match node.value:
@@ -244,10 +309,15 @@ class _Rewriter(ast.NodeTransformer):
                 name := _text(key)
             ) is not None and self.access.is_main(main):
                 return self._assigned({name: value})
+            case ast.Call(func=ast.Name(id="setattr"), args=[main, key, value]) if self.access.is_main(main):
+                return self._also_bound(node, [key], value)
             case ast.Call(func=ast.Attribute(value=space, attr="update"), args=args, keywords=options) if (
                 values := _entries(args, options)
             ) is not None and self._is_space(space):
                 return self._assigned(values)
+            case ast.Call(func=ast.Attribute(value=space, attr="update"), args=[values]) if self._is_space(space):
+                keys = values.keys if isinstance(values, ast.Dict) else [getattr(values, "key", None)]
+                return self._also_bound(node, keys, values, test=values)
             case ast.Call(func=ast.Attribute(value=space, attr="pop"), args=[key, *_]) if (
                 name := _text(key)
             ) is not None and self._is_space(space):
@@ -349,6 +419,44 @@ def _text(node: ast.AST) -> str | None:
             return text
         case _:
             return None
+
+
+def _pattern_of(key: ast.expr) -> re.Pattern[str] | None:
+    """Return what `f"model_{i}"`, `"model_%d" % i`, `"model_" + name` and the like match; None if all is computed."""
+    match key:
+        case ast.JoinedStr(values=parts):
+            texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            texts = _split(_PERCENT, text)
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            texts = _split(_BRACES, text)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            sides = (_pattern_of(left), _pattern_of(right))
+            return (
+                None
+                if sides == (None, None)
+                else re.compile("".join(r"\w*" if s is None else s.pattern for s in sides))
+            )
+        case ast.Constant(value=str(text)):
+            texts = [text]
+        case _:
+            return None
+    if not any(texts):
+        return None
+    return re.compile("".join(r"\w*" if text is None else re.escape(str(text)) for text in texts))
+
+
+def _split(holes: re.Pattern[str], text: str) -> list[Any]:
+    """Return the parts of a text, with None for each hole."""
+    first, *others = holes.split(text)
+    return [first, *(part for other in others for part in (None, other))]
+
+
+def _perhaps(test: ast.expr, names: Set[str], value: ast.expr) -> list[ast.stmt]:
+    """Return a statement that may bind each of the names to the value; nothing without names."""
+    bindings: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], value) for name in sorted(names)]
+    branches: list[ast.stmt] = [ast.If(test, [binding], []) for binding in bindings]
+    return branches
 
 
 def _entries(args: list[ast.expr], options: list[ast.keyword]) -> dict[str, ast.expr] | None:

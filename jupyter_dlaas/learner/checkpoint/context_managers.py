@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,18 +16,59 @@ from typing import Any, Final
 
 from jupyter_dlaas.objects.object_values import is_atom, is_of_the_program, own_modules, program_mentions
 
-__all__ = ["AMBIGUOUS", "PREFIX", "ContextManagers", "is_of_random_streams"]
+__all__ = [
+    "AMBIGUOUS",
+    "KEPT_BY_STACK",
+    "PREFIX",
+    "ContextManagers",
+    "callbacks_of",
+    "former_values",
+    "is_entered_stack",
+    "is_of_random_streams",
+]
 
 AMBIGUOUS: Final = (
     "it is entered more than once at the same time: keep the values that its end restores in variables of the loop"
+)
+KEPT_BY_STACK: Final = (
+    "the end of its with statement calls it with values from before the halt or the move: restore them from variables "
+    "of the loop in `finally:` instead"
 )
 PREFIX: Final = "with "
 """Beginning of the paths of context managers."""
 _HIDES_METHODS: Final = sys.version_info >= (3, 14)
 """True if the interpreter binds `__exit__` to the object only when it calls it."""
-_WORDS: Final = ("contextmanager", "__exit__", "fork_rng")
+_WORDS: Final = ("contextmanager", "__exit__", "fork_rng", "mock")
+_FORMER: Final = {"_patch": ("temp_original", "is_local"), "_patch_dict": ("_original",)}
+"""Fields of the classes of unittest.mock that hold what the end of a patch restores, first one that only an active
+patch has."""
+_STACKS: Final = (contextlib.ExitStack, contextlib.AsyncExitStack)
+_KEEPS: Final = ("__closure__", "__defaults__", "__kwdefaults__")
 _RANDOM: Final = ("torch.random", "fork_rng")
 """Module and name of the library function that keeps the state of random streams, which are not settings."""
+
+
+def former_values(place: object) -> dict[str, Any] | None:
+    """Return what the end of a patch of unittest.mock restores; None for other objects."""
+    kind = type(place)
+    fields = _FORMER.get(kind.__name__, ()) if kind.__module__ == "unittest.mock" else ()
+    return {name: vars(place)[name] for name in fields if name in vars(place)} if fields else None
+
+
+def is_entered_stack(value: object) -> bool:
+    """Return whether a value is an ExitStack that the interpreter ends: no copy can take its place."""
+    return isinstance(value, _STACKS) and bool(_with_end([value]))
+
+
+def callbacks_of(name: str, value: object) -> Iterator[str]:
+    """Yield the callbacks of an ExitStack that keep values: `stack.callback(setattr, model, "gain", old)`."""
+    if isinstance(value, _STACKS):
+        for _, function in list(vars(value)["_exit_callbacks"]):
+            called = getattr(function, "__wrapped__", None)
+            given = inspect.getclosurevars(function).nonlocals if called is not None else {}
+            kept = (given.get("args"), given.get("kwds"), *(getattr(called, part, None) for part in _KEEPS))
+            if any(kept):
+                yield f"{name}.callback({getattr(called, '__qualname__', type(called).__name__)})"
 
 
 class ContextManagers:
@@ -66,8 +108,16 @@ class ContextManagers:
 
     def _search(self) -> Iterator[tuple[str, Any]]:
         classes = self._classes()
-        found = gc.get_referrers(contextlib._GeneratorContextManager, *classes)
+        mock: Any = sys.modules.get("unittest.mock")
+        patches = [getattr(mock, name) for name in _FORMER if hasattr(mock, name)]
+        found = gc.get_referrers(contextlib._GeneratorContextManager, *classes, *patches)
         yield from ((type(one).__qualname__, one) for one in _with_end([one for one in found if type(one) in classes]))
+        started = list(getattr(getattr(mock, "_patch", None), "_active_patches", ()))  # `patch.start()`
+        active = [
+            one for one in found if type(one) in patches and vars(one).get(_FORMER[type(one).__name__][0]) is not None
+        ]
+        for one in {id(one): one for one in [*_with_end(active), *started]}.values():
+            yield f"{type(one).__name__} of {getattr(one, 'attribute', 'a dictionary')}", one
         for one in found:
             if isinstance(one, contextlib._GeneratorContextManager):
                 generator: Any = one.gen

@@ -21,8 +21,12 @@ from typing import Any, Final
 from jupyter_dlaas.learner.checkpoint import user_state
 from jupyter_dlaas.learner.checkpoint.context_managers import (
     AMBIGUOUS,
+    KEPT_BY_STACK,
     PREFIX,
     ContextManagers,
+    callbacks_of,
+    former_values,
+    is_entered_stack,
     is_of_random_streams,
 )
 from jupyter_dlaas.learner.checkpoint.library_attributes import attached
@@ -100,6 +104,8 @@ class Namespace:
         now, dead = self._names(self._spaces() | managers), self._dead()
         stored = self._graph.store(functools.partial(self._changed, now, dead), extra, self._at_epoch)
         stored.left_out.update(dict.fromkeys(ambiguous, AMBIGUOUS))
+        named = [pair for names in now.values() for pair in names.items()]
+        stored.left_out.update({one: KEPT_BY_STACK for pair in named for one in callbacks_of(*pair)})
         return stored
 
     def _changed(
@@ -110,6 +116,8 @@ class Namespace:
             base = self._base.get(path, {})
             changes = kinds.changed_items(base, names)
             changes.values |= {name: one for name, one in names.items() if _refers_to(one, wholes)}
+            for name in [name for name, one in changes.values.items() if is_entered_stack(one)]:
+                del changes.values[name]
             for name in dead.get(path, ()):
                 changes.values.pop(name, None)
             found[path] = changes
@@ -206,7 +214,10 @@ class Namespace:
         """Return the values of the program if `place` is None, of a frame, or of an object."""
         if place is None:
             return self._script
-        return locals_of(place) if isinstance(place, types.FrameType) else kinds.FIELDS.items(place)
+        if isinstance(place, types.FrameType):
+            return locals_of(place)
+        former = former_values(place)
+        return kinds.FIELDS.items(place) if former is None else former
 
     def mark(self) -> dict[str, user_state.Mark]:
         """Record plain values of the program, of its running functions, and of the objects that they name."""
