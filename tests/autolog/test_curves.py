@@ -78,7 +78,7 @@ def test_fastai_shows_epochs_and_leaves_lr_find_alone(job: Build) -> None:
     assert (progress(one)["epoch"], progress(one)["epochs"]) == (2, 2)
 
 
-def test_curve_of_a_short_lightning_fit_ends_with_its_last_step(job: Build) -> None:
+def test_short_lightning_fit_ends_with_its_last_step(job: Build) -> None:
     program = """
         import lightning, torch
         from torch.utils.data import DataLoader, TensorDataset
