@@ -256,10 +256,16 @@ class _Watch:
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         self.pending_sums.clear()  # a metric that is logged in the next epoch begins at zero
         self._log_epoch(trainer)
+        if self.call.is_time_for_point():  # short epochs have no point among their batches
+            self._log_last(trainer)
 
     @guarded
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self._log_late(trainer)
+        self._log_last(trainer)
+
+    def _log_last(self, trainer: Any) -> None:
+        """Log the newest values of metrics that have no point at the current step."""
         done, found = self._done(trainer), _callback_metrics(trainer)
         self._log({name: found[name] for name, at in self.logged_at.items() if at < done and name in found}, trainer)
 
