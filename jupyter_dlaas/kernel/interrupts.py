@@ -4,39 +4,58 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 __all__ = ["InterruptWatch"]
 
 
+class _Counted:
+    """A signal handler that counts its calls and acts as the former one.
+
+    `__call__` is a property, so that the frame that counts has ended when the former handler raises KeyboardInterrupt:
+    otherwise the traceback of every interrupt would end in this file.
+    """
+
+    def __init__(self, former: Callable[[int, FrameType | None], Any]) -> None:
+        self.former = former
+        self.count = 0
+
+    @property
+    def __call__(self) -> Callable[[int, FrameType | None], Any]:
+        self.count += 1
+        return self.former
+
+
 class InterruptWatch:
     """Count of the interrupts of running cells. The former handler acts as before, and is back when they have ended."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = 0  # of cells that have ended
         self._cells = 0  # running ones: `%run other.ipynb` runs cells inside of a cell
-        self._former: Any = None
+        self._handler: _Counted | None = None
 
     def begin(self) -> int:
         """Observe interrupts of a cell; return the number before it."""
         self._cells += 1
         former = signal.getsignal(signal.SIGINT)
         if self._cells == 1 and callable(former) and threading.current_thread() is threading.main_thread():
-            self._former = former
-            signal.signal(signal.SIGINT, self._interrupted)
-        return self._count
+            self._handler = _Counted(former)
+            signal.signal(signal.SIGINT, self._handler)
+        return self._total
 
     def end(self, before: int) -> bool:
         """Restore the handler, unless the cell has set another one; return whether the cell was interrupted."""
         self._cells -= 1
-        if self._cells == 0 and self._former is not None:
+        total, handler = self._total, self._handler
+        if self._cells == 0 and handler is not None:
             is_main = threading.current_thread() is threading.main_thread()
-            if is_main and signal.getsignal(signal.SIGINT) == self._interrupted:
-                signal.signal(signal.SIGINT, self._former)
-            self._former = None
-        return self._count > before
+            if is_main and signal.getsignal(signal.SIGINT) is handler:
+                signal.signal(signal.SIGINT, handler.former)
+            self._count, self._handler = total, None
+        return total > before
 
-    def _interrupted(self, number: int, frame: FrameType | None) -> Any:
-        self._count += 1
-        return self._former(number, frame)
+    @property
+    def _total(self) -> int:
+        return self._count + (0 if self._handler is None else self._handler.count)

@@ -11,6 +11,7 @@ from pathlib import Path
 PROGRAM = """
 import json, signal
 from dataclasses import asdict
+from traceback import walk_tb
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_dlaas.kernel.recorder import Recorder, facts_of
 
@@ -22,9 +23,11 @@ shell.run_cell("\\n\\nx = 1\\ny = str(int('x'))\\nz = 2", store_history=True)
 shell.run_cell("%%time\\nok = 3\\nbad()", store_history=True)
 shell.run_cell("quiet = 1", store_history=False)
 shell.run_cell("for", store_history=True)
-stop = "import os, signal\\ntry:\\n    os.kill(os.getpid(), 2)\\n    signal.pause()\\nexcept{}:\\n    x = 2"
+stop = "import os, signal\\ntry:\\n    signal.raise_signal(2)\\n    signal.pause()\\nexcept{}:\\n    x = 2"
 for source in ("x", "x;", "print(x)", stop.format(""), stop.format(" IndexError")):
     shell.run_cell(source, store_history=True)
+error = shell.run_cell("signal.raise_signal(2)", store_history=False).error_in_exec
+print("RAISED_IN", json.dumps([frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)][-1]))
 handlers = [signal.getsignal(signal.SIGINT) is signal.default_int_handler]
 signal.signal(signal.SIGINT, print)
 shell.user_ns["recorder"] = recorder
@@ -45,7 +48,7 @@ def _lines(directory: Path) -> dict[str, list]:
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     found = (line.partition(" ") for line in done.stdout.splitlines())
-    return {key: json.loads(rest) for key, _, rest in found if key in {"CELLS", "NAMES", "HANDLERS"}}
+    return {key: json.loads(rest) for key, _, rest in found if key in {"CELLS", "NAMES", "HANDLERS", "RAISED_IN"}}
 
 
 def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None:
@@ -66,5 +69,6 @@ def test_recorder_keeps_order_errors_lines_and_durations(tmp_path: Path) -> None
     values = [False, True, False, False, False, True, None, *[False] * 3, True]
     assert [c["has_value"] for c in found["CELLS"]] == values
     assert [c["interrupted"] for c in found["CELLS"]] == [*[False] * 8, True, True, False]
+    assert found["RAISED_IN"] == "<module>", "the traceback of an interrupt ends in the cell"
     assert found["HANDLERS"] == [True, True, True], "the notebook's own handler stays"
     assert found["NAMES"] == ["early", "late", "ok", "os", "quiet", "recorder", "signal", "x"]
