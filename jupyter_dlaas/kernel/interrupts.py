@@ -18,8 +18,8 @@ class _Counted:
     otherwise the traceback of every interrupt would end in this file.
     """
 
-    def __init__(self, former: Callable[[int, FrameType | None], Any]) -> None:
-        self.former = former
+    def __init__(self) -> None:
+        self.former: Callable[[int, FrameType | None], Any] = signal.default_int_handler
         self.count = 0
 
     @property
@@ -32,30 +32,23 @@ class InterruptWatch:
     """Count of the interrupts of running cells. The former handler acts as before, and is back when they have ended."""
 
     def __init__(self) -> None:
-        self._count = 0  # of cells that have ended
+        self._handler = _Counted()
         self._cells = 0  # running ones: `%run other.ipynb` runs cells inside of a cell
-        self._handler: _Counted | None = None
 
     def begin(self) -> int:
         """Observe interrupts of a cell; return the number before it."""
         self._cells += 1
         former = signal.getsignal(signal.SIGINT)
         if self._cells == 1 and callable(former) and threading.current_thread() is threading.main_thread():
-            self._handler = _Counted(former)
+            if former is not self._handler:
+                self._handler.former = former
             signal.signal(signal.SIGINT, self._handler)
-        return self._total
+        return self._handler.count
 
     def end(self, before: int) -> bool:
         """Restore the handler, unless the cell has set another one; return whether the cell was interrupted."""
         self._cells -= 1
-        total, handler = self._total, self._handler
-        if self._cells == 0 and handler is not None:
-            is_main = threading.current_thread() is threading.main_thread()
-            if is_main and signal.getsignal(signal.SIGINT) is handler:
-                signal.signal(signal.SIGINT, handler.former)
-            self._count, self._handler = total, None
-        return total > before
-
-    @property
-    def _total(self) -> int:
-        return self._count + (0 if self._handler is None else self._handler.count)
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._cells == 0 and is_main and signal.getsignal(signal.SIGINT) is self._handler:
+            signal.signal(signal.SIGINT, self._handler.former)
+        return self._handler.count > before
