@@ -15,6 +15,7 @@ from traceback import walk_tb
 from IPython.core.interactiveshell import InteractiveShell
 from jupyter_dlaas.kernel.recorder import Recorder, facts_of
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 shell = InteractiveShell.instance()
 shell.run_cell("early = 1", store_history=True)
 shell.run_cell("early + 1", store_history=True)
