@@ -37,7 +37,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_a_halt_that_loses_the_training_needs_a_yes(pool: FakePool, capsys: pytest.CaptureFixture[str]) -> None:
-    lost = "Its training loop writes no checkpoints, so it starts over when resumed."
+    lost = "It has run no training loop that writes checkpoints, so it starts over when resumed."
     pool.set_view(actions=[{"id": "halt", "label": "Halt", "enabled": True, "why_not": None, "confirm": lost}])
 
     code, out, err = run(capsys, "halt", "fake-1")

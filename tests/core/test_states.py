@@ -65,7 +65,7 @@ def test_a_halt_is_confirmed_where_the_job_would_start_over() -> None:
         return next(action.confirm for action in actions(one) if action.id is ActionId.HALT)
 
     assert lost(running) is None
-    assert lost(plain) == "Its training loop writes no checkpoints, so it starts over when resumed."
+    assert lost(plain) == "It has run no training loop that writes checkpoints, so it starts over when resumed."
     assert lost(replace(plain, checkpoint_step=7)) is None, "it continues there"
     assert lost(with_fact(plain, FactKind.BEGUN, generation=1)) is None, "a loop of a framework has begun"
     assert lost(replace(plain, state=State.DEPLOYING)) is None, "there is nothing to lose"

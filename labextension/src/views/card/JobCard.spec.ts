@@ -99,7 +99,7 @@ describe('the card', () => {
 
   it('asks before it halts a loop that would start over', () => {
     const view = golden.job('processing');
-    const lost = 'Its training loop writes no checkpoints, so it starts over when resumed.';
+    const lost = 'It has run no training loop that writes checkpoints, so it starts over when resumed.';
     const actions = view.actions.map(a => (a.id === 'halt' ? { ...a, confirm: lost } : a));
     show(stateOf({ ...view, actions }));
     fireEvent.click(screen.getByRole('button', { name: 'Halt' }));

@@ -268,7 +268,7 @@ def _trains_independently(job: Job) -> str:
     return job.alone if job.alone is not None and len(job.gang) > 1 and not is_in_parts else ""
 
 
-STARTS_OVER: Final = "Its training loop writes no checkpoints, so it starts over when resumed."
+STARTS_OVER: Final = "It has run no training loop that writes checkpoints, so it starts over when resumed."
 
 
 def _sentence(text: str) -> str:
