@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PROGRAM = """
 import json, signal
@@ -43,7 +44,7 @@ print("NAMES", json.dumps(sorted(facts_of(shell, recorder.cells()).names)))
 """
 
 
-def _lines(directory: Path) -> dict[str, list]:
+def _lines(directory: Path) -> dict[str, Any]:
     environment = os.environ | {"IPYTHONDIR": str(directory)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
