@@ -104,15 +104,15 @@ def _of_former_class(name: str, value: object, script: Mapping[str, Any]) -> str
     former = next((one for _, one in walk({name: value}, _PARTS_MAX) if byvalue.is_former_class(type(one))), None)
     if former is None:
         return ""
-    path, kind = path_to({name: value}, former, _PARTS_MAX), type(former).__name__
-    with suppress(OSError, TypeError):
-        source = Path(script.get("__file__")).read_text("utf-8")  # type: ignore[arg-type]  # TypeError: no file
-        place = class_definitions.place_of(source, kind)
-        return (
-            f"`{path}` is a `{kind}` from before {place or 'the program'} defined `{kind}` again; create it below that "
-            f"definition, or run {path}.__class__ = {kind} at the beginning of the training cell"
-        )
-    return f"`{path}` is a `{kind}`, which was defined again; run {path}.__class__ = {kind} before the training"
+    path, kind, file = path_to({name: value}, former, _PARTS_MAX), type(former).__name__, script.get("__file__")
+    place = ""
+    if isinstance(file, str):
+        with suppress(OSError):  # the sentence does without the cell
+            place = class_definitions.place_of(Path(file).read_text("utf-8"), kind)
+    return (
+        f"`{path}` is a `{kind}` from before {place or 'the program'} defined `{kind}` again; create it below that "
+        f"definition, or run {path}.__class__ = {kind} at the beginning of the training cell"
+    )
 
 
 def _write_linked(paths: Sequence[Path], data: bytes) -> None:

@@ -180,7 +180,7 @@ export function metricTrack(
 /**
  * Return steps per second between logged points: known for the whole job, also after a reload of the page.
  *
- * Points that were recorded together, such as lines that were read at once, count as one: their distance is no time.
+ * Points that were recorded together, such as lines that were read at once, count as one: the time between them is not that of steps.
  */
 function rateLine(state: IJobState, zeroS: number, breaks: readonly IInterruption[]): ILine {
   let longest: readonly Point[] = [];

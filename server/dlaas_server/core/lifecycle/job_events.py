@@ -144,7 +144,7 @@ class MovedFromSuspect:
 
     kind: ClassVar = "moved_from_suspect"
     why: str = ""
-    """What is wrong with its node, as in "node a is gone"; empty: a device is suspect."""
+    """The problem of its node, as in "node a is gone"; empty: a device is suspect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

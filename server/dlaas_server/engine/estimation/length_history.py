@@ -38,7 +38,7 @@ _SIMILAR: Final = attrgetter(
     "spec.gpus_per_learner",
     "spec.max_time_s",
 )
-"""What the known length of a job depends on if it never ran."""
+"""Fields on which the known length of a job that never ran depends."""
 
 
 class Lengths:
