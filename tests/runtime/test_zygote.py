@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dlaas.runtime.fencing.discovery_files import STATUS
 from jupyter_dlaas.runtime.system.process import Identity, activity_of, environment_of, is_alive, send, stat_of
 from jupyter_dlaas.runtime.zygote.start_guardian import reap, start_guardian, stop_zygotes, warm, zygote_path
 from jupyter_dlaas.transfer.results import load
@@ -231,6 +232,44 @@ def test_gang_trains_from_a_torch_zygote(job: Build, torch_zygote: Path) -> None
     assert one.guardian is not None
     assert one.guardian.how == "zygote"
     assert_each_sample_once(one, samples=53, epochs=3)
+
+
+def test_gang_forms_after_guardian_and_store_were_killed(job: Build, torch_zygote: Path) -> None:
+    from tests.learner.programs import TORCH
+
+    waits = "import os, time\nwhile not os.path.exists(os.environ['DLAAS_JOB_DIR'] + '/output/go'): time.sleep(0.01)\n"
+    one = job(waits + TORCH, outputs=("weights",), framework="torch")
+    warm_up(one, torch_zygote, "torch")
+    one.zygote_dir = torch_zygote
+    one.run(2)
+    one.wait(FactKind.LEARNER_UP, 2)
+    until(
+        lambda: "store" in (status := json.loads((one.dir / STATUS).read_text())) and status["learners"], "all started"
+    )
+    status = json.loads((one.dir / STATUS).read_text())
+    one.kill_guardian()
+    assert send(Identity(status["store"]["pid"], status["store"]["start"], status["boot"]), signal.SIGKILL)
+    one.start_guardian()
+    one.output("go").touch()
+
+    assert one.closed() == "completed"
+    assert_each_sample_once(one, samples=53, epochs=3)
+    assert len(one.facts(FactKind.LEARNER_UP)) == 2, "the learners of the first guardian trained"
+
+
+def test_watchdog_of_a_forked_guardian_ends_a_blocked_learner(job: Build, zygotes: Path) -> None:
+    blocked = "import ctypes\nprint('blocked')\nctypes.PyDLL(None).sleep(600)"  # holds the interpreter's lock
+    one = job(blocked, environment={"DLAAS_TTL_S": "0.3"})
+    one.zygote_dir = zygotes
+    warm_up(one, zygotes)
+    one.run()
+    one.wait(FactKind.LEARNER_UP)
+    until(lambda: "blocked" in one.log(), "the learner is blocked")
+    learner = one.learner(0)
+    one.kill_guardian()
+
+    until(lambda: not is_alive(learner), "the watchdog ends the learner")
+    until(lambda: not one.processes(), "nothing is left of the job")
 
 
 def test_fork_has_its_own_threads_and_random_numbers(job: Build, torch_zygote: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -72,11 +73,11 @@ class Lock:
         return True
 
 
-def hold(job_dir: Path) -> Lock | None:
+def hold(job_dir: Path, start_watchdog: Callable[[Path], int] = keep) -> Lock | None:
     """Take a job's lock for the lifetime of this process. Return None if another guardian holds it.
 
-    Wait up to 5 s for a guardian that has written its final fact and is about to exit. Taking the lock also forks a
-    watchdog.
+    Wait up to 5 s for a guardian that has written its final fact and is about to exit. Taking the lock also starts a
+    watchdog, whose pidfd `start_watchdog` returns.
     """
     path = job_dir / LOCK
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -89,7 +90,7 @@ def hold(job_dir: Path) -> Lock | None:
                 os.close(fd)
                 return None
         else:
-            return Lock(path, fd, keep(job_dir))
+            return Lock(path, fd, start_watchdog(job_dir))
         time.sleep(0.005)
 
 

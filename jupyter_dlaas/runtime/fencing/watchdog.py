@@ -21,7 +21,7 @@ from jupyter_dlaas.runtime.spawn import launch
 from jupyter_dlaas.runtime.system.orphan_ttl import last_s
 from jupyter_dlaas.runtime.system.process import kill_round, marked
 
-__all__ = ["keep"]
+__all__ = ["keep", "watch"]
 
 _LOOK_S: Final = 0.5
 _ENGINE_S: Final = 30.0
@@ -30,13 +30,13 @@ _ENGINE_S: Final = 30.0
 def keep(job_dir: Path) -> int:
     """Fork the watchdog of this process, the job's guardian, and return its pidfd."""
     me = os.pidfd_open(os.getpid())
-    pid = launch.fork(lambda: _keep(job_dir, me))
+    pid = launch.fork(lambda: watch(job_dir, me))
     os.close(me)
     return os.pidfd_open(pid)  # a child keeps its pid until this process reaps it
 
 
-def _keep(job_dir: Path, guardian: int) -> None:
-    """Wait for the guardian's end. If no other guardian takes over in time, kill all processes of the job."""
+def watch(job_dir: Path, guardian: int) -> None:
+    """Wait for the end of the guardian of this pidfd. If no other takes over in time, kill all processes of the job."""
     os.setsid()
     os.chdir("/")
     signal.set_wakeup_fd(-1)

@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from jupyter_dlaas.runtime.fencing import watchdog
 from jupyter_dlaas.runtime.fencing.lock import hold
 from jupyter_dlaas.runtime.guardian.guardian import Guardian
 from jupyter_dlaas.runtime.spawn.spawner import Origin
@@ -21,7 +22,7 @@ def guard(job_dir: Path, origin: Origin) -> int:
 
     Return 0 at once if another guardian holds the job's lock.
     """
-    lock = hold(job_dir)
+    lock = hold(job_dir, origin.start_watchdog or watchdog.keep)
     if lock is None:
         return 0
     os.umask(0o077)

@@ -382,7 +382,7 @@ class Guardian:
         return gone
 
     def _start(self) -> None:
-        """Start the wanted generation: the rendezvous store first, then all learners."""
+        """Start the wanted generation: all learners, and then their rendezvous store, for which they can wait."""
         wanted = self._wanted
         assert wanted is not None
         self._generation, self._failed, self._is_completed = wanted.generation, [], False
@@ -390,10 +390,12 @@ class Guardian:
         self._store.end()
         self._learners = {}
         self._membership = self._new_membership()
-        where = self._store.start() if self._orders.is_torch and len(wanted.members) > 1 else None
+        where = self._store.open() if self._orders.is_torch and len(wanted.members) > 1 else None
         self._write_status(starting=[m.member for m in wanted.members])
         for rank in range(len(wanted.members)):
             self._start_one(wanted.members, rank, where)
+        if where is not None:
+            self._store.run()
 
     def _start_one(
         self, members: tuple[MemberWanted, ...], rank: int, where: tuple[str, int] | None, *, joins: bool = False

@@ -20,16 +20,18 @@ __all__ = ["LOOPBACK", "listen", "main"]
 LOOPBACK: Final = "127.0.0.1"
 
 
-def listen(*, is_public: bool = False) -> socket.socket:
+def listen(port: int = 0, *, is_public: bool = False) -> socket.socket:
     """Return a socket that listens on a free port, bound before the port is announced so that none can take it.
+
+    `port` asks for that port. Raise OSError if it is taken.
 
     `is_public` says that it serves other machines, at all addresses of all families that this one has.
     """
     if not is_public:
-        return socket.create_server((LOOPBACK, 0), backlog=1024)
+        return socket.create_server((LOOPBACK, port), backlog=1024)
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("::", 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
-    return socket.create_server(("", 0), backlog=1024)
+        return socket.create_server(("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=1024)
 
 
 def main(arguments: list[str]) -> None:

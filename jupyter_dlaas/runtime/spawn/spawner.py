@@ -36,6 +36,8 @@ class Origin:
     is_warm: bool = False
     """True if it was forked from a zygote, so that its own forks need no imports."""
     take_parked: TakeParked | None = None
+    start_watchdog: Callable[[Path], int] | None = None
+    """Function that starts the job's watchdog and returns its pidfd; None if the guardian must fork one."""
     interpreter: str | None = None
     """Interpreter of the job, if it is not the guardian's own."""
 

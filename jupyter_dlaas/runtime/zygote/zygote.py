@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Final
 
 from jupyter_dlaas.jobdir.atomic_files import bind
 from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest
+from jupyter_dlaas.runtime.fencing import watchdog
 from jupyter_dlaas.runtime.guardian import entrypoint
 from jupyter_dlaas.runtime.guardian.exit_status import Result, reap
 from jupyter_dlaas.runtime.spawn import launch, preload
@@ -49,11 +50,16 @@ from jupyter_dlaas.wire.step_range import Range
 __all__ = ["main"]
 
 IDLE_S: Final = 30 * 60.0
+PARK_DELAY_S: Final = 0.1
+"""Seconds without a request after which processes are forked ahead again: not while a job that was just given starts.
+
+On a busy zygote, forking ahead would save nothing.
+"""
 
 
 @dataclass(slots=True)
 class Parked:
-    """Guardian that was forked ahead with a learner as its child, and waits for a job."""
+    """Process that was forked ahead and waits for a job on its line: a guardian, and its learner and watchdog."""
 
     pid: int
     line: socket.socket
@@ -79,8 +85,12 @@ class Zygote:
     def serve(self) -> None:
         """Serve until the zygote ends."""
         last_s = time.monotonic()
+        may_park = False
         while time.monotonic() - last_s < IDLE_S and preload.has_memory():
-            ready, _, _ = select.select([self._listener, self._wake_r], [], [], 60.0)
+            ready, _, _ = select.select([self._listener, self._wake_r], [], [], PARK_DELAY_S if may_park else 60.0)
+            if not ready and may_park:
+                may_park = False
+                self._park()
             if self._wake_r in ready:
                 with suppress(BlockingIOError):
                     while self._wake_r.recv(4096):
@@ -92,8 +102,7 @@ class Zygote:
                 with caller:
                     if not self._answer(caller):
                         break
-                if self._parked is None:
-                    self._park()
+                may_park = self._parked is None
         self._path.unlink(missing_ok=True)
 
     def _reap(self) -> None:
@@ -126,30 +135,35 @@ class Zygote:
             with parked.line, suppress(OSError):
                 parked.line.sendall(job_dir.encode())
                 return parked.pid
-        return launch.fork(lambda: _be_guardian(job_dir, None))
+        return launch.fork(lambda: _be_guardian(job_dir))
 
     def _park(self) -> None:
         if preload.unfit(self._seen) is not None:
             return
-        mine, theirs = socket.socketpair()
-        pid = launch.fork(lambda: _wait_as_guardian(theirs))
-        theirs.close()
-        self._parked = Parked(pid, mine)
+        self._parked = _fork_ahead(_wait_as_guardian)
 
 
 # -- in forked processes -----------------------------------------------------------------------------------------------
 
 
-def _wait_as_guardian(line: socket.socket) -> None:
-    """Fork a learner ahead and wait for a job. End if the zygote closes the connection."""
-    _leave_zygote(keep=(line.fileno(),))
+def _fork_ahead(child: Callable[[socket.socket], None]) -> Parked:
     mine, theirs = socket.socketpair()
-    learner = launch.fork(lambda: _wait_as_learner(theirs))
+    pid = launch.fork(lambda: child(theirs))
     theirs.close()
+    return Parked(pid, mine)
+
+
+def _wait_as_guardian(line: socket.socket) -> None:
+    """Fork a learner and a watchdog ahead, and wait for a job. End if the zygote closes the connection."""
+    _leave_zygote(keep=(line.fileno(),))
+    me = os.pidfd_open(os.getpid())
+    learner = _fork_ahead(_wait_as_learner)
+    watcher = _fork_ahead(lambda line: _wait_as_watchdog(line, me))
+    os.close(me)
     job_dir = line.recv(1 << 16).decode()
     line.close()
     if job_dir:
-        _be_guardian(job_dir, (learner, mine))
+        _be_guardian(job_dir, learner, watcher)
 
 
 def _leave_zygote(keep: Sequence[int]) -> None:
@@ -159,10 +173,32 @@ def _leave_zygote(keep: Sequence[int]) -> None:
     launch.close_all_but(keep)
 
 
-def _be_guardian(job_dir: str, parked: tuple[int, socket.socket] | None) -> None:
-    folder = Path(job_dir)
-    if parked is None:
+def _be_guardian(job_dir: str, learner: Parked | None = None, watcher: Parked | None = None) -> None:
+    if learner is None:
         _leave_zygote(keep=())
+    _join_job(job_dir)
+    left = [learner] if learner is not None else []
+
+    def take_parked(order: launch.Order) -> int | None:
+        if not left:
+            return None
+        parked = left.pop()
+        return parked.pid if launch.give(parked.line, order) else None
+
+    def start_watchdog(folder: Path) -> int:
+        if watcher is not None:
+            with watcher.line, suppress(OSError):
+                watcher.line.sendall(str(folder).encode())
+                return os.pidfd_open(watcher.pid)
+        return watchdog.keep(folder)
+
+    origin = Origin(is_warm=True, take_parked=take_parked, start_watchdog=start_watchdog)
+    sys.exit(entrypoint.guard(Path(job_dir), origin))
+
+
+def _join_job(job_dir: str) -> None:
+    """Give this process the log and the environment of a job's guardian."""
+    folder = Path(job_dir)
     launch.redirect(str(folder / "guardian.log"))
     base = json.loads((folder / "environment.json").read_bytes())
     environment = launch.guardian_environment(base, job_dir, launch.package_folder())
@@ -170,20 +206,20 @@ def _be_guardian(job_dir: str, parked: tuple[int, socket.socket] | None) -> None
     wake(environment | {"OMP_NUM_THREADS": "1"})
     gc.disable()  # this process forks too
     os.chdir("/")
-    left = [parked] if parked is not None else []
-
-    def take_parked(order: launch.Order) -> int | None:
-        if not left:
-            return None
-        pid, line = left.pop()
-        return pid if launch.give(line, order) else None
-
-    sys.exit(entrypoint.guard(folder, Origin(is_warm=True, take_parked=take_parked)))
 
 
 def _wait_as_learner(line: socket.socket) -> None:
     launch.close_all_but((line.fileno(),))
     launch.await_order(line)
+
+
+def _wait_as_watchdog(line: socket.socket, guardian: int) -> None:
+    launch.close_all_but((line.fileno(), guardian))
+    job_dir = line.recv(1 << 16).decode()
+    line.close()
+    if job_dir:
+        _join_job(job_dir)
+        watchdog.watch(Path(job_dir), guardian)
 
 
 # -- start of the zygote -----------------------------------------------------------------------------------------------
