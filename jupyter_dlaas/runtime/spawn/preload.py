@@ -51,6 +51,7 @@ _MODULES: Final = {
         "torch.utils.data",
         "torch.optim",
         "jupyter_dlaas.learner.elastic.data_parallel",
+        "jupyter_dlaas.learner.elastic.gradient_snapshot",
         # What a loop with `run` imports at its first `prepare`, change of size and checkpoint.
         "jupyter_dlaas.learner.training_run.preparation",
         "jupyter_dlaas.learner.training_run.membership",

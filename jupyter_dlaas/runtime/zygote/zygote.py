@@ -28,7 +28,7 @@ from jupyter_dlaas.jobdir.checkpoint_manifest import Manifest
 from jupyter_dlaas.runtime.fencing import watchdog
 from jupyter_dlaas.runtime.guardian import entrypoint
 from jupyter_dlaas.runtime.guardian.exit_status import Result, reap
-from jupyter_dlaas.runtime.spawn import launch, preload
+from jupyter_dlaas.runtime.spawn import huge_pages, launch, preload
 from jupyter_dlaas.runtime.spawn.after_fork import openblas, wake
 from jupyter_dlaas.runtime.spawn.spawner import Origin
 from jupyter_dlaas.runtime.system.inotify import Watch
@@ -268,6 +268,8 @@ def main(arguments: list[str]) -> int:
     with suppress(OSError):  # processes of waiting jobs run first
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     preload.load(kind)
+    if kind == preload.TORCH:
+        huge_pages.collapse()
     with suppress(OSError):
         os.sched_setscheduler(0, policy, os.sched_param(0))
     if thread_count() != 1:
