@@ -50,7 +50,7 @@ from jupyter_dlaas.wire.step_range import Range
 __all__ = ["main"]
 
 IDLE_S: Final = 30 * 60.0
-PARK_DELAY_S: Final = 0.1
+PARK_DELAY_S: Final = 0.03
 """Seconds without a request after which processes are forked ahead again: not while a job that was just given starts.
 
 On a busy zygote, forking ahead would save nothing.
