@@ -428,6 +428,22 @@ def test_unopenable_log_is_not_a_user_error(tmp_path: Path) -> None:
     assert not isinstance(caught.value, launch.ProgramUnusable)
 
 
+def test_memory_in_huge_pages_keeps_its_content() -> None:
+    program = """
+import platform
+from pathlib import Path
+from jupyter_dlaas.runtime.spawn.huge_pages import collapse
+
+held = [bytearray(b"%04d" % n) * 4096 for n in range(1024)]  # 16 MB in many pieces
+release = tuple(int(part) for part in platform.release().split(".")[:2])
+has_pages = Path("/sys/kernel/mm/transparent_hugepage/enabled").exists()
+moved = collapse()
+assert (moved > 0) == (release >= (6, 1) and has_pages), (moved, release, has_pages)
+assert all(one == b"%04d" % n * 4096 for n, one in enumerate(held))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_runtime_and_learner_import_only_the_standard_library() -> None:
     program = (
         "import sys; before = set(sys.modules);"

@@ -203,7 +203,7 @@ def test_another_interpreter_or_start_variable_means_another_zygote(tmp_path: Pa
     assert len(paths) == 6  # A decides nothing
 
 
-def test_a_parked_pair_ends_with_its_zygote(job: Build, zygotes: Path) -> None:
+def test_parked_processes_end_with_their_zygote(job: Build, zygotes: Path) -> None:
     one = job("pass")
     zygote = warm_up(one, zygotes)
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
@@ -212,7 +212,7 @@ def test_a_parked_pair_ends_with_its_zygote(job: Build, zygotes: Path) -> None:
     assert parked
     send(zygote, signal.SIGKILL)
 
-    until(lambda: not any(stat_of(pid) for pid in (*parked, *grandchildren)), "the parked pair is gone")
+    until(lambda: not any(stat_of(pid) for pid in (*parked, *grandchildren)), "the parked processes are gone")
 
 
 def is_child(pid: int, *parents: int) -> bool:
