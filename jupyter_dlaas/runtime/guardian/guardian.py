@@ -321,7 +321,7 @@ class Guardian:
             if fact.pid is not None and fact.start is not None
         }
         # The journal may be lost: the job is new only if no learner has a directory.
-        is_new = not self._journal.journal.earlier and not waiting and not any(self.job_dir.glob("learner-*"))
+        is_new = not self._journal.journal.earlier and not waiting and not layout.has_learners(self.job_dir)
         if not is_new:
             self._host.adopt(known, earlier.ever, waiting | joining)
         living = set(self._host.processes())

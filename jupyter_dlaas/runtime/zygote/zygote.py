@@ -55,6 +55,8 @@ PARK_DELAY_S: Final = 0.03
 
 On a busy zygote, forking ahead would save nothing.
 """
+WATCHDOG_DELAY_S: Final = 0.05
+"""Seconds in which a watchdog only waits for its guardian's end: first the job starts, which may end at once."""
 
 
 @dataclass(slots=True)
@@ -218,6 +220,7 @@ def _wait_as_watchdog(line: socket.socket, guardian: int) -> None:
     job_dir = line.recv(1 << 16).decode()
     line.close()
     if job_dir:
+        select.select([guardian], [], [], WATCHDOG_DELAY_S)
         _join_job(job_dir)
         watchdog.watch(Path(job_dir), guardian)
 
