@@ -73,10 +73,24 @@ def open_transport(kubeconfig: str | None, context: str | None) -> ClientTranspo
                 config_file=kubeconfig, context=context, client_configuration=configuration
             )
     except (config.ConfigException, OSError, ValueError) as error:
-        source = kubeconfig or "the kubeconfig (KUBECONFIG, or ~/.kube/config)"
-        named = f" with context {context}" if context else ""
-        raise ApiUnreachable(f"no usable credentials in {source}{named}: {error}") from error
+        raise ApiUnreachable(_unusable(_files(kubeconfig), context, error)) from error
     return ClientTransport(configuration)
+
+
+def _files(kubeconfig: str | None) -> str:
+    """Return the absolute paths of the kubeconfig that is used, in the form of KUBECONFIG."""
+    named = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return os.pathsep.join(str(Path(file).expanduser().absolute()) for file in named.split(os.pathsep) if file)
+
+
+def _unusable(files: str, context: str | None, error: Exception) -> str:
+    """Return why no credentials were found. The client's own message does not say that a file is missing."""
+    named = f" with context {context}" if context else ""
+    if any(Path(file).exists() for file in files.split(os.pathsep)):
+        reason = str(error)
+    else:
+        reason = "there is no such file; name a kubeconfig with --kubeconfig FILE or KUBECONFIG"
+    return f"no usable credentials in {files}{named}: {reason}"
 
 
 def chosen_context(kubeconfig: str | None, context: str | None) -> tuple[str, str] | None:
@@ -90,12 +104,11 @@ def chosen_context(kubeconfig: str | None, context: str | None) -> tuple[str, st
         from kubernetes import config
     except ImportError as error:
         raise KubernetesMissing from error
-    named = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    files = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in named.split(os.pathsep) if file)
+    files = _files(kubeconfig)
     try:
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
     except (config.ConfigException, OSError, ValueError) as error:
-        raise ApiUnreachable(f"no usable credentials in {files}: {error}") from error
+        raise ApiUnreachable(_unusable(files, None, error)) from error
     names = [str(one["name"]) for one in contexts]
     if context is not None and context not in names:
         raise ApiUnreachable(f"{files} has no context {context}; it has {', '.join(sorted(names))}")
