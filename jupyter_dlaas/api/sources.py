@@ -1,4 +1,4 @@
-"""Scripts and the files that are sent with them. Standard library only; executes nothing.
+"""Scripts and the files that are sent with them. Standard library only; executes nothing of theirs.
 
 The user's modules are copied with the job, so that an edit during training cannot give learner 5 a different program
 than learner 4.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +30,15 @@ FILES: Final = "files"
 _INLINE_BYTES_MAX: Final = 262_144
 _FILES_MAX: Final = 5000
 _USUAL_SCRIPTS: Final = ("train.py", "main.py", "__main__.py")
+_PARSE: Final = """
+import ast, sys
+try:
+    ast.parse(sys.stdin.buffer.read())
+except SyntaxError as error:
+    sys.stdout.buffer.write(f"line {error.lineno}: {error.msg}".encode())
+"""
+_PARSE_S: Final = 20.0
+_IMPORT: Final = re.compile(r"^[ \t]*(?:import|from)[ \t]+([A-Za-z_]\w*(?:\.\w+)*)", re.MULTILINE)
 _PASSED_OVER: Final = frozenset({"__pycache__", "node_modules"})
 
 
@@ -46,10 +58,11 @@ class PackedFiles:
     uploads: Mapping[str, Path] | None = None
 
 
-def read_script(source: str | Path) -> Script:
+def read_script(source: str | Path, interpreter: str | None = None) -> Script:
     """Read a script by its path, or accept source text: a `str` with a line break.
 
-    Raises Invalid, which names the path and what to do.
+    `interpreter` runs the job, and decides about syntax that this Python does not know; None: this Python. Raises
+    Invalid, which names the path and what to do.
     """
     if isinstance(source, str) and "\n" in source:
         return Script(source, None)
@@ -69,7 +82,7 @@ def read_script(source: str | Path) -> Script:
         ) from None
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}. Name another file") from None
-    return Script(_program(path, raw), path.absolute())
+    return Script(_program(path, raw, interpreter), path.absolute())
 
 
 def _called(function: object) -> str:
@@ -104,7 +117,7 @@ def _script_in(folder: Path) -> str:
     return f"{folder} is a directory without Python scripts. Name the script to run"
 
 
-def _program(path: Path, raw: bytes) -> str:
+def _program(path: Path, raw: bytes, interpreter: str | None) -> str:
     """Return the text of a script. Raises Invalid if it is not a Python program."""
     if path.suffix == ".ipynb":
         name = shlex.quote(str(path))
@@ -123,11 +136,28 @@ def _program(path: Path, raw: bytes) -> str:
     try:
         tree = ast.parse(text, str(path))
     except SyntaxError as error:
-        raise Invalid(f"{path}, line {error.lineno}: {error.msg}") from None
+        wrong = f"line {error.lineno}: {error.msg}"
+        if interpreter is not None and interpreter != sys.executable:
+            wrong = _syntax_error(interpreter, text, otherwise=wrong)
+        if wrong:
+            raise Invalid(f"{path}, {wrong}") from None
+        return text
     if not tree.body:
         what = "contains only comments" if text.strip() else "is empty"
         raise Invalid(f"{path} {what}, so there is nothing to run. Save the program there, or name another file")
     return text
+
+
+def _syntax_error(interpreter: str, text: str, *, otherwise: str) -> str:
+    """Return the syntax error that another Python finds in a program, or "" for none; `otherwise` if it cannot tell."""
+    command = [interpreter, "-I", "-S", "-c", _PARSE]
+    try:
+        told = subprocess.run(
+            command, input=text.encode(), capture_output=True, timeout=_PARSE_S, check=True, cwd="/"
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return otherwise
+    return told.decode(errors="replace").strip()
 
 
 def _close_name(path: Path) -> str | None:
@@ -171,8 +201,8 @@ def own_modules(text: str, folder: Path, path: Path | None = None, *, bytes_max:
 def _imported(text: str) -> set[str]:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return set()  # importing it in the job raises the error, with its traceback
+    except (SyntaxError, ValueError):  # another Python may know its syntax; else the job raises the error
+        return set(_IMPORT.findall(text))
     modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

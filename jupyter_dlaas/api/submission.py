@@ -112,7 +112,8 @@ def prepare(
     base_environment = os.environ if environment is None else environment
     secrets = option_parsing.secrets(secret, base_environment)
     masked = {SECRETS: ",".join(sorted({*named_secrets(base_environment), *secrets}))}
-    script = sources.read_script(source)
+    python_path = option_parsing.interpreter(interpreter) if interpreter else sys.executable
+    script = sources.read_script(source, python_path)
     folder = option_parsing.directory(directory)
     sent = sources.included(include, folder)
     if script.path is not None:
@@ -152,7 +153,7 @@ def prepare(
         metric_patterns=option_parsing.metric_patterns(metric),
         autolog=option_parsing.on_off(autolog, option="autolog"),
         command=_arguments(args),
-        interpreter=option_parsing.interpreter(interpreter) if interpreter else sys.executable,
+        interpreter=python_path,
         python=python,
         variables=tuple(option_parsing.environment(env)),
         directory=str(folder),

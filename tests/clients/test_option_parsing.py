@@ -240,3 +240,26 @@ def test_single_file_can_be_included(tmp_path: Path) -> None:
     assert [file.path for file in prepare("x = 1\n", include="data.csv", directory=tmp_path).submit.files] == [
         "files/data.csv"
     ]
+
+
+def _python(folder: Path, answer: str) -> Path:
+    """Return a stand-in for another Python that gives this answer about a program's syntax."""
+    found = folder / "python"
+    found.write_text(f"#!/bin/sh\ncat > /dev/null\nprintf '{answer}'\n")
+    found.chmod(0o755)
+    return found
+
+
+def test_syntax_is_judged_by_the_interpreter_of_the_job(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import own\nlazy from other import net\nprint(1)\n")
+    (tmp_path / "own.py").write_text("")
+    newer = prepare(script, interpreter=str(_python(tmp_path, "")), directory=tmp_path)
+
+    assert [file.path for file in newer.submit.files] == ["files/own.py"]
+    with pytest.raises(Invalid, match=r"train.py, line 2: invalid syntax"):
+        prepare(script, directory=tmp_path)
+    with pytest.raises(Invalid, match=r"train.py, line 3: no such statement"):
+        prepare(script, interpreter=str(_python(tmp_path, "line 3: no such statement")), directory=tmp_path)
+    with pytest.raises(Invalid, match=r"train.py, line 2: invalid syntax"):
+        prepare(script, interpreter="/bin/false", directory=tmp_path)
