@@ -152,12 +152,12 @@ def _syntax_error(interpreter: str, text: str, *, otherwise: str) -> str:
     """Return the syntax error that another Python finds in a program, or "" for none; `otherwise` if it cannot tell."""
     command = [interpreter, "-I", "-S", "-c", _PARSE]
     try:
-        told = subprocess.run(
+        found = subprocess.run(
             command, input=text.encode(), capture_output=True, timeout=_PARSE_S, check=True, cwd="/"
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return otherwise
-    return told.decode(errors="replace").strip()
+    return found.decode(errors="replace").strip()
 
 
 def _close_name(path: Path) -> str | None:

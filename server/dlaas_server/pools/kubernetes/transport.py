@@ -89,7 +89,7 @@ def _unusable(files: str, context: str | None, error: Exception) -> str:
     if any(Path(file).exists() for file in files.split(os.pathsep)):
         reason = str(error)
     else:
-        reason = "there is no such file; name a kubeconfig with --kubeconfig FILE or KUBECONFIG"
+        reason = "the file does not exist; name a kubeconfig with --kubeconfig FILE or KUBECONFIG"
     return f"no usable credentials in {files}{named}: {reason}"
 
 
