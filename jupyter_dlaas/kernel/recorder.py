@@ -35,11 +35,11 @@ from jupyter_dlaas.analysis.model import (
 )
 from jupyter_dlaas.analysis.own_modules import state_of
 from jupyter_dlaas.capture.input_files import read_files
-from jupyter_dlaas.kernel import torch_layers
 from jupyter_dlaas.kernel.interrupts import InterruptWatch
 from jupyter_dlaas.kernel.module_versions import is_edited, of_before_reload
 from jupyter_dlaas.objects.code_versions import is_own_module
 from jupyter_dlaas.runtime.system.hash_seed import own_hash_seed
+from jupyter_dlaas.transfer import torch_layers
 from jupyter_dlaas.transfer.object_traversal import (
     fields_of,
     is_a,

@@ -13,6 +13,7 @@ import torch
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.control.guardian_channel import Control
 from jupyter_dlaas.learner.elastic.gradient_snapshot import UnpreparedGradients
+from jupyter_dlaas.transfer import torch_layers
 from tests.learner.in_process import SETUP, run_with_halts, start
 
 
@@ -332,6 +333,17 @@ def test_file_truncated_on_open_is_reported(tmp_path: Path, capfd: pytest.Captur
     messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
     assert len(messages) == 1
     assert messages[0].startswith("[`table` is open for writing")
+
+
+def test_dropout_that_cudnn_draws_is_reported_before_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_layers, "CUDNN_DEVICES", {"cpu"})  # this machine may have no GPU
+    layers = "net, gru = nn.LSTM(2, 2, num_layers=2, dropout=0.5), nn.GRU(2, 2); dlaas.run().prepare(net, gru)\n"
+    start(tmp_path, LOOP.replace("if __name__", f"{layers}if __name__", 1), stop_at=3)
+    messages = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[")]
+    assert len(messages) == 1
+    assert messages[0].startswith("[`LSTM` draws dropout between its recurrent layers from a state of cuDNN")
 
 
 @pytest.mark.parametrize(

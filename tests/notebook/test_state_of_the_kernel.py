@@ -8,7 +8,8 @@ import pytest
 from torch import nn
 
 from jupyter_dlaas.analysis.model import NameFact
-from jupyter_dlaas.kernel import recorder, torch_layers
+from jupyter_dlaas.kernel import recorder
+from jupyter_dlaas.transfer import torch_layers
 from tests.notebook.cases import codes, facts, job, prelude
 
 DEFAULTS = (

@@ -26,6 +26,7 @@ from jupyter_dlaas.objects.process_settings import SETTINGS
 from jupyter_dlaas.objects.special_objects import is_lost
 from jupyter_dlaas.runtime.system.process import uptime_s
 from jupyter_dlaas.transfer import rng_state
+from jupyter_dlaas.transfer.torch_layers import has_cudnn_dropout
 from jupyter_dlaas.wire.secret_masking import without_secrets
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ _LOST: Final = (
 _IN_PARTS: Final = (
     "are sharded over the learners, and checkpoints of this job cannot keep them: after a halt or a move they start "
     "from their initial values. Gather them in a function below @run.on_checkpoint, and restore them above the loop."
+)
+_DRAWN: Final = (
+    "draws dropout between its recurrent layers from a state of cuDNN that cannot be read: after a halt, a preemption "
+    "or a move, other units are dropped than in a job that runs through. To keep them, use dropout=0 there and "
+    "nn.Dropout between layers with num_layers=1."
 )
 _PENDING: Final = (
     "This loop accumulates gradients of sharded parameters over several steps, and a checkpoint between these steps "
@@ -156,6 +162,8 @@ def begin_loop(run: RunState) -> None:
             report_first_step(run)
     if run.rank == 0:
         _report_iterators(run)
+        if names := _names(type(one).__name__ for _, one in run.objects if has_cudnn_dropout(one)):
+            report(NOT_KEPT, f"{names} {_DRAWN}")
 
 
 def report_not_entered(run: RunState) -> None:
