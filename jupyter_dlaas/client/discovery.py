@@ -52,6 +52,7 @@ START_TIMEOUT_S: Final = 10.0
 _SOCKET_PATH_MAX: Final = 107  # sun_path of Linux, without its closing zero byte
 _LOG_BYTES_MAX: Final = 5_000_000
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_ELSEWHERE: Final = "set JUPYTER_DATA_DIR to a directory that you can write to"
 _EVERYWHERE: Final = ("", "0.0.0.0", "::", "*")  # noqa: S104  # compared with, not bound to
 
 
@@ -110,10 +111,13 @@ def pool_directory(pool: str | None = None) -> Path:
 
 
 def _pools_folder() -> Path:
-    """Return the directory of all pools that have names."""
+    """Return the directory of all pools that have names. Raise Invalid if this user has none."""
     from jupyter_core.paths import jupyter_data_dir
 
-    return Path(jupyter_data_dir()).absolute() / "dlaas"
+    try:
+        return Path(jupyter_data_dir()).absolute() / "dlaas"
+    except RuntimeError:  # a container's user without a name and HOME
+        raise Invalid(f"this user has no home directory: {_ELSEWHERE}") from None
 
 
 def pool_endpoint(pool: str | None = None) -> SocketEndpoint:
@@ -126,8 +130,8 @@ def pool_endpoint(pool: str | None = None) -> SocketEndpoint:
     if pool is None:
         is_named = os.environ.get("JUPYTER_DLAAS_POOL") and not os.environ.get("JUPYTER_DLAAS_POOL_DIR")
         named_by = "JUPYTER_DLAAS_POOL" if is_named else ""
-    is_default = directory == _pools_folder() / DEFAULT_POOL
-    return SocketEndpoint(directory, named_by=None if is_default else named_by or None)
+    is_created = not named_by or directory == _pools_folder() / DEFAULT_POOL
+    return SocketEndpoint(directory, named_by=None if is_created else named_by)
 
 
 def existing_pool(pool: str | None = None) -> Path:
@@ -369,7 +373,8 @@ def _start(endpoint: SocketEndpoint) -> subprocess.Popen[bytes]:
             log.replace(log.with_suffix(".log.old"))
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Unavailable(f"the pool's directory {endpoint.directory} cannot be used: {error.strerror}") from None
+        where = f"the pool's directory {endpoint.directory} cannot be used: {error.strerror}"
+        raise Unavailable(f"{where}; {_ELSEWHERE}") from None
     try:
         process = subprocess.Popen(
             command,

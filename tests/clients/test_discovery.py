@@ -15,6 +15,7 @@ from jupyter_dlaas.client.discovery import (
     find_endpoints,
     jupyter_endpoint,
     pool_directory,
+    pool_endpoint,
 )
 from jupyter_dlaas.client.follow import Follower, LogLines
 from jupyter_dlaas.client.http import Client
@@ -144,6 +145,18 @@ def test_a_pool_is_named_or_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert pool_directory("/srv/lab") == Path("/srv/lab")
     with pytest.raises(Invalid, match="is not a valid pool name"):
         pool_directory("..")
+
+
+def test_a_user_without_a_home_is_asked_for_a_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_home() -> str:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("jupyter_core.paths.jupyter_data_dir", no_home)
+    monkeypatch.delenv("JUPYTER_DLAAS_POOL_DIR", raising=False)
+    with pytest.raises(Invalid, match="this user has no home directory: set JUPYTER_DATA_DIR to a directory"):
+        pool_directory()
+    monkeypatch.setenv("JUPYTER_DLAAS_POOL_DIR", str(tmp_path))
+    assert pool_endpoint() == SocketEndpoint(tmp_path)
 
 
 def test_an_error_of_the_engine_is_raised_as_its_class(pool: FakePool) -> None:

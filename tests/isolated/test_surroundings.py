@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,6 +65,27 @@ def test_a_gang_trains_without_user_name_and_host_name(folder: Path, network: st
     finally:
         for job in jobs:
             job.close()
+
+
+SUBMITS = """
+import jupyter_dlaas as dlaas
+from jupyter_dlaas.cli.main import main
+job = dlaas.submit("import os\\nprint('trained by', os.getuid())\\n")
+job.wait()
+print(job.view.state, job.view.owner)
+main(["logs", job.id])
+main(["engine", "stop"])
+"""
+
+
+def test_engine_serves_a_user_without_a_name(folder: Path) -> None:
+    folder.chmod(0o777)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "JUPYTER_DATA_DIR": str(folder)}
+    command = [*_NAMELESS.split(), sys.executable, "-c", SUBMITS]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=120)
+
+    assert f"COMPLETED uid-{USER}" in done.stdout, done.stdout + done.stderr
+    assert f"trained by {USER}" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_kernel_of_a_pod_reports_memory_kills(tmp_path: Path) -> None:

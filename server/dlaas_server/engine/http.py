@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import logging
@@ -27,7 +28,7 @@ from dlaas_server.rest.routes import ROUTES, Change, DrainAsked, Keyed, PoolChan
 from jupyter_dlaas.wire.codec import DlaasError, Invalid, Json, decode, encode
 from jupyter_dlaas.wire.protocol import PROTOCOL, Forbidden, NotAllowed, Submit, TooOld
 
-__all__ = ["BODY_BYTES_MAX", "application", "peer_user", "refusal"]
+__all__ = ["BODY_BYTES_MAX", "application", "peer_user", "refusal", "user_name"]
 
 log = logging.getLogger("dlaas.engine")
 T = TypeVar("T")
@@ -44,10 +45,12 @@ def peer_user(connection: socket.socket, vouched: str | None) -> str:
         raise Forbidden("this pool belongs to another user")
     if vouched:
         return vouched
-    return _user_name(os.getuid())
+    return user_name(os.getuid())
 
 
-def _user_name(uid: int) -> str:
+@functools.cache
+def user_name(uid: int) -> str:
+    """Return the name of a user; containers often run as one that has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

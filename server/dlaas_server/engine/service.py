@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import pwd
 import signal
 import socket
 import sys
@@ -25,7 +24,7 @@ import tornado.httpserver
 from dlaas_server.core.lifecycle.requests import ExpireJobs
 from dlaas_server.core.planning.user_limits import UserLimits
 from dlaas_server.engine.blobs import Blobs
-from dlaas_server.engine.http import BODY_BYTES_MAX, application
+from dlaas_server.engine.http import BODY_BYTES_MAX, application, user_name
 from dlaas_server.engine.job_stream import Watchers
 from dlaas_server.engine.lifecycle import Lifecycle
 from dlaas_server.engine.operations import Requests
@@ -119,7 +118,7 @@ async def serve(folder: Path, idle_s: float) -> None:
         raise
     pool = configured_pool(folder, config, clock.at_uptime)
     retention = config.retention
-    lifecycle = Lifecycle(store, pool, pwd.getpwuid(os.getuid()).pw_name, clock.now_s)
+    lifecycle = Lifecycle(store, pool, user_name(os.getuid()), clock.now_s)
     lifecycle.drift, lifecycle.slept = clock.drift_s, clock.slept_s
     clock.start_after(await store.last_s())
     lifecycle.configured = config.policy
