@@ -6,7 +6,6 @@ import dataclasses
 import gc
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -146,7 +145,5 @@ def _summary_text(reports: Sequence[Report]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Replace the characters of a path that the terminal cannot print."""
-    encoding = sys.stdout.encoding or "utf-8"
-    shown = "".join(char if char.isprintable() else "?" for char in text)
-    return shown.encode(encoding, errors="replace").decode(encoding)
+    """Replace the characters of a path that are not printable."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from jupyter_dlaas.api import jobs, option_parsing, submission
-from jupyter_dlaas.cli import job_actions, parser, pool_selection, terminal
+from jupyter_dlaas.cli import job_actions, parser, pool_selection, streams, terminal
 from jupyter_dlaas.cli.terminal import Ink
 from jupyter_dlaas.client import discovery, engine_control
 from jupyter_dlaas.client.follow import Follower, LogLines
@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None, notes: TextIO | None = None) -> int:
 
     `notes` receives what happens to a followed job, as it happens (default: stderr).
     """
+    streams.prepare()
     given = list(sys.argv[1:] if argv is None else argv)
     own, _dashes, script_args = _split(given)
     options = parser.build().parse_args(own)

@@ -549,3 +549,28 @@ def test_pool_shows_devices_and_their_jobs() -> None:
     assert text.startswith("pool lab   ")
     assert "Spot jobs: a device counts as 0.3 in its queue; notice 30 s." in text
     assert re.search(r"gpu-a +resnet-48 █+░* +\d+%", text)
+
+
+@pytest.mark.parametrize("redirect", ["", ">&-", "2>&-"])
+def test_any_text_is_printed_on_any_stream(tmp_path: Path, redirect: str) -> None:
+    notebook = tmp_path / "Größe.ipynb"
+    notebook.write_text("no notebook")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = f"{shlex.quote(sys.executable)} -m jupyter_dlaas.cli check {shlex.quote(str(notebook))} {redirect}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=60)
+
+    assert "Traceback" not in done.stderr
+    assert ("Gr??e.ipynb" in done.stdout) == (redirect != ">&-"), done
+    assert done.returncode == 1
+
+
+def test_characters_of_progress_have_similar_ones() -> None:
+    output = subprocess.run(
+        [sys.executable, "-c", "from jupyter_dlaas.cli import streams; streams.prepare(); print('██░ 3 → 4 … ü')"],
+        capture_output=True,
+        encoding="latin-1",
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        check=True,
+    ).stdout
+
+    assert output == "##. 3 -> 4 ... ü\n"
