@@ -35,6 +35,10 @@ for n in range({LINES}):
 history = list(range(3))
 """
 
+BLOCK = (
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+)
+
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -68,6 +72,18 @@ def test_an_engine_is_there_when_the_first_command_ends(real: Path, capsys: pyte
     state = engine_control.state(real)
     assert state is not None
     assert state["python"] == sys.executable
+
+
+def test_engine_of_a_caller_with_blocked_signals_can_be_stopped(real: Path) -> None:
+    command = [sys.executable, "-m", "jupyter_dlaas.cli", "pool"]
+    started = subprocess.run(
+        [sys.executable, "-c", f"import os, signal; {BLOCK}; os.execv({sys.executable!r}, {command})"],
+        capture_output=True,
+        timeout=60,
+    )
+    assert started.returncode == 0, started.stderr
+
+    assert engine_control.stop(real)
 
 
 def test_submit_shows_each_line_once_despite_engine_kills(real: Path, tmp_path: Path) -> None:

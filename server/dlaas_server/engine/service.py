@@ -63,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s.%(msecs)03d %(levelname)s %(message)s",
         datefmt="%F %T",
     )
+    # Whoever started the engine may have blocked its signals, or ignored the ends of child processes.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     folder: Path = options.pool_dir.absolute()
     try:
         with in_words("its directory is not writable"):
