@@ -1,7 +1,7 @@
 """Huge pages for the memory of a process from which others are forked: a fork copies one entry instead of 512.
 
-Measured with PyTorch loaded (384 MB of memory of its own): a fork takes 2 to 3 ms instead of 7 to 13, for 18 MB more
-memory. A page that a fork changes is still copied alone.
+Measured with PyTorch loaded (384 MB of memory of its own): a fork takes 2 to 3 ms instead of 7 to 13. A page that a
+fork changes is still copied alone.
 """
 
 from __future__ import annotations
