@@ -51,17 +51,17 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
     "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
-    "memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_memory"),
+    "memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_memory"),
     "method": ("types", "MethodType"),
     "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
     "skipped": ("jupyter_dlaas.objects.object_items", "Skipped"),
-    "typed_memory": ("jupyter_dlaas.learner.checkpoint.object_graph", "make_typed_memory"),
+    "typed_memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_typed_memory"),
 }
 """Implementation of each public function of this module: (module, attribute)."""
 FORMER: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("jupyter_dlaas.learner.exact", "Parts"): LOADERS["exact_batch"],
     ("jupyter_dlaas.learner.keras_objects", "made_again"): LOADERS["keras_object"],
-    ("jupyter_dlaas.learner.object_graph", "_Storage"): ("jupyter_dlaas.learner.checkpoint.object_graph", "Memory"),
+    ("jupyter_dlaas.learner.object_graph", "_Storage"): ("jupyter_dlaas.learner.checkpoint.graph_pickler", "Memory"),
     ("jupyter_dlaas.learner.object_graph", "_typed"): LOADERS["typed_memory"],
     ("jupyter_dlaas.learner.object_kinds", "Changes"): LOADERS["changes"],
     ("jupyter_dlaas.learner.object_kinds", "Skipped"): LOADERS["skipped"],

@@ -27,6 +27,7 @@ from jupyter_dlaas.analysis.syntax.names import Function, root_name, walk
 
 __all__ = [
     "Behaviour",
+    "OwnMethod",
     "behaviour_of",
     "changed_by_given_code",
     "changed_by_hooks",
@@ -107,6 +108,15 @@ class Behaviour:
             gradients=self.gradients.also(other.gradients),
             indexed=self.indexed | other.indexed,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMethod:
+    """Method of a class of the notebook."""
+
+    owner: str  # the class of the object on which it is called
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    behaviour: Behaviour
 
 
 def _is_of_own(function: ast.expr, own: Collection[str]) -> bool:

@@ -7,15 +7,18 @@ a class runs its constructor and its metaclass's `__call__`. Reading an attribut
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
-from jupyter_dlaas.analysis.call_effects import Behaviour, named_bases, names_of_bases, own_methods
+from jupyter_dlaas.analysis.call_effects import Behaviour, OwnMethod, named_bases, names_of_bases, own_methods
 from jupyter_dlaas.analysis.effects import reach, verb_of_value, walk_now
 from jupyter_dlaas.analysis.implicit_calls import Accessors, accessors_of, sites
 from jupyter_dlaas.analysis.syntax.constants import DEFINITIONS
 from jupyter_dlaas.analysis.syntax.names import root_name, walk
+
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 __all__ = ["Implicit", "OwnClasses", "patched_classes", "stored_attributes"]
 
@@ -42,6 +45,7 @@ class OwnClasses:
         """Share the tracer's state, which grows."""
         self.seen, self.objects, self.makers, self.late = seen, objects, makers, late
         self.names: set[str] = set()
+        self.patched: set[str] = set()  # classes to which statements outside of them may add methods
         self.subclasses: dict[str, set[str]] = {}  # `Base` or `d2l.Module` -> own classes derived from it
         self.methods: dict[str, Behaviour] = {}
         self.starts: dict[str, Behaviour] = {}  # class -> effects of its constructor
@@ -49,6 +53,7 @@ class OwnClasses:
         self.callables: set[str] = set()  # classes whose objects change when they are called
         self.stored: frozenset[str] = frozenset()  # attributes that the notebook assigns outside of constructors
         self.reads_subclasses = False
+        self._own: dict[str, tuple[ast.ClassDef, Mapping[str, Behaviour]]] = {}
         self._hooks: dict[str, Behaviour] = {}  # class -> effects of defining a subclass of it
         self._calls: dict[str, Behaviour] = {}  # metaclass -> effects of calling one of its classes
         self._accessors: dict[str, Accessors] = {}  # class -> its properties and special methods with effects
@@ -56,10 +61,11 @@ class OwnClasses:
     def forget(self, name: str) -> None:
         """Drop what is known of a class whose name is bound again."""
         self.names.discard(name)
+        self.patched.discard(name)
         for derived in self.subclasses.values():
             derived.discard(name)
         self.subclasses.pop(name, None)
-        for table in (self.starts, self._hooks, self._calls, self._accessors):
+        for table in (self.starts, self._hooks, self._calls, self._accessors, self._own):
             table.pop(name, None)
 
     def define(self, node: ast.ClassDef, reads: frozenset[str]) -> None:
@@ -74,6 +80,7 @@ class OwnClasses:
             method: self.with_properties(behaviour, parts[method]) if method in parts else behaviour
             for method, behaviour in own_methods(node).items()
         }
+        self._own[name] = (node, own)
         for method, behaviour in own.items():
             known = self.methods.get(method, behaviour)
             params = behaviour.params if known.params == behaviour.params else ()
@@ -100,6 +107,24 @@ class OwnClasses:
             self._calls[name] = own["__call__"]
         is_kept = "__call__" not in own and not self.callables.isdisjoint(names_of_bases(node))
         self.callables |= {name} if is_kept or own.get("__call__", Behaviour()).touched_params else set()
+
+    def method_of(self, kind: str, method: str) -> OwnMethod | None:
+        """Return the method of a class's objects; None if the class is not the notebook's, or may get it elsewhere."""
+        for owner in self._lineage(kind):
+            node, own = self._own[owner]
+            found = [one for one in node.body if isinstance(one, _FUNCTIONS) and one.name == method]
+            if found and method in own:
+                return OwnMethod(kind, found[-1], own[method])
+        return None
+
+    def _lineage(self, kind: str) -> Iterator[str]:
+        """Yield a class and its bases, as far as they are the notebook's and nothing replaces their methods."""
+        seen: set[str] = set()
+        while kind in self._own and kind not in seen | self.patched:
+            seen.add(kind)
+            yield kind
+            node, _ = self._own[kind]
+            kind = ast.unparse(node.bases[0]) if len(node.bases) == 1 else ""
 
     def change_when_called(self, name: str) -> bool:
         """Return whether a name is an object of the notebook's classes that changes when it is called, or holds one."""

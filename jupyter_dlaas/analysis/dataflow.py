@@ -117,7 +117,7 @@ class Tracer:
         # object -> own functions passed to it: `Thread(target=work)`
         self.passed_functions: dict[str, frozenset[str]] = {}
         known = (self.behaviours, self.methods, self.passed_functions, self.objects, self.modules)
-        self.trainings = Trainings(*known, self.own_modules.trainer)
+        self.trainings = Trainings(*known, self.own_modules.trainer, self.classes)
         self.iterators: set[str] = set()  # consumed by iteration
         self.module_roots: dict[str, str] = {}  # `plt` -> "matplotlib"
         self.caching: set[str] = set()  # own functions that keep their values: `@cache`
@@ -481,7 +481,7 @@ class Tracer:
             found |= receiver
         if call.verb in {"reload", "setattr", "delattr"}:
             return set(call.args)
-        own = self.behaviours.get(call.function or "") if call.function else self.methods.get(call.verb)
+        own = self.behaviours.get(call.function or "") if call.function else self.trainings.method(call)
         if call.function is not None and own is not None:
             found |= {call.function} if own.keeps else set()
             if call.is_called and own.inner_params:
@@ -522,7 +522,7 @@ class Tracer:
         passed = frozenset().union(*(self.passed_functions.get(name, frozenset()) for name in holders))
         found = frozenset().union(*(self.behaviours[n].touches for n in sorted(passed) if n in self.behaviours))
         if call.receiver is not None:
-            method = self.methods.get(call.verb) if call.receiver not in self.modules else None
+            method = self.trainings.method(call) if call.receiver not in self.modules else None
             return found | (method.touches if method is not None else frozenset())
         if call.function == "type" or call.verb in MAKES_CLASS:
             return found | self.classes.changed_by_making(call.args)
@@ -543,12 +543,12 @@ class Tracer:
         called = {call.function for call in effects.calls if call.function and self.classes.callables}
         certain, data = frozenset(filter(self.classes.change_when_called, called)), frozenset[str]()
         for call in effects.calls:
-            own = self.behaviours.get(call.function) if call.function else self.methods.get(call.verb)
+            own = self.behaviours.get(call.function) if call.function else self.trainings.method(call)
             if own is not None:
                 helpers = self._closure([call.function or ""]) & uses - {call.function}
                 certain |= own.certain_args(call, [self.behaviours[name] for name in sorted(helpers)])
                 data |= own.given_for(call, own.data_params)
-        return effects.sources(certain), data - certain - self.iterators
+        return effects.sources(certain | self.trainings.changed(effects.calls)), data - certain - self.iterators
 
     def _touch(self, name: str) -> Touch:
         below = reach([name], self.objects)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final
 
-from jupyter_dlaas.analysis.call_effects import Behaviour
+from jupyter_dlaas.analysis.call_effects import Behaviour, OwnMethod
+from jupyter_dlaas.analysis.class_effects import OwnClasses, patched_classes
 from jupyter_dlaas.analysis.effects import (
     FITS,
     HANDS_ON,
@@ -22,14 +23,10 @@ from jupyter_dlaas.analysis.effects import (
 )
 from jupyter_dlaas.analysis.optimisers import is_optimiser_class, optimised_names
 from jupyter_dlaas.analysis.syntax.names import bound_names, root_name, walk
+from jupyter_dlaas.analysis.syntax.training_steps import may_train, names_training, own_calls
 
-__all__ = ["Trainings", "names_training", "only_hands_on"]
+__all__ = ["Trainings", "only_hands_on"]
 
-LIBRARY: Final = re.compile(r"(fit|train|finetune|fine_tune|pretrain)(_\w+)?|run_training")
-"""Functions that are imported."""
-THINGS: Final = re.compile(
-    r"train_.*(splits?|data\w*|load\w*|sets?|transforms?|x|y|test)$|.*(step|fn|mode|args|state)$|fit_.*(transform|predict)"
-)
 _STEPS: Final = re.compile(r"((run|one|do)_)?epoch|train(ing)?_step")
 """Other functions that train if they are given a model or an optimiser."""
 
@@ -67,6 +64,7 @@ class Trainings:
         objects: Mapping[str, frozenset[str]],
         modules: Set[str],
         imported: Callable[[Call, str], Behaviour | None] = lambda _call, _kind: None,
+        classes: OwnClasses | None = None,
     ) -> None:
         self.behaviours, self.methods, self.passed_functions, self.objects = (
             behaviours,
@@ -76,6 +74,9 @@ class Trainings:
         )
         self.modules = modules
         self.imported = imported  # functions and methods of the user's modules that train
+        self._classes = classes or OwnClasses(set(), {}, {}, {})
+        self._named: set[str] = set()  # variables that the last statement assigns
+        self._functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         self.optimised: set[str] = set()  # optimisers, and the objects passed to them
         self.optimisers: set[str] = set()
         self.optimiser_kinds: set[str] = set()  # optimiser classes of the notebook
@@ -86,6 +87,11 @@ class Trainings:
     def note(self, node: ast.stmt, effects: Effects) -> None:
         """Record a statement's optimisers, models and data. Call it before `training`."""
         self.data |= effects.passed - _owners_of_parts(node)
+        self._named.clear()
+        set_on = frozenset[str]().union(*(call.args for call in effects.calls if call.verb in {"setattr", "delattr"}))
+        self._classes.patched |= (effects.touches | set_on) & self._classes.names | patched_classes(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._functions[node.name] = node
         for call in effects.calls:
             if call.verb in FITS and call.receiver and not _takes_model(call):
                 self.data |= call.args - (self.optimised if call.receiver in self.modules else frozenset())
@@ -109,6 +115,7 @@ class Trainings:
             self.optimisers.difference_update(targets)
             self.optimised.update(targets if names else ())
             self.optimisers.update(targets if names else ())
+            self._named.update(targets)
             for target in targets:
                 self.data.discard(target)
                 match node.value:
@@ -123,6 +130,8 @@ class Trainings:
         self, effects: Effects, uses: frozenset[str], binds: frozenset[str]
     ) -> tuple[frozenset[str], frozenset[str], bool]:
         """Return the objects that a statement fits, those that it trains, and whether it certainly trains."""
+        for name in binds - self._named:
+            self.kinds.pop(name, None)
         fits: set[str] = set()
         trained: set[str] = set()
         trains = False
@@ -131,6 +140,8 @@ class Trainings:
                 trains = True
                 trained |= self._trained_by(call, uses, binds)
             elif call.receiver and call.receiver not in self.modules and self._may_fit(call):
+                if self.only_computes(call):
+                    continue
                 if call.verb == "train" and not self.is_training(call):
                     continue  # `model.train()` sets a mode
                 fits |= self._with_parts({call.receiver, *self._first_of(call)})
@@ -210,11 +221,65 @@ class Trainings:
         return name not in self.data and kind != "" and not (kind and DATA.search(kind))
 
     def _is_step(self, call: Call) -> bool:
-        return is_step(call) or (call.verb == "step" and call.receiver in self.optimisers)
+        by_name = is_step(call) or (call.verb == "step" and call.receiver in self.optimisers)
+        return by_name and not self.only_computes(call)
+
+    def own_method(self, call: Call) -> Behaviour | None:
+        """Return the effects of the method of a class of the notebook that a call runs; None if it is not known."""
+        found = self._method_of(call)
+        return None if found is None else found.behaviour
+
+    def method(self, call: Call) -> Behaviour | None:
+        """Return the effects of the method that a call runs: of its object's class, or of any with this method."""
+        return self.own_method(call) or self.methods.get(call.verb)
+
+    def changed(self, calls: Iterable[Call]) -> frozenset[str]:
+        """Return the objects that their own methods change whose names are those of methods that set a mode."""
+        named = [call for call in calls if call.verb in {"train", "eval"} and call.receiver]
+        own = [(call.receiver or "", self.own_method(call)) for call in named]
+        return frozenset(name for name, method in own if method is not None and "self" in method.touched_params)
+
+    def _method_of(self, call: Call) -> OwnMethod | None:
+        receiver = call.receiver or ""
+        of_class = self._classes.method_of(receiver, call.verb)
+        if of_class is None and call.is_direct:
+            of_class = self._classes.method_of(self.kinds.get(receiver, ""), call.verb)
+        return of_class
+
+    def only_computes(self, call: Call) -> bool:
+        """Return whether a call runs a function or method of the notebook that takes no training step, by its text."""
+        if any(name in self.behaviours for name in call.args):
+            return False  # it may call them
+        method = self._method_of(call) if call.receiver else None
+        if call.receiver and method is None:
+            return False
+        waiting: list[tuple[str, str]] = [(method.owner if method else "", call.verb)]
+        seen = set(waiting)
+        while waiting:
+            owner, name = waiting.pop()
+            own = self._classes.method_of(owner, name) if owner else None
+            node = own.node if own is not None else self._functions.get(name) if name in self.behaviours else None
+            if node is None or may_train(node, self._is_own(owner)):
+                return False
+            new = {(owner if is_method else "", called) for is_method, called in own_calls(node)}
+            known = {pair for pair in new if self._is_own(pair[0])(*pair)}
+            waiting += sorted(known - seen)
+            seen |= known
+        return True
+
+    def _is_own(self, owner: str) -> Callable[[str, str], bool]:
+        """Return whether a function, or a method of an object of this class, is the notebook's own."""
+        return lambda kind, name: (
+            self._classes.method_of(owner, name) is not None
+            if kind
+            else name in self.behaviours and name in self._functions
+        )
 
     def changes_receiver(self, call: Call) -> bool:
         """Return whether a call trains its receiver, whatever it returns: `out = trainer.train()`, `sgd.step(f)`."""
         if call.receiver is None or call.receiver in self.modules:
+            return False
+        if self.only_computes(call):
             return False
         if call.verb in UPDATES:
             return self._is_step(call)
@@ -224,6 +289,8 @@ class Trainings:
         """Return whether a call takes training steps: itself, in an own function or method, or in one passed to it."""
         if self._is_step(call) or self.imported_training(call):
             return True
+        if call.receiver and self.only_computes(call):
+            return False
         if call.function is not None and call.function in self.behaviours:
             if self.trains(call.function):
                 return True
@@ -294,11 +361,6 @@ def _owners_of_parts(node: ast.stmt) -> frozenset[str]:
     """Return the models whose parts a statement iterates over: `for p in ema.parameters()`."""
     calls = [part for part in walk(node) if isinstance(part, ast.Call) and verb_of(part.func) in _PARTS]
     return frozenset(name for call in calls if (name := root_name(call.func)) is not None)
-
-
-def names_training(name: str) -> bool:
-    """Return whether a name denotes training: `fit_to_data`, `train_and_evaluate`; not `train_test_split`."""
-    return LIBRARY.fullmatch(name) is not None and not THINGS.match(name)
 
 
 def only_hands_on(call: Call) -> bool:

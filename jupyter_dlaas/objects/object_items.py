@@ -242,19 +242,25 @@ class TensorFields(Fields):
         found = super().items(value)
         for name in self._hooks if value.is_leaf else ():
             hooks = getattr(value, name, None)
-            if hooks is not None:
+            if hooks is not None and not (hooks and all(map(is_infrastructure, hooks.values()))):
                 found[name] = hooks
         return found
 
     def set(self, value: Any, key: Any, item: Any) -> None:
         if key in self._hooks:
+            for one in self._of_infrastructure(value, key):
+                item[max(item, default=0) + 1] = one
             setattr(value, key, item)
         else:
             super().set(value, key, item)
 
+    def _of_infrastructure(self, value: Any, key: str) -> list[Any]:
+        return [one for one in (getattr(value, key, None) or {}).values() if is_infrastructure(one)]
+
     def delete(self, value: Any, key: Any) -> None:
         if key in self._hooks:
-            setattr(value, key, None)
+            ours = self._of_infrastructure(value, key)
+            setattr(value, key, OrderedDict(enumerate(ours)) if ours else None)
         else:
             super().delete(value, key)
 

@@ -63,8 +63,12 @@ __all__ = [
     "aspects_of",
     "changed_items",
     "has_plain_fields",
+    "is_readable_file",
     "new_object",
+    "position_of",
     "put_items",
+    "seek",
+    "skipped_items",
 ]
 
 
@@ -210,11 +214,36 @@ class _Position(Aspect):
     """Position in a file that is being read or updated; the file may be closed by now."""
 
     def read(self, value: Any, budget: Budget) -> int:
-        return -1 if value.closed else int(value.tell())  # writes out what is in the buffer
+        return position_of(value)
 
     def put(self, value: Any, carried: int) -> None:
-        if carried >= 0 and not value.closed and carried <= os.fstat(value.fileno()).st_size:
-            value.seek(carried)
+        seek(value, carried)
+
+
+def position_of(file: Any) -> int:
+    """Return the position in an open file, and write out what is in its buffer; -1 if it is closed.
+
+    Raises OSError where a loop or `next` reads a file of text.
+    """
+    try:
+        return -1 if file.closed else int(file.tell())
+    except OSError as error:
+        raise OSError("a loop or next() reads it, so that its position is not known: use readline()") from error
+
+
+def seek(file: Any, position: int) -> None:
+    """Continue in a file at a position, unless it is closed or shorter."""
+    if position >= 0 and not file.closed and position <= os.fstat(file.fileno()).st_size:
+        file.seek(position)
+
+
+def skipped_items(aspect: Aspect, value: Any, carried: Any) -> dict[Any, Any]:
+    """Return the present items of an object in place of which nothing was stored."""
+    if not (isinstance(aspect, Items) and isinstance(carried, Changes)):
+        return {}
+    left_out = [key for key, item in carried.values.items() if isinstance(item, Skipped)]
+    present = aspect.items(value) if left_out else {}
+    return {key: present[key] for key in left_out if key in present}
 
 
 class _Shared(Aspect):
@@ -293,7 +322,7 @@ def aspects_of(value: Any, *, has_data: bool = True) -> tuple[Aspect, ...]:
         return special
     if isinstance(value, types.FunctionType):
         return () if is_infrastructure(value) else (_FUNCTION,)
-    if _is_readable_file(value):
+    if is_readable_file(value):
         return (_POSITION,)
     if kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "get_obj"):
         return (_SHARED,)
@@ -379,11 +408,13 @@ def _is_rebuilt_as_its_class(value: Any) -> bool:
     return made is type(value) or (made in (usual.__newobj__, usual._reconstructor) and given[0] is type(value))
 
 
-def _is_readable_file(value: Any) -> bool:
+def is_readable_file(value: Any) -> bool:
+    """Return whether a value is an open file that is read or updated, and that opening again leaves as it is."""
     io_module = type(value).__module__ in ("_io", "io")
     try:
         return (
             io_module
+            and not special_objects.is_deleted(value)
             and hasattr(value, "readable")
             and value.readable()
             and value.seekable()

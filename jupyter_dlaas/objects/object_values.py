@@ -53,7 +53,7 @@ _FILES: Final = "/files/"
 """The folder of a job's directory for the files that were sent with it."""
 _INFRASTRUCTURE_PARTS: Final = (
     *("torch.distributed.", "torch.nn.parallel.", "torch.utils.tensorboard.", "torch._dynamo."),
-    *("torch.cuda.", "torch.utils.data._utils.", "torch.profiler."),
+    *("torch.cuda.", "torch.utils.data._utils.", "torch.profiler.", "torch.autograd.profiler."),
 )
 
 

@@ -6,8 +6,11 @@ Also values that programs attach to modules and classes of libraries.
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
+import stat
+import sys
 import threading
 import types
 import weakref
@@ -20,9 +23,10 @@ from jupyter_dlaas.objects.array_digests import Budget
 from jupyter_dlaas.objects.object_aspects import Aspect
 from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_same, program_mentions
 
-__all__ = ["Attached", "aspects_of", "is_lost", "reduce_weak"]
+__all__ = ["STREAMS", "Attached", "aspects_of", "is_deleted", "is_lost", "reduce_special"]
 
 _UNSET: Final = "_dlaas_unset"
+_UNCHANGED: Final = "_dlaas_unchanged"
 _WEAK: Final = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 _LOST: Final = frozenset(
     {
@@ -30,6 +34,7 @@ _LOST: Final = frozenset(
         *("multiprocessing.queues.JoinableQueue", "_hashlib.HASH", "_blake2.blake2b", "_blake2.blake2s"),
         *("cupy.random._generator.RandomState", "cupy.random._generator_api.Generator"),
         *("zlib.Compress", "zlib.Decompress", "tempfile.TemporaryDirectory", "tempfile._TemporaryFileWrapper"),
+        "tempfile.SpooledTemporaryFile",
     }
 )
 _CACHED: Final = type(functools.lru_cache(bool))
@@ -77,6 +82,23 @@ class _Attached(Aspect):
                     delattr(value.owner, name)
             elif not _is_skipped(one):
                 setattr(value.owner, name, one)
+
+
+class _Streams(_Attached):
+    """Streams to which `print` writes, which a `with` statement may redirect."""
+
+    is_of_epoch = True
+
+    def parts(self, value: Attached) -> Iterator[tuple[str, Any]]:
+        return (pair for pair in super().parts(value) if not is_infrastructure(pair[1]))
+
+    def carry(self, value: Attached, base: Any, now: Sequence[Any]) -> list[Any]:
+        return [_UNCHANGED if is_infrastructure(one) else one for one in now]
+
+    def put(self, value: Attached, carried: Sequence[Any]) -> None:
+        pairs = zip(value.names, carried, strict=True)
+        for name, one in [(name, one) for name, one in pairs if not (_is_skipped(one) or one == _UNCHANGED)]:
+            setattr(value.owner, name, one)
 
 
 class _Weak(Aspect):
@@ -259,7 +281,16 @@ class _Lock(Aspect):
 def is_lost(value: object) -> bool:
     """Return whether a halt loses what an object holds: memory, queues, checksums in progress, temporary files."""
     kind = type(value)
-    return f"{kind.__module__}.{kind.__name__}" in _LOST
+    return f"{kind.__module__}.{kind.__name__}" in _LOST or (isinstance(value, io.IOBase) and is_deleted(value))
+
+
+def is_deleted(file: Any) -> bool:
+    """Return whether an open file has no name any more, as that of `tempfile.TemporaryFile()`."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, ValueError):  # no file of the system, or closed
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 0
 
 
 def _is_skipped(one: object) -> bool:
@@ -272,6 +303,8 @@ def aspects_of(value: Any) -> tuple[Aspect, ...] | None:
         return (_SETTINGS,)
     if value is os.environ or value is vars(os.environ).get("_data"):
         return ()  # a part of the settings, which leave secrets out
+    if value is STREAMS:
+        return (_STREAMS,)
     if isinstance(value, Attached):
         return (_ATTACHED,)
     if type(value) is functools.partial:
@@ -292,8 +325,10 @@ def _are_hooks(value: Mapping[Any, Any]) -> bool:
     return bool(value) and all(type(key) is int and callable(one) for key, one in value.items())
 
 
-def reduce_weak(value: Any) -> Any:
-    """Return the reduction of a weak reference or dictionary; NotImplemented for other objects."""
+def reduce_special(value: Any) -> Any:
+    """Return the reduction of a weak reference or dictionary, or of hooks; NotImplemented for other objects."""
+    if type(value) is OrderedDict and _are_hooks(value):
+        return OrderedDict, (), None, None, iter(_HOOKS.read(value, Budget()))
     if type(value) in _WEAK[:2]:
         return type(value), (), None, None, iter(list(value.items()))
     if not isinstance(value, weakref.ref):
@@ -306,4 +341,6 @@ def reduce_weak(value: Any) -> Any:
 
 _CACHE, _COUNTED_CACHE, _LOCK = _Cache(_RECOMPUTED), _Cache(_COUNTED), _Lock()
 _ATTACHED, _PARTIAL, _HOOKS, _WEAK_CONTAINER, _SIGNAL = _Attached(), _Partial(), _Hooks(), _Weak(), _Signal()
+_STREAMS: Final = _Streams()
+STREAMS: Final = Attached(sys, ("stdout", "stderr"))
 _SETTINGS: Final = process_settings.Settings()

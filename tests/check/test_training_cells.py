@@ -204,3 +204,49 @@ def test_an_output_that_nothing_binds_is_named_by_check(above: str, *, is_named:
     found = check(json.dumps({"nbformat": 4, "metadata": {}, "cells": cells}).encode(), "a.ipynb").cells[-1]
 
     assert [one.code for one in found.errors] == (["output_unbound"] if is_named else [])
+
+
+COLLECTOR = """
+class Collector:
+    def __init__(self, model, loader): self.model, self.loader = model, loader
+    {}
+class Trainer:
+    def train(self, loader):
+        for x in loader: loss(x).backward(); optimizer.step()
+"""
+READS = [
+    ("def train(self, loader): return [x for x in loader]", "c.train(loader)"),
+    (
+        "def train(self, loader):\n        self.model.train()\n        for x in loader: self.n = len(x)",
+        "c.train(loader)",
+    ),
+    ("def train(self, epochs): return self.count(epochs)\n    def count(self, n): return n", "c.train(epochs=3)"),
+    ("def fit(self, xs): return sum(xs) / len(xs)", "mean = c.fit(xs)"),
+    ("def training_step(self): return self.loader[0]", "c.training_step()"),
+]
+TRAINS = [
+    ("def train(self, loader): return self.one(loader)\n    def one(self, x): self.opt.step()", "c.train(loader)"),
+    ("def train(self, loader): return self.model.fit(loader)", "c.train(loader)"),
+    ("def train(self, xs, lr=0.1):\n        for x in xs: self.w -= lr * x", "c.train(xs)"),
+    ("def train(self, loader): return super().train(loader)", "c.train(loader)"),
+    ("def train(self, loader): return train_on(self.model, loader)", "c.train(loader)"),
+    ("def train(self, xs):\n        for p in xs: p.data -= p.grad", "c.train(xs)"),
+    ("def fit(self, xs):\n        for x in xs: self.centers = x", "c.fit(xs)"),
+    ("pass\ndef other(self, xs): optimizer.step()\nCollector.train = other", "c.train(xs)"),
+]
+
+
+@pytest.mark.parametrize(("method", "call"), READS)
+def test_own_methods_that_only_read_are_no_training(method: str, call: str) -> None:
+    assert training_cells(COLLECTOR.format(method), "c = Collector(model, loader)", call) == []
+
+
+@pytest.mark.parametrize(("method", "call"), TRAINS)
+def test_own_methods_that_may_train_are_training(method: str, call: str) -> None:
+    assert 3 in training_cells(COLLECTOR.format(method), "c = Collector(model, loader)", call)
+
+
+def test_own_functions_that_only_read_are_no_training() -> None:
+    assert (
+        training_cells("def train_epoch(model, loader): return [model(x) for x in loader]", "train_epoch(m, xs)") == []
+    )

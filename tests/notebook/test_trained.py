@@ -30,6 +30,10 @@ TRAINER = (
     "    def run(self, n):\n        for x, y in self.loader:\n"
     "            self.model(x).mean().backward()\n            self.opt.step()"
 )
+READER = (
+    "class Reader:\n    def __init__(self, model, loader):\n        self.model, self.loader = model, loader\n"
+    "    def train(self, loader):\n        return [self.model(x) for x, y in loader]"
+)
 KERAS = "import keras\nimport numpy as np\nX = np.ones((8, 2))\ny = np.ones(8)\ninput_shape = X.shape[1:]"
 DENSE = (
     "{0} = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(1)])\n"
@@ -84,6 +88,11 @@ def names_warned_of(cells: list[str], train: str) -> list[tuple[str, ...]]:
             [*nets("a"), "import engine", "parts = engine.train_test_split(a)\nengine.evaluate(a, loader)"],
             "print(parts, a)",
             id="imported function that trains nothing",
+        ),
+        pytest.param(
+            [*nets("a"), READER, "one = Reader(a, loader)\none.train(loader)"],
+            f"one.train(loader)\n{loop('a')}",
+            id="own method that only reads",
         ),
         pytest.param([KERAS, DENSE.format("m")], DENSE.format("other"), id="keras"),
         pytest.param([KERAS, DENSE.format("m")], DENSE.format("m"), id="keras, made again"),

@@ -9,7 +9,7 @@ from tests.notebook_e2e.rooms import Kernel, Pool
 
 @pytest.fixture(scope="module")
 def torched(kernel: Kernel) -> Kernel:
-    kernel.run("import torch\nfrom torch import nn")
+    kernel.run("import numpy as np\nimport torch\nfrom torch import nn")
     kernel.run(
         "class Block(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.one = nn.Linear(2, 2)\n    def forward(self, x):\n        return self.one(x)"
@@ -81,7 +81,7 @@ def test_problem_found_while_pickling_is_traced_to_its_cell(torched: Kernel, poo
 
 
 def test_dry_run_reports_the_size_of_a_push(torched: Kernel, pool: Pool) -> None:
-    torched.run("import numpy as np\ntable = np.zeros((1000, 250))")
+    torched.run("table = np.zeros((1000, 250))")
 
     said = torched.run("%%train --dry-run --push table\nprint(table.sum())").stdout
 

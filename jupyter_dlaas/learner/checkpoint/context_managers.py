@@ -11,10 +11,17 @@ import gc
 import inspect
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from jupyter_dlaas.objects.object_values import is_atom, is_of_the_program, own_modules, program_mentions
+from jupyter_dlaas.objects.object_values import (
+    is_atom,
+    is_infrastructure,
+    is_of_the_program,
+    own_modules,
+    program_mentions,
+)
 
 __all__ = [
     "AMBIGUOUS",
@@ -23,8 +30,9 @@ __all__ = [
     "ContextManagers",
     "callbacks_of",
     "former_values",
-    "is_entered_stack",
+    "is_entered",
     "is_of_random_streams",
+    "is_recorder",
 ]
 
 AMBIGUOUS: Final = (
@@ -38,10 +46,12 @@ PREFIX: Final = "with "
 """Beginning of the paths of context managers."""
 _HIDES_METHODS: Final = sys.version_info >= (3, 14)
 """True if the interpreter binds `__exit__` to the object only when it calls it."""
-_WORDS: Final = ("contextmanager", "__exit__", "fork_rng", "mock")
+_WORDS: Final = ("contextmanager", "__exit__", "fork_rng", "mock", "closing")
 _FORMER: Final = {"_patch": ("temp_original", "is_local"), "_patch_dict": ("_original",)}
 """Fields of the classes of unittest.mock that hold what the end of a patch restores, first one that only an active
 patch has."""
+_CLOSING: Final = (contextlib.closing, contextlib.aclosing)
+"""Classes whose end calls a method of an object that only they hold."""
 _STACKS: Final = (contextlib.ExitStack, contextlib.AsyncExitStack)
 _KEEPS: Final = ("__closure__", "__defaults__", "__kwdefaults__")
 _RANDOM: Final = ("torch.random", "fork_rng")
@@ -55,19 +65,33 @@ def former_values(place: object) -> dict[str, Any] | None:
     return {name: vars(place)[name] for name in fields if name in vars(place)} if fields else None
 
 
-def is_entered_stack(value: object) -> bool:
-    """Return whether a value is an ExitStack that the interpreter ends: no copy can take its place."""
+def is_entered(value: object) -> bool:
+    """Return whether a value is an ExitStack or a `contextmanager` that the interpreter ends, not a copy of it."""
+    if isinstance(value, contextlib._GeneratorContextManager):
+        generator: Any = value.gen
+        return bool(getattr(generator, "gi_suspended", False))
     return isinstance(value, _STACKS) and bool(_with_end([value]))
 
 
-def callbacks_of(name: str, value: object) -> Iterator[str]:
-    """Yield the callbacks of an ExitStack that keep values: `stack.callback(setattr, model, "gain", old)`."""
+def is_recorder(value: object) -> bool:
+    """Return whether `warnings` adds to a list, as in `warnings.catch_warnings(record=True)`."""
+    adds = getattr(warnings, "_showwarnmsg_impl", None)
+    return isinstance(value, list) and getattr(adds, "__self__", None) is value
+
+
+def callbacks_of(name: str, value: object, is_known: Callable[[object], bool]) -> Iterator[str]:
+    """Yield the callbacks of an ExitStack that keep values: `stack.callback(setattr, model, "gain", old)`.
+
+    `is_known`: returns whether an object existed before the loop; it keeps its identity.
+    """
     if isinstance(value, _STACKS):
         for _, function in list(vars(value)["_exit_callbacks"]):
             called = getattr(function, "__wrapped__", None)
             given = inspect.getclosurevars(function).nonlocals if called is not None else {}
             kept = (given.get("args"), given.get("kwds"), *(getattr(called, part, None) for part in _KEEPS))
-            if any(kept):
+            owner = getattr(called, "__self__", None)
+            is_new = hasattr(owner, "__dict__") and not (is_infrastructure(owner) or is_atom(owner) or is_known(owner))
+            if any(kept) or is_new:
                 yield f"{name}.callback({getattr(called, '__qualname__', type(called).__name__)})"
 
 
@@ -110,7 +134,9 @@ class ContextManagers:
         classes = self._classes()
         mock: Any = sys.modules.get("unittest.mock")
         patches = [getattr(mock, name) for name in _FORMER if hasattr(mock, name)]
-        found = gc.get_referrers(contextlib._GeneratorContextManager, *classes, *patches)
+        found = gc.get_referrers(contextlib._GeneratorContextManager, *_CLOSING, *classes, *patches)
+        closing = [one for one in found if type(one) in _CLOSING and is_of_the_program(type(vars(one)["thing"]))]
+        yield from ((type(one).__name__, one) for one in _with_end(closing))
         yield from ((type(one).__qualname__, one) for one in _with_end([one for one in found if type(one) in classes]))
         started = list(getattr(getattr(mock, "_patch", None), "_active_patches", ()))  # `patch.start()`
         active = [
@@ -125,6 +151,14 @@ class ContextManagers:
                     frame, code = generator.gi_frame, generator.gi_code
                     if code.co_filename.startswith(self._files) or is_of_random_streams(frame):
                         yield code.co_qualname, frame
+
+    def folders(self) -> list[Any]:
+        """Return the temporary folders that exist, also those to which only a `with` statement refers."""
+        tempfile: Any = sys.modules.get("tempfile")
+        if tempfile is None or not program_mentions("TemporaryDirectory"):
+            return []
+        kind = tempfile.TemporaryDirectory
+        return [one for one in gc.get_referrers(kind) if type(one) is kind and one._finalizer.alive]
 
     def _classes(self) -> set[Any]:
         spaces = [self._script, *(vars(sys.modules[name]) for name in own_modules())]

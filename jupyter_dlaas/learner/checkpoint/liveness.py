@@ -6,14 +6,19 @@ Batches, activations and losses of the last step would otherwise be most of a ch
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["dead_names"]
+__all__ = ["dead_names", "names_read"]
 
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _READS_ALL: Final = frozenset({"eval", "exec", "globals", "locals", "vars"})
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_ITERATES: Final = frozenset(
+    {"next", "iter", "enumerate", "zip", "map", "filter", "islice", "chain", "cycle", "reader", "DictReader"}
+)
+"""Functions that read the lines of a file by iteration."""
 _EXITS: Final = (ast.Break, ast.Return, ast.Raise)
 
 
@@ -39,6 +44,41 @@ def dead_names(source: str, line: int) -> frozenset[str]:
     order.block(loop.body)
     bound = order.bound.intersection(*order.exits)
     return frozenset(bound - order.live - _read_in_functions(tree, loop))
+
+
+@lru_cache(maxsize=64)
+def names_read(source: str, line: int) -> Mapping[str, bool]:
+    """Return the names that the innermost loop around this line or any function reads; True for those it iterates over.
+
+    Iterated over are names in the header of a loop or comprehension, and those given to `next`, `zip` and the like.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    around = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.For | ast.While) and one.lineno <= line <= (one.end_lineno or one.lineno)
+    ]
+    found: dict[str, bool] = {}
+    for part in [*around[-1:], *(one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS))]:
+        for node in ast.walk(part):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                found.setdefault(node.id, False)
+            found |= dict.fromkeys(_iterated(node), True)
+    return found
+
+
+def _iterated(node: ast.AST) -> list[str]:
+    match node:
+        case ast.For(iter=one) | ast.comprehension(iter=one):
+            given = [one]
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=given) if name in _ITERATES:
+            pass
+        case _:
+            given = []
+    return [one.id for one in given if isinstance(one, ast.Name)]
 
 
 def _read_in_functions(tree: ast.Module, loop: ast.For) -> set[str]:

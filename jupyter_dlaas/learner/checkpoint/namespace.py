@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
+import io
 import linecache
 import sys
 import time
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from jupyter_dlaas.learner.checkpoint import user_state
@@ -26,18 +28,22 @@ from jupyter_dlaas.learner.checkpoint.context_managers import (
     ContextManagers,
     callbacks_of,
     former_values,
-    is_entered_stack,
+    is_entered,
     is_of_random_streams,
+    is_recorder,
 )
 from jupyter_dlaas.learner.checkpoint.library_attributes import attached
-from jupyter_dlaas.learner.checkpoint.liveness import dead_names
+from jupyter_dlaas.learner.checkpoint.liveness import dead_names, names_read
 from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored
 from jupyter_dlaas.objects import object_kinds as kinds
 from jupyter_dlaas.objects.object_values import own_modules
+from jupyter_dlaas.objects.special_objects import STREAMS
 
 __all__ = ["Namespace"]
 
 _MODULE_LEVEL: Final = ""
+_POSITIONS: Final = "positions of files"
+"""Path of the positions in files that were opened since the loop began, by path and name of the variable."""
 _RECORD_SHARE: Final = 0.01
 """Largest part of the time that is spent on recording settings at the beginning of epochs."""
 _WRITES_THROUGH: Final = sys.version_info >= (3, 13)
@@ -69,6 +75,8 @@ class Namespace:
         self.rank = rank
         self.gradients: Any = None
         """Watch over the gradients of parameters that are not in `given`; None if there is none."""
+        self.surrounding: set[int] = set()
+        """The ids of the iterators around loops of `run` that count by themselves."""
         self.not_entered: list[str] = []
         """The context managers whose values `put_back` could not restore, as the program had not entered them."""
         self._base = self._names(self._spaces())
@@ -76,7 +84,7 @@ class Namespace:
         self._base |= self._names(self._managers.entered()[0])
         roots = {path + name: value for path, names in self._base.items() for name, value in names.items()}
         roots.update(also)
-        roots.update(_library_hooks())
+        roots.update(_library_hooks(), streams=STREAMS)
         roots.update({f"module {name}": sys.modules[name] for name in own_modules()})
         texts = [one for file in files for one in (sorted(file.rglob("*.py")) if file.is_dir() else [file])]
         roots.update(attached(texts, {name: one for names in self._base.values() for name, one in names.items()}))
@@ -102,11 +110,66 @@ class Namespace:
         """Store all changes since this namespace was recorded, and `extra` with shared references kept."""
         managers, ambiguous = self._managers.entered(self._graph.has)
         now, dead = self._names(self._spaces() | managers), self._dead()
+        positions, unknown = self._positions(now)
+        now[_POSITIONS] = positions
+        self._graph.parts = self._parts(now)
         stored = self._graph.store(functools.partial(self._changed, now, dead), extra, self._at_epoch)
-        stored.left_out.update(dict.fromkeys(ambiguous, AMBIGUOUS))
+        stored.left_out.update(unknown | dict.fromkeys(ambiguous, AMBIGUOUS))
         named = [pair for names in now.values() for pair in names.items()]
-        stored.left_out.update({one: KEPT_BY_STACK for pair in named for one in callbacks_of(*pair)})
+        stored.left_out.update({one: KEPT_BY_STACK for pair in named for one in callbacks_of(*pair, self._graph.has)})
         return stored
+
+    def _positions(self, now: Mapping[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the positions in files that were opened since the loop began, and the reasons for unknown ones."""
+        found: dict[str, Any] = {}
+        unknown: dict[str, str] = {}
+        for path, name, file in [(path, name, one) for path, names in now.items() for name, one in names.items()]:
+            if kinds.is_readable_file(file) and not self._graph.has(file):
+                try:
+                    found[f"{path}{name}"] = kinds.position_of(file)
+                except OSError as error:
+                    if not any(hasattr(one, "__next__") for one in gc.get_referrers(file)):  # it is reported instead
+                        unknown[f"{path}{name}"] = str(error)
+        return found, unknown
+
+    def begun_inside(self) -> dict[str, object]:
+        """Return, by path, what the innermost loops read, and what was made within the epoch and cannot be stored.
+
+        Files are those that a loop reads line by line.
+        """
+        roots: dict[str, Any] = {}
+        by_line: dict[str, object] = {}
+        for path, frame in self._running():
+            base = self._base.get(path, {})
+            read = names_read("".join(linecache.getlines(frame.f_code.co_filename)), frame.f_lineno)
+            for name, one in _usual(locals_of(frame) if path else self._script).items():
+                if isinstance(one, io.TextIOWrapper) and kinds.is_readable_file(one):
+                    if read.get(name) or not _has_position(one):
+                        by_line[path + name] = one
+                elif name in read and (folder := self._folder_of(one)) is not None:
+                    roots[path + name] = folder
+                elif name in read and not (name in base and base[name] is one):
+                    roots[path + name] = one
+        managers = self._names(self._managers.entered(self._graph.has)[0])
+        held = {path + name: one for path, names in managers.items() for name, one in names.items()}
+        found = self._graph.in_progress(roots)
+        found |= self._graph.in_progress(held)
+        stays = {path for path, one in found.items() if id(one) in self.surrounding}
+        return by_line | {path: one for path, one in found.items() if path not in stays}
+
+    def line(self) -> tuple[str, int] | None:
+        """Return the file and the line of the innermost running code of the program."""
+        return next(((frame.f_code.co_filename, frame.f_lineno) for _, frame in self._running()), None)
+
+    def _running(self) -> Iterator[tuple[str, types.FrameType]]:
+        """Yield the running code of the program with its path, innermost first."""
+        paths = {id(frame): path for path, frame in self._spaces().items() if frame is not None}
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            is_top = frame.f_globals is self._script and frame.f_locals is self._script
+            if is_top or id(frame) in paths:
+                yield paths.get(id(frame), _MODULE_LEVEL), frame
+            frame = frame.f_back
 
     def _changed(
         self, now: Mapping[str, dict[str, Any]], dead: Mapping[str, frozenset[str]], wholes: frozenset[int]
@@ -116,16 +179,34 @@ class Namespace:
             base = self._base.get(path, {})
             changes = kinds.changed_items(base, names)
             changes.values |= {name: one for name, one in names.items() if _refers_to(one, wholes)}
-            for name in [name for name, one in changes.values.items() if is_entered_stack(one)]:
+            for name in [name for name, one in changes.values.items() if self._stays(one)]:
                 del changes.values[name]
             for name in dead.get(path, ()):
                 changes.values.pop(name, None)
             found[path] = changes
         return found
 
+    def _stays(self, value: object) -> bool:
+        """Return whether an object is a part of the running program that no copy can replace, or a path to such one."""
+        is_part = is_entered(value) or _is_running(value) or id(value) in self.surrounding
+        return is_part or self._folder_of(value) is not None
+
+    def _folder_of(self, value: object) -> object | None:
+        """Return the temporary folder of a path; None for other values."""
+        if not isinstance(value, str | PurePath):
+            return None
+        parents = {str(value), *map(str, PurePath(value).parents)}
+        return next((one for one in self._managers.folders() if str(one.name) in parents), None)
+
     def load(self, data: bytes) -> Any:
         """Read what `store` wrote, without changing anything. Raises the errors of objects that cannot be rebuilt."""
+        self._graph.parts = self._parts(self._names(self._spaces()))
         return self._graph.load(data)
+
+    def _parts(self, names: Mapping[str, dict[str, Any]]) -> dict[str, object]:
+        """Return the parts of the running program to which variables refer."""
+        found = {path + name: one for path, values in names.items() for name, one in values.items()}
+        return {path: one for path, one in found.items() if is_entered(one)}
 
     def put_back(self, loaded: Any, *, reverts: bool, seed: int) -> Any:
         """Restore what `load` returned; return `extra`. `reverts`: first undo changes made in this process.
@@ -138,14 +219,19 @@ class Namespace:
         if at_epoch and not reverts:
             changes = {path: one for path, one in changes.items() if path not in self._of_epochs} | at_epoch[0]
         if reverts:
-            self._revert(here)
-        self._graph.put(changes)
+            self._revert_names(here)
+        self._graph.put(changes, reverts=reverts)
         if self.rank:
             self._graph.reseed(generators, seed)
+        positions = names.pop(_POSITIONS, kinds.Changes()).values
         entered = {id(place) for path, place in here.items() if path.startswith(PREFIX)}
         for path, one in names.items():
             if path in here and not (self.rank and is_of_random_streams(here[path])):
                 self._bind(here[path], self._without(entered, here[path], one))
+        for path, open_now in self._names(here if positions else {}).items():
+            for name, file in open_now.items():
+                if f"{path}{name}" in positions and kinds.is_readable_file(file):
+                    kinds.seek(file, positions[f"{path}{name}"])
         self.not_entered = [path.strip() for path in names if path.startswith(PREFIX) and path not in here]
         return extra
 
@@ -157,15 +243,15 @@ class Namespace:
 
     def revert(self) -> list[str]:
         """Undo changes as far as they are known. Return the paths of objects with unknown changes."""
-        return self._revert(self._places())
-
-    def _revert(self, here: Mapping[str, Any]) -> list[str]:
         other = self._graph.revert()
+        self._revert_names(self._places())
+        return other
+
+    def _revert_names(self, here: Mapping[str, Any]) -> None:
         for path, names_now in self._names(here).items():
             base = self._base.get(path, {})
             back = kinds.changed_items(names_now, {name: one for name, one in base.items() if name in names_now})
             self._bind(here[path], kinds.Changes(back.values))
-        return other
 
     def keep_arrays(self, before: Namespace) -> None:
         """Copy arrays, so that `revert` can restore them; `before`: the same names at an earlier time."""
@@ -244,6 +330,9 @@ class Namespace:
         return {path: dead_names(source, frame.f_lineno)}
 
     def _bind(self, place: Any, changes: kinds.Changes) -> None:
+        now = self._values_of(place)
+        for name in [name for name in changes.values if is_recorder(now.get(name))]:
+            now[name][:] = changes.values.pop(name)
         if place is None:
             kinds.put_items(self._script, changes)
             return
@@ -272,6 +361,20 @@ def locals_of(frame: types.FrameType) -> dict[str, Any]:
     if not _WRITES_THROUGH and sys.gettrace() is None and _READERS.isdisjoint(frame.f_code.co_names):
         names.clear()
     return found
+
+
+def _has_position(file: Any) -> bool:
+    """Return whether the position in a file is known: it is not while a loop reads a file of text."""
+    try:
+        kinds.position_of(file)
+    except OSError:
+        return False
+    return True
+
+
+def _is_running(value: object) -> bool:
+    """Return whether a value is a generator through which the loop takes its batches: its variables are stored."""
+    return isinstance(value, types.GeneratorType) and value.gi_running
 
 
 def _refers_to(value: Any, wholes: frozenset[int]) -> bool:

@@ -13,7 +13,6 @@ import importlib
 import io
 import pickle
 import sys
-import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,30 +20,27 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jupyter_dlaas import stored
+from jupyter_dlaas.learner.checkpoint.graph_pickler import ID_OF, PART, new_pickler
 from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.objects import object_kinds as kinds
 from jupyter_dlaas.objects.array_digests import is_lazy
 from jupyter_dlaas.objects.object_values import is_atom, is_infrastructure, is_sharded
 from jupyter_dlaas.objects.process_objects import is_finished_cursor
 from jupyter_dlaas.objects.random_generators import Generator
-from jupyter_dlaas.objects.special_objects import is_lost, reduce_weak
-from jupyter_dlaas.transfer.code_by_value import reduce_code
+from jupyter_dlaas.objects.special_objects import is_lost
 
-__all__ = ["Entry", "Memory", "ObjectGraph", "Stored", "make_memory", "make_typed_memory"]
+__all__ = ["Entry", "ObjectGraph", "Stored"]
 
 _ENTRIES_MAX: Final = 300_000
 _DEPTH_MAX: Final = 60
+_SEARCHED_MAX: Final = 10_000
+"""The number of objects made within an epoch that are searched for iterators."""
 _WHOLE_BYTES: Final = 1 << 24
 """The size in bytes beyond which an object with its own pickling is not compared."""
 _COPIED_BYTES: Final = 1 << 31
 _UNCHANGED_BYTES: Final = 1 << 24
 """The size in bytes beyond which an array that has not changed so far is considered data, and not copied."""
-_VIEWED: Final = 4
-_VIEWED_BYTES: Final = 1 << 16
-"""The size of an array that is stored with a view of it: at most some times the view, or this many bytes."""
 _SHARED: Final = "it uses the memory of `{owner}` since the loop began: assign it above the loop"
-_ID_OF: Final = "id of "
-"""Begin of what a pickle holds in place of an object's address, which differs in each process."""
 Changes = dict[str, dict[int, Any]]
 """The new content of objects that existed before the loop, by path and index of the aspect."""
 
@@ -85,6 +81,8 @@ class ObjectGraph:
         self._copies: dict[tuple[str, int], Any] = {}
         """By path and aspect, copies of arrays made when this graph was built."""
         self._has_copies = False
+        self.parts: dict[str, object] = {}
+        """The parts of the running program that no copy can replace, by path: entered context managers."""
         self._given = _kept_otherwise(given)
         self._walk(roots)
         budget = kinds.Budget()
@@ -132,6 +130,35 @@ class ObjectGraph:
             holder = self.entries.get(entry.path.removesuffix(".gen"))
             if holder is None or not isinstance(holder.value, contextlib._GeneratorContextManager):
                 self.unstorable[entry.path] = entry.value
+
+    def in_progress(self, roots: Mapping[str, Any]) -> dict[str, object]:
+        """Return, by path, what cannot be stored of objects made since the loop began: iterators, files, queues.
+
+        Those in fields of objects that existed before are searched, too.
+        """
+        found: dict[str, object] = {}
+        seen: set[int] = set()
+        queue = deque(roots.items())
+        for entry in self.entries.values():
+            for number, aspect in enumerate(entry.aspects):
+                if isinstance(aspect, kinds.Items):
+                    new = kinds.changed_items(entry.base[number], aspect.items(entry.value)).values
+                    queue.extend((entry.path + aspect.step(key, 0), one) for key, one in new.items())
+        while queue and len(seen) < _SEARCHED_MAX:
+            path, value = queue.popleft()
+            if is_atom(value) or id(value) in seen or id(value) in self._of:
+                continue
+            seen.add(id(value))
+            if isinstance(value, contextlib._GeneratorContextManager):
+                continue  # its variables are stored
+            if is_lost(value) or (is_in_progress(value) and self._refusal(value, frozenset())):
+                found[path] = value
+            elif isinstance(value, tuple | types.MethodType):
+                queue.extend((path + step, part) for step, part in _inside(value))
+            else:
+                parts = (pair for aspect in kinds.aspects_of(value) for pair in aspect.parts(value))
+                queue.extend((path + step, part) for step, part in parts)
+        return found
 
     def _read(self, entry: Entry, aspect: kinds.Aspect, budget: kinds.Budget) -> Any:
         return self._as_bytes(entry.value) if aspect.is_pickled else aspect.read(entry.value, budget)
@@ -278,7 +305,8 @@ class ObjectGraph:
 
     def _pickler(self, file: Any, wholes: frozenset[int]) -> pickle.Pickler:
         push = importlib.import_module("jupyter_dlaas.transfer.pushed_objects")
-        return _pickler(push.pickler_class(), file, self._of, wholes)
+        parts = {id(part): path for path, part in self.parts.items()}
+        return new_pickler(push.pickler_class(), file, self._of, wholes, parts)
 
     # -- restoring
 
@@ -288,12 +316,15 @@ class ObjectGraph:
 
         class Unpickler(stored.Unpickler):
             def persistent_load(self, pid: Any) -> Any:
-                path = pid.removeprefix(_ID_OF)
+                if pid.startswith(PART):
+                    return parts.get(pid.removeprefix(PART), skipped)
+                path = pid.removeprefix(ID_OF)
                 entry = entries.get(path, aliases.get(path, missing))
                 if entry is missing:
                     raise KeyError(f"the program did not create `{path}` again")
                 return entry.value if path == pid else id(entry.value)
 
+        parts, skipped = self.parts, kinds.Skipped()
         entries: Mapping[str, Any] = self.entries
         aliases: Mapping[str, Any] = self._aliases
         found: tuple[Changes, dict[str, kinds.Changes], Any] = Unpickler(io.BytesIO(data)).load()
@@ -386,13 +417,29 @@ class ObjectGraph:
         pairs = zip(mine.aspects, mine.base, other.base, strict=True)
         return any(aspect.differs(old, new) for aspect, old, new in pairs)
 
-    def put(self, changes: Changes) -> None:
-        """Apply loaded changes to the objects."""
+    def put(self, changes: Changes, *, reverts: bool = False) -> list[str]:
+        """Apply loaded changes to the objects. `reverts`: first undo the changes of this process, as `revert` does.
+
+        What could not be stored stays what the program has made of it since.
+        """
+        made = [
+            (aspect, value, kinds.skipped_items(aspect, value, carried))
+            for aspect, value, carried in (self._with_aspects(changes) if reverts else ())
+        ]
+        other = self.revert() if reverts else []
+        for aspect, value, carried in self._with_aspects(changes):
+            aspect.put(value, carried)
+        for aspect, value, items in made:
+            for key, item in items.items():
+                aspect.set(value, key, item)
+        return other
+
+    def _with_aspects(self, changes: Changes) -> Iterator[tuple[Any, Any, Any]]:
         for path, one in changes.items():
             entry = self.entries.get(path)
             for number, carried in one.items():
                 if entry is not None and number < len(entry.aspects):
-                    entry.aspects[number].put(entry.value, carried)
+                    yield entry.aspects[number], entry.value, carried
 
     # -- random generators
 
@@ -416,7 +463,8 @@ def is_in_progress(value: object) -> bool:
     """Return whether an object is an iterator, which cannot be repositioned, or a file that opening would truncate."""
     if isinstance(value, io.IOBase):
         return "w" in str(getattr(value, "mode", "")) and not value.closed
-    return hasattr(type(value), "__next__") and not (is_infrastructure(value) or is_finished_cursor(value))
+    is_over = isinstance(value, types.GeneratorType) and (value.gi_frame is None or value.gi_running)
+    return hasattr(type(value), "__next__") and not (is_over or is_infrastructure(value) or is_finished_cursor(value))
 
 
 def _is_number(value: object) -> bool:
@@ -489,94 +537,3 @@ class _Bounded(io.BytesIO):
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
-
-
-def _pickler(base: type[pickle.Pickler], file: Any, of: Mapping[int, Entry], wholes: frozenset[int]) -> pickle.Pickler:
-    """Return a pickler that writes existing objects as their paths, and tensors of shared memory as views of it."""
-    storages: dict[tuple[str, int], Memory] = {}
-    torch: Any = sys.modules.get("torch")
-
-    class Pickler(base):  # type: ignore[valid-type, misc]  # chosen at run time
-        def persistent_id(self, obj: Any) -> str | None:
-            if type(obj) is int and obj in of and obj not in wholes:
-                return _ID_OF + of[obj].path  # the key of a dictionary by `id(…)`
-            entry = of.get(id(obj))
-            return entry.path if entry is not None and id(obj) not in wholes else None
-
-        def reducer_override(self, obj: Any) -> Any:
-            if torch is not None and isinstance(obj, torch.storage.TypedStorage):
-                untyped = obj._untyped_storage
-                key = (str(untyped.device), untyped.data_ptr())
-                made = storages.setdefault(key, Memory(untyped)) if key[1] else Memory(untyped)
-                return stored.typed_memory, (made, obj.dtype)
-            if isinstance(obj, Memory):
-                return stored.memory, obj.content()
-            if type(obj).__module__.startswith("cupy.random."):
-                raise TypeError("CuPy cannot return the position of a random stream")
-            weak = reduce_weak(obj)
-            if weak is not NotImplemented:
-                return weak
-            view = _as_view(obj, of)
-            if view is not None:
-                return view
-            made_again = _MADE_AGAIN.get(type(obj))
-            if made_again is not None:
-                return made_again, ()
-            reduced = reduce_code(obj)
-            return super().reducer_override(obj) if reduced is NotImplemented else reduced
-
-    return Pickler(file, protocol=5)
-
-
-def _as_view(value: Any, of: Mapping[int, Entry]) -> tuple[Any, ...] | None:
-    """Reduce an array to a view of the array whose memory it shares, if that one is stored or small."""
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
-        return None
-    root = value
-    while type(root.base) is numpy.ndarray:
-        root = root.base
-    is_kept = id(root) in of or root.nbytes <= max(_VIEWED * value.nbytes, _VIEWED_BYTES)
-    if root is value or not is_kept or not root.flags.c_contiguous or root.dtype.hasobject:
-        return None
-    begin = value.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    return numpy.ndarray, (value.shape, value.dtype, root, begin, value.strides)
-
-
-_MADE_AGAIN: Final[Mapping[type, Callable[[], Any]]] = {
-    type(threading.Lock()): threading.Lock,
-    type(threading.RLock()): threading.RLock,
-}
-"""Locks are recreated unlocked: no lock is held at the head of a loop."""
-
-
-class Memory:
-    """Memory that tensors share."""
-
-    def __init__(self, untyped: Any = None) -> None:
-        self.untyped = untyped
-
-    def content(self) -> tuple[str, bytes]:
-        torch: Any = sys.modules["torch"]
-        flat = torch.empty(0, dtype=torch.uint8).set_(self.untyped.cpu())
-        return self.untyped.device.type, flat.numpy().tobytes()
-
-    def __setstate__(self, content: tuple[str, bytes]) -> None:
-        torch: Any = importlib.import_module("torch")
-        kind, data = content
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        is_there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
-        self.untyped = flat.to(kind if is_there else "cpu").untyped_storage()
-
-
-def make_memory(device: str, data: bytes) -> Memory:
-    """Rebuild memory from a checkpoint, on its former device if available, otherwise on the CPU."""
-    made = Memory()
-    made.__setstate__((device, data))
-    return made
-
-
-def make_typed_memory(made: Memory, dtype: Any) -> Any:
-    """Build torch's view of memory for one dtype."""
-    torch: Any = sys.modules["torch"]
-    return torch.storage.TypedStorage(wrap_storage=made.untyped, dtype=dtype, _internal=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import importlib
 import io
 import sys
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Generator, Iterator
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jupyter_dlaas.learner.data.batch_policy import Growth
     from jupyter_dlaas.learner.training_run.state import RunState
 
-__all__ = ["Batches", "numbered"]
+__all__ = ["Batches"]
 
 
 class Batches(Numbered):
@@ -43,10 +43,16 @@ class Batches(Numbered):
         return length(self._source)
 
     def __iter__(self) -> Iterator[Any]:
+        iterator = self._batches()
+        self._iterator = weakref.ref(iterator)
+        return iterator
+
+    def _batches(self) -> Generator[Any]:
         run = self._run
         training_loop.begin(run)
         divergence.check(run)
         checkpoint_state.begin_loop(run)
+        checkpoint_state.report_inner(run, self._iterator(), item="batch", loop="run.batches(…)")
         run.counts_epochs = False
         independence_check.look_at_loop(run, parts=True)
         call, run.call = run.call, run.call + 1
@@ -191,17 +197,6 @@ class Batches(Numbered):
             return True
         run.resume, run.goes_back = position, position.epoch < here.epoch
         return False
-
-
-def numbered(iterable: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
-    """Replace `enumerate` in a job: number the batches of a pass by their index in the whole pass.
-
-    The built-in would restart at 0 after a halt and in a joining learner, and be one ahead after a repeated step.
-    """
-    inner = getattr(iterable, "iterable", iterable)  # the iterable inside a progress bar
-    if isinstance(inner, Batches):
-        return ((start + inner.index, batch) for batch in iterable)
-    return builtins.enumerate(iterable, start)
 
 
 class _Nowhere(io.TextIOBase):

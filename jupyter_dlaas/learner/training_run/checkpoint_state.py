@@ -16,12 +16,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jupyter_dlaas.learner.checkpoint import checkpoint_files, parameter_state, user_state
+from jupyter_dlaas.learner.checkpoint import checkpoint_files, parameter_state, surrounding_iterators, user_state
 from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.environment.seeds import derive
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.reporting.notes import NOT_KEPT, NOT_LOADED, report
 from jupyter_dlaas.learner.training_run import independence_check
+from jupyter_dlaas.objects.object_kinds import is_readable_file
 from jupyter_dlaas.objects.process_settings import SETTINGS
 from jupyter_dlaas.objects.special_objects import is_lost
 from jupyter_dlaas.runtime.system.process import uptime_s
@@ -41,15 +42,26 @@ __all__ = [
     "put_back_step",
     "put_back_values",
     "report_first_step",
+    "report_inner",
     "report_not_entered",
     "report_pending",
+    "report_surrounding",
 ]
 
 SETTINGS.without_secrets = without_secrets
 _LISTED: Final = 8
 _NO_ITERATOR: Final = (
     "would restart from its first item after a halt, a preemption or a move: the position of a running iterator "
-    "cannot be saved. Take the batches from run.batches(…), or call iter() in the loop, once per epoch."
+    "cannot be saved. Take the batches from run.batches(…), or keep the items in a list above the loop and read them "
+    "by index: for index, batch in enumerate(run.batches(…))."
+)
+_BY_LINE: Final = (
+    "is read by a loop or by next(), so that checkpoints do not know its position: after a halt, a preemption or a "
+    "move it would be read from its first line. Read it with readline()."
+)
+_SURROUNDING: Final = (
+    "around {loop} would count from its first item after a halt, a preemption or a move, and pair, skip or repeat the "
+    "wrong ones: "
 )
 
 _EMPTIED: Final = (
@@ -62,8 +74,8 @@ _NOT_ENTERED: Final = (
     "with values of the checkpoint. Keep the values that its end restores in variables of the loop."
 )
 _LOST: Final = (
-    "cannot be kept in checkpoints: after a halt, a preemption or a move it is as the program creates it above the "
-    "loop. Keep values in lists or arrays, and files in run.output_dir."
+    "cannot be kept in checkpoints: after a halt, a preemption or a move it is as the program creates it "
+    "again. Keep values in lists or arrays, and files in run.output_dir."
 )
 _IN_PARTS: Final = (
     "are sharded over the learners, and checkpoints of this job cannot keep them: after a halt or a move they start "
@@ -110,7 +122,7 @@ def content_of(run: RunState, *, is_framework: bool = False) -> tuple[dict[str, 
 
 
 def _report_left_out(run: RunState, left_out: dict[str, str]) -> None:
-    new = {path: why for path, why in left_out.items() if path not in run.reported}
+    new = {path: why for path, why in left_out.items() if path.replace(" .", " ") not in run.reported}
     run.reported.update(new)
     if new and run.rank == 0:
         said = "; ".join(f"`{path or 'what the loop has changed'}` ({why})" for path, why in [*new.items()][:_LISTED])
@@ -161,7 +173,7 @@ def begin_loop(run: RunState) -> None:
         if run.step != reported:
             report_first_step(run)
     if run.rank == 0:
-        _report_iterators(run)
+        _report_in_progress(run, run.namespace.in_progress())
         if names := _names(type(one).__name__ for _, one in run.objects if has_cudnn_dropout(one)):
             report(NOT_KEPT, f"{names} {_DRAWN}")
 
@@ -202,25 +214,64 @@ def report_pending(run: RunState) -> None:
             report(NOT_KEPT, _PENDING)
 
 
+def _name(path: str) -> str:
+    """Return the variable or the `with` statement through which the object of a path is found."""
+    if path.startswith("with "):
+        return path.partition(")")[0] + ")"
+    return path.replace(" .", " ").partition(".")[0].partition("[")[0].rpartition(" ")[2]
+
+
 def _names(paths: Iterable[str]) -> str:
     """Return the variables in which objects of these paths are found."""
-    names = sorted({path.partition(".")[0].partition("[")[0] for path in paths})
+    names = sorted({*map(_name, paths)})
     return ", ".join(f"`{name}`" for name in names[:_LISTED])
 
 
-def _report_iterators(run: RunState) -> None:
-    found = run.namespace.in_progress()
-    for is_meant, why in ((_is_iterator, _NO_ITERATOR), (_is_file, _EMPTIED), (is_lost, _LOST)):
-        if names := _names(path for path, one in found.items() if is_meant(one)):
+def report_inner(run: RunState, iterator: object, *, item: str, loop: str) -> None:
+    """Report what the body of an epoch has begun before a pass, and what a halt within the pass would reset."""
+    if run.namespace is None or run.rank or run.is_joining or (line := run.namespace.line()) in run.looked_at:
+        return
+    run.looked_at.add(line)
+    _report_in_progress(run, run.namespace.begun_inside())
+    report_surrounding(run, iterator, item=item, loop=loop)
+
+
+def report_surrounding(run: RunState, iterator: object, *, item: str, loop: str) -> None:
+    """Report the iterators around a loop of `run` that count by themselves: `zip`, `islice`."""
+    if run.namespace is None or run.rank or run.is_joining:
+        return
+    found = surrounding_iterators.surrounding(iterator)
+    run.namespace.surrounding |= set(map(id, found))
+    for name, remedy in surrounding_iterators.remedies_of(found, item=item, loop=loop).items():
+        report(NOT_KEPT, f"`{name}` {_SURROUNDING.format(loop=loop)}{remedy}.")
+
+
+def _report_in_progress(run: RunState, found: dict[str, object]) -> None:
+    known = set(map(_name, run.reported))
+    first = {id(one): path for path, one in reversed(found.items())}
+    new = {path: one for path, one in found.items() if first[id(one)] == path and _name(path) not in known}
+    run.reported.update(found, (path.partition(".")[0].partition("[")[0] for path in found))
+    kinds = ((_is_iterator, _NO_ITERATOR), (_is_emptied, _EMPTIED), (_is_by_line, _BY_LINE), (is_lost, _LOST))
+    for is_meant, why in kinds:
+        if names := _names(_shown(path, one) for path, one in new.items() if is_meant(one)):
             report(NOT_KEPT, f"{names} {why}")
 
 
+def _shown(path: str, value: object) -> str:
+    """Return a path, or the class of an object that is known to its own method only."""
+    return type(value).__name__ if path.endswith(" self") else path
+
+
 def _is_iterator(value: object) -> bool:
-    return not (_is_file(value) or is_lost(value))
+    return not (isinstance(value, io.IOBase) or is_lost(value))
 
 
-def _is_file(value: object) -> bool:
-    return isinstance(value, io.IOBase)
+def _is_emptied(value: object) -> bool:
+    return isinstance(value, io.IOBase) and not (is_lost(value) or is_readable_file(value))
+
+
+def _is_by_line(value: object) -> bool:
+    return isinstance(value, io.IOBase) and is_readable_file(value)
 
 
 def _put_back_or_before(run: RunState, context: Context) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from jupyter_dlaas.learner.training_run import (
     independence_check,
     training_loop,
 )
-from jupyter_dlaas.learner.training_run.batches import Batches, numbered
+from jupyter_dlaas.learner.training_run.batches import Batches
+from jupyter_dlaas.learner.training_run.loop_builtins import numbered, paired
 from jupyter_dlaas.learner.training_run.size_request import learners_for
 from jupyter_dlaas.learner.training_run.state import RunState
 from jupyter_dlaas.runtime.system.process import uptime_s
@@ -108,7 +110,8 @@ class Run:
         step = None if state.is_joining else checkpoint_state.load(state, context, [])
         state.metrics = Metrics(context.job_dir / "metrics.jsonl", step)
         state.counts_epochs = "batches" not in words_in(context.job_dir / "train.py").methods
-        context.script.setdefault("enumerate", numbered)
+        for name, replacement in (("enumerate", numbered), ("zip", paired)):
+            context.script.setdefault(name, replacement)
         if rank == 0:
             state.metrics.open()
         context.before_results.append(state.gate.release)
@@ -275,13 +278,20 @@ class Run:
 
     def epochs(self, number: int | None = None) -> Iterator[int]:
         """Iterate over the remaining epochs, counted from 0; a restart continues with the interrupted epoch."""
+        iterator = self._epochs(number)
+        self.internals.epochs = weakref.ref(iterator)
+        return iterator
+
+    def _epochs(self, number: int | None) -> Generator[int]:
         state = self.internals
+        iterator = state.epochs
         if number is None:
             number = state.context.spec.epochs if state.context else None
         if number is None:
             raise DlaasError("run.epochs needs the number of epochs: run.epochs(30) or %%train --epochs 30")
         training_loop.begin(state)
         checkpoint_state.begin_loop(state)
+        checkpoint_state.report_surrounding(state, iterator(), item="epoch", loop="run.epochs(…)")
         state.meter.epochs = number
         if state.counts_epochs:
             independence_check.look_at_loop(state, parts=False)

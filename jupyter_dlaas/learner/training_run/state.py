@@ -45,6 +45,8 @@ class RunState:
     """Steps that the job has begun, over all epochs, restarts and sizes."""
     call: int = 0
     """Number of passes over data begun in this epoch."""
+    epochs: Callable[[], object | None] = lambda: None
+    """Weak reference to the iterator of the last loop over `epochs`."""
     is_epoch_over: bool = True
     trained: Trained = field(default_factory=Trained)
     """Steps trained in the current generation."""
@@ -82,6 +84,8 @@ class RunState:
     checkpoint_hooks: list[Callable[[], object]] = field(default_factory=list)
     reported: set[str] = field(default_factory=set)
     """Objects that were reported as left out of checkpoints."""
+    looked_at: set[object] = field(default_factory=set)
+    """Places of loops over `batches` before which the program was searched for iterators."""
 
     # -- the program's objects
     objects: list[tuple[str, Any]] = field(default_factory=list)
