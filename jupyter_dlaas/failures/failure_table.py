@@ -109,6 +109,15 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="The disk is full: delete old jobs and checkpoints, then retry.",
     ),
     Row(
+        code="disk_full",
+        cause=Cause.RESOURCES,
+        raised=("RuntimeError",),
+        message=r"iostream error",
+        traced=r"/serialization\.py.*, in (save|__exit__)\b",
+        advice="The file could not be written, most likely because the disk is full: delete old jobs and checkpoints, "
+        "then retry.",
+    ),
+    Row(
         code="too_many_files",
         cause=Cause.RESOURCES,
         raised=("OSError", "RuntimeError"),
@@ -340,6 +349,7 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=(
             *("UnidentifiedImageError", "UnicodeDecodeError", "BadZipFile", "BadGzipFile", "ReadError", "LZMAError"),
             *("ParserError", "EmptyDataError", "JSONDecodeError", "SafetensorError", "ArrowInvalid", "DataLossError"),
+            *("ParseError", "XMLSyntaxError", "YAMLError", "TOMLDecodeError", "ParsingError", "DecodeError"),
         ),
         advice="A data file is damaged, empty or in an unexpected format: look at its first lines.",
     ),
@@ -365,7 +375,9 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|image file is truncated|[Tt]runcated [Ff]ile|broken (PNG|data stream)"
         r"|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header"
         r"|incorrect header check|incorrect data check|incomplete or truncated stream|truncated header|bad magic number"
-        r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database",
+        r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database"
+        r"|unpack(_from)? requires a buffer|while decompressing data|Incorrect padding|line contains NUL"
+        r"|field larger than field limit",
         advice="A data file is damaged or incomplete: download or write it again.",
     ),
     Row(
@@ -391,6 +403,13 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|Unable to parse string|Invalid date specified|time data .* does(n't| not) match",
         advice="The data contains text where a number is expected: look at this column or line, often a heading "
         "or an empty field.",
+    ),
+    Row(
+        code="bad_value",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError", "SyntaxError"),
+        traced=r"in literal_eval\b",
+        advice="The text is not a Python literal, often because it is cut off or empty: print it before this line.",
     ),
     Row(
         code="label_type",

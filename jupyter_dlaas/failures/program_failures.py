@@ -390,10 +390,31 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         advice="Another process writes to this database: give each process a file of its own, or raise timeout=….",
     ),
     Row(
+        code="out_of_time",
+        cause=Cause.YOUR_CODE,
+        raised=("Empty", "Full"),
+        advice="The queue stayed empty or full: the thread or process at its other end is slow, or has ended with an "
+        "error of its own.",
+    ),
+    Row(
+        code="task_cancelled",
+        cause=Cause.YOUR_CODE,
+        raised=("CancelledError",),
+        advice="A task or future was cancelled before it had a result, often because another one failed first or a "
+        "time limit passed: look for .cancel() and for timeouts.",
+    ),
+    Row(
         code="not_implemented",
         cause=Cause.YOUR_CODE,
         raised=("NotImplementedError",),
         advice="The class does not implement this method, or the device does not support the operation.",
+    ),
+    Row(
+        code="warning_as_error",
+        cause=Cause.YOUR_CODE,
+        raised=("Warning",),
+        advice="A filter turns this warning into an error: resolve its cause, or exclude it, such as by "
+        'warnings.filterwarnings("default", category=…).',
     ),
     Row(
         code="your_code",

@@ -162,6 +162,26 @@ def test_error_raised_from_a_known_one_has_its_advice(tmp_path: Path, wraps: int
     assert failure.what == "RuntimeError: no batch (caused by KeyError: 'label')"
 
 
+QUOTED = """
+import traceback
+def read(row):
+    return row["label"]
+try:
+    read({})
+except KeyError:
+    raise RuntimeError("process 1 failed:\\n" + traceback.format_exc())
+"""
+
+
+def test_error_quoting_a_traceback_has_the_advice_of_that_one(tmp_path: Path) -> None:
+    error, cells = caught(QUOTED, tmp_path)
+
+    failure, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (failure.code, line_of(failure)) == ("key_missing", ("cell [4]", 4))
+    assert failure.what == "RuntimeError: process 1 failed: (caused by KeyError: 'label')"
+
+
 def test_exception_group_of_one_is_reported_as_its_error(tmp_path: Path) -> None:
     program = "def fail():\n    raise ValueError('x')\ntry:\n    fail()\nexcept ValueError as error:\n"
     error, cells = caught(program + "    raise ExceptionGroup('tasks', [error])\n", tmp_path)

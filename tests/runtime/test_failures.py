@@ -79,13 +79,16 @@ bad_data | OSError | Truncated File Read
 bad_data | OSError | Unable to synchronously open file (file signature not found)
 bad_data | OSError | image file is truncated
 bad_data | ParserError ValueError | Error tokenizing data. C error: Expected 2 fields in line 3, saw 3
+bad_data | ParseError SyntaxError | mismatched tag: line 1, column 24
 bad_data | ReadError TarError | file could not be opened successfully:
 bad_data | RuntimeError | PytorchStreamReader failed reading zip archive:
 bad_data | SafetensorError | Error while deserializing: header too large
+bad_data | ScannerError MarkedYAMLError YAMLError | mapping values are not allowed here
 bad_data | UnicodeDecodeError UnicodeError ValueError | 'utf-8' codec can't decode byte 0xff in position 0: invalid
 bad_data | UnidentifiedImageError OSError | cannot identify image file <_io.BytesIO object at 0x7f91>
 bad_data | UnpicklingError PickleError | pickle data was truncated
 bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
+bad_data | error | unpack requires a buffer of 16 bytes
 bad_value | DateParseError ValueError | Invalid date specified (32/13)
 bad_value | ValueError | could not convert string to float: 'n/a'
 bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
@@ -232,6 +235,7 @@ option_value | ValueError | Could not interpret optimizer identifier: adamm
 option_value | ValueError | batch_size should be a positive integer value, but got batch_size=0
 option_value | ValueError | sampler option is mutually exclusive with shuffle
 option_value | XGBoostError ValueError | [23:21:51] objective.cc:27: Unknown objective function: `foo`
+out_of_time | Empty |
 out_of_time | OperationalError DatabaseError | database is locked
 out_of_time | RuntimeError | DataLoader timed out after 1 seconds
 out_of_time | TimeoutError OSError | waiting for lock
@@ -288,6 +292,7 @@ state_dict | TypeError | Expected state_dict to be dict-like, got <class 'list'>
 state_dict | ValueError | loaded state dict contains a parameter group that doesn't match
 stored_class | AttributeError | Can't get attribute 'Net' on <module '__main__' (built-in)>
 syntax | SyntaxError | invalid syntax (<string>, line 1)
+task_cancelled | CancelledError BaseException |
 to_numpy | RuntimeError | Can't call numpy() on Tensor that requires grad.
 too_many_files | OSError | [Errno 24] Too many open files
 too_many_processes | RuntimeError | can't start new thread
@@ -303,6 +308,7 @@ value_type | TypeError | 'int' object is not subscriptable
 value_type | TypeError | can only concatenate str (not "int") to str
 value_type | TypeError | unhashable type: 'list'
 value_type | ValueError | too many dimensions 'str'
+warning_as_error | RuntimeWarning Warning | overflow encountered in exp
 weights_only | UnpicklingError PickleError | Weights only load failed. T … Unsupported global: GLOBAL
 weights_only | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 149
 worker_lost | BrokenProcessPool BrokenExecutor | A process in the process pool was terminated abruptly
@@ -345,6 +351,8 @@ def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None
     [
         ("import os\nos.environ['A_NAME_THAT_IS_NOT_SET']", "environment_variable", Cause.YOUR_CODE),
         ("import subprocess\nsubprocess.run(['a-program-that-is-not-there'])", "no_command", Cause.YOUR_CODE),
+        ("import ast\nast.literal_eval('[1, 2')", "bad_value", Cause.YOUR_DATA),
+        ("import torch\ntorch.save([torch.ones(9)], '/dev/full')", "disk_full", Cause.RESOURCES),
         ("import io, torch\ntorch.load(io.BytesIO(b'hello'))", "bad_data", Cause.YOUR_DATA),
         ("import numpy\nnumpy.save('/no-such-folder/x.npy', [1])", "folder_missing", Cause.YOUR_DATA),
         ("import pathlib\npathlib.Path('/no-such-folder/x').write_text('')", "folder_missing", Cause.YOUR_DATA),
@@ -354,7 +362,7 @@ def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None
 def test_traceback_adds_to_the_message(source: str, code: str, cause: Cause) -> None:
     try:
         exec(source, {})
-    except (KeyError, FileNotFoundError) as error:
+    except (KeyError, FileNotFoundError, SyntaxError, RuntimeError) as error:
         names, text = [type(error).__name__, "Exception"], traceback.format_exc()
         found = diagnosis.from_exception(names, str(error), where=None, traceback=text)
         assert (found.code, found.cause) == (code, cause)

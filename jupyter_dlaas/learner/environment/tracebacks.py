@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import re
 import traceback
@@ -28,6 +29,8 @@ _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED: Final = "The program raises this error itself in this line: check the condition that leads to it."
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
+_QUOTED: Final = "Traceback (most recent call last):\n"
+_QUOTED_ERROR: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: (.*))?$", re.MULTILINE)
 
 
 def _is_ours(path: str) -> bool:
@@ -75,12 +78,35 @@ def failure_of(
     elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
         failure = replace(failure, advice=_RAISED)
     if failure.code == "your_code":
+        failure = _quoted(failure, first, has_gpus=has_gpus)
+    if failure.code == "your_code":
         with suppress(Exception):  # the methods of a cause may fail in any way
             failure = _caused(failure, first, cells, own_folder, has_gpus=has_gpus)
     if first is not error:
         more = f" and {others} more" if others else ""
         failure = replace(failure, what=f"{failure.what} ({class_names(error)[0]}{more})")
     return failure
+
+
+def _quoted(failure: Failure, error: BaseException, *, has_gpus: bool) -> Failure:
+    """Return the failure with cause and advice of the error whose traceback its message quotes, if any.
+
+    So do process groups, searches over parameters, `tf.data`, and programs that raise `traceback.format_exc()`.
+    """
+    whole = _text(error)
+    _, header, text = whole.rpartition(_QUOTED)
+    found = _QUOTED_ERROR.search(text)
+    if not header or found is None or _IN_WORKER.match(whole):
+        return failure
+    cls = getattr(builtins, found[1], Exception)
+    bases = [_class_name(base) for base in cls.__mro__] if isinstance(cls, type) else ["Exception"]
+    quoted = from_exception(
+        [found[1], *bases], found[2] or "", where=None, traceback=text, is_alone=True, has_gpus=has_gpus
+    )
+    failure = replace(failure, what=f"{failure.what} (caused by {quoted.what})")
+    if quoted.code == "your_code":
+        return failure
+    return replace(failure, cause=quoted.cause, code=quoted.code, advice=quoted.advice)
 
 
 def _caused(failure: Failure, error: BaseException, cells: CellMap, own_folder: Path, *, has_gpus: bool) -> Failure:
@@ -140,12 +166,12 @@ def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | No
 
 
 def _worker_traceback(error: BaseException) -> str:
-    """Return the traceback text of a worker process in which the error arose (DataLoader or pool); otherwise ""."""
+    """Return the traceback text that an error quotes, such as that of the worker process in which it arose, or ""."""
     cause = error.__cause__
     if cause is not None and _is_remote(cause):
         return _text(cause)
     text = _text(error)
-    return text if _IN_WORKER.match(text) else ""
+    return text if _IN_WORKER.match(text) or _QUOTED in text else ""
 
 
 def _is_remote(error: BaseException) -> bool:
@@ -154,11 +180,11 @@ def _is_remote(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of an exception, without another process's traceback around it."""
+    """Return the message of an exception, without a traceback that it quotes."""
     text = _text(error)
     found = _IN_WORKER.match(text)
     if found is None:
-        return text
+        return text.partition(_QUOTED)[0]
     last = text.rstrip().rpartition("\n")[2].removeprefix(f"{class_names(error)[0]}: ")
     return f"{last} (in {found[1]})"
 
