@@ -347,6 +347,59 @@ def test_a_hook_for_exceptions_is_called_as_in_a_script(plain_job: Build) -> Non
     assert one.log().endswith("ValueError: the cause\nmarked as failed: ValueError the cause True\n")
 
 
+THREAD = """
+import threading
+def prefetch():
+    return {}["image"]
+for _ in range(5):
+    thread = threading.Thread(target=prefetch, name="loader")
+    thread.start()
+    thread.join()
+"""
+
+
+def test_error_that_ends_a_thread_is_a_note_in_cells(plain_job: Build) -> None:
+    one = plain_job(THREAD, cells={"1-50": "cell [4]:1"})
+    one.run()
+
+    assert one.closed() == "completed"
+    notes = [fact.note for fact in one.facts(FactKind.REPORT)]
+    assert [note.text for note in notes] == [
+        "Thread \"loader\" ended with an error in cell [4], line 4, in prefetch: KeyError: 'image'"
+    ]
+    assert one.log().count("Exception in thread loader:\nTraceback (most recent call last):\n") == 5
+    assert "  cell [4], line 4, in prefetch\n" in one.log()
+
+
+FORKS = {
+    "it fails": ("{}['image']", "KeyError: 'image'\nexit code 1\n"),
+    "it exits": ("sys.exit(3)", "exit code 3\n"),
+    "it runs on to the end": ("pathlib.Path('go').touch()", "exit code 0\n"),
+}
+
+
+@pytest.mark.parametrize("kind", FORKS)
+def test_a_forked_process_writes_no_result_of_the_learner(plain_job: Build, kind: str) -> None:
+    act, said = FORKS[kind]
+    one = plain_job(
+        f"""
+        import os, pathlib, sys
+        pid = os.fork()
+        if pid == 0:
+            {act}
+        else:
+            print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            os.kill(os.getpid(), 9)
+        """
+    )
+    one.run()
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert failure.code == "killed"
+    assert one.log().endswith(said)
+
+
 def test_external_signal_is_reported_as_such(plain_job: Build) -> None:
     one = plain_job("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
     one.run()
