@@ -25,6 +25,10 @@ __all__ = [
 
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+_NODE: Final = re.compile(r"\{\{function_node \S+\}\} ?")
+"""Prefix of TensorFlow messages that names a node of its graph."""
+_COMPILED: Final = re.compile(r"Dynamo failed to run FX node .*: got (\w+\(.+\))\.?$", re.MULTILINE)
+"""Line of torch.compile's messages that holds the error of the compiled code."""
 _CALLING: Final = "Exception encountered when calling"
 """First line of Keras messages; the next line describes the error."""
 _EXIT: Final = Row(
@@ -68,9 +72,11 @@ def from_exception(
 
 def _headline(message: str) -> str:
     """Return the most informative line: the first one, with the next one appended if the first only announces it."""
-    lines = [line for text in message.split("\n") if (line := _ANSI.sub("", text).strip())]
+    lines = [line for text in message.split("\n") if (line := _NODE.sub("", _ANSI.sub("", text)).strip())]
     if not lines:
         return ""
+    if compiled := _COMPILED.search(message):
+        return compiled[1][:500]
     is_announced = len(lines) > 1 and (lines[0].endswith(":") or lines[0].startswith(_CALLING))
     return " ".join(lines[: 1 + is_announced])[:500]
 

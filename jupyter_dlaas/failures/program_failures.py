@@ -159,8 +159,27 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         r"|Unknown objective"
         r"|num_workers option should be|is mutually exclusive with|requires either a"
         r"|requires the save and eval strategy"
-        r"|`devices` selected with|Expected one of cpu, cuda",
+        r"|`devices` selected with|Expected one of cpu, cuda|Invalid Parameter format for|for Parameter \w+ should be"
+        r"|[Oo]ptional arg `\w+` must be|\w+ option should be|^Unknown (model|layer|loss|metric)"
+        r"|Unrecognized keyword arguments passed to|Number of classes should be specified",
         advice="An option has a wrong name or value, or does not go with another: the message names it.",
+    ),
+    Row(
+        code="validation_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError", "MisconfigurationException"),
+        message=r"[Ee]arly stopping.*(dataset|not available)|validation dataset for early stopping"
+        r"|could not find the monitored key",
+        advice="Early stopping and the choice of the best checkpoint need a metric of a validation set: pass one, and "
+        "monitor a name that the training reports.",
+    ),
+    Row(
+        code="no_loss",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"did not return a loss from the inputs|specify exactly one of input_ids",
+        advice="The batches lack a column that the model needs: name the labels `labels`, and tokenise the texts into "
+        "`input_ids`. Columns whose names the model's forward() lacks are dropped.",
     ),
     Row(
         code="sample_size",
@@ -175,7 +194,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("ValueError", "RuntimeError", "IndexError", "TypeError"),
         message=r"num_samples should be a positive integer|No objects to concatenate|need at least one array"
         r"|with 0 sample|empty (sequence|iterable|data ?set|list of)|zero-size array"
-        r"|non-empty TensorList|n_samples=0|is empty$|set will be empty",
+        r"|non-empty TensorList|n_samples=0|is empty$|set will be empty|requires a train_dataset",
         advice="A data set, filter or split is empty. Print its length just before this line.",
     ),
     Row(
@@ -223,7 +242,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError", "AttributeError"),
         message=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet|not yet been built"
-        r"|has never been (called|built)",
+        r"|has never been (called|built)|the layer isn't built",
         advice="A step is missing before this line: compile, build or fit the object first.",
     ),
     Row(
@@ -290,9 +309,9 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="number_range",
         cause=Cause.YOUR_CODE,
-        raised=("OverflowError", "ValueError"),
+        raised=("OverflowError", "ValueError", "RuntimeError"),
         message=r"math (domain|range) error|[Rr]esult too large|too large to convert|out of bounds for u?int\d"
-        r"|expected a (positive|nonnegative) input",
+        r"|expected a (positive|nonnegative) input|expects all elements of std|expects 'from' to be less than",
         advice="A number is outside the function's domain, such as log(0) or exp(1000): print it just before this "
         "line.",
     ),
@@ -330,6 +349,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("MergeError",),
         message=r"No common columns",
         advice="The tables have no common column: name the columns with on=…, or left_on=… and right_on=….",
+    ),
+    Row(
+        code="key_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("OperationalError", "DatabaseError"),
+        message=r"no such (table|column)",
+        advice="The database has no such table or column: list its tables, and check its path. Connecting to a path "
+        "that does not exist creates an empty database.",
     ),
     Row(
         code="key_missing",

@@ -182,6 +182,44 @@ def test_error_quoting_a_traceback_has_the_advice_of_that_one(tmp_path: Path) ->
     assert failure.what == "RuntimeError: process 1 failed: (caused by KeyError: 'label')"
 
 
+def test_syntax_error_of_an_own_module_has_its_line(tmp_path: Path) -> None:
+    own = tmp_path / "files"
+    own.mkdir()
+    (own / "helpers.py").write_text("def load(k):\n    return k k\n")
+    error, cells = caught(f"import runpy\nrunpy.run_path({str(own / 'helpers.py')!r})\n", tmp_path)
+
+    failure, _ = failure_report.report(error, cells, own)
+
+    assert (failure.code, line_of(failure)) == ("syntax", ("helpers.py", 2))
+
+
+COMPILED = """RuntimeError when making fake tensor call
+  Explanation: Dynamo failed to run FX node with fake tensors: call_function <built-in function linear>(*(), **{}): \
+got RuntimeError('a and b must have same reduction dim, but got [3, 4] X [5, 2].')
+  Hint: Your code may result in an error when running in eager.
+
+from user code:
+   File "SCRIPT", line 1, in forward
+    return self.l(x)
+  File "/usr/lib/torch/nn/modules/linear.py", line 134, in forward
+    return F.linear(input, self.weight, self.bias)
+"""
+
+
+def test_error_in_a_compiled_model_has_message_and_line(tmp_path: Path) -> None:
+    message = COMPILED.replace("SCRIPT", str(tmp_path / "train.py"))
+    error, cells = caught(
+        f"class TorchRuntimeError(RuntimeError): pass\n\nraise TorchRuntimeError({message!r})", tmp_path
+    )
+
+    failure, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (failure.code, line_of(failure)) == ("matrix_sizes", ("cell [4]", 1))
+    assert failure.what == (
+        "TorchRuntimeError: RuntimeError('a and b must have same reduction dim, but got [3, 4] X [5, 2].')"
+    )
+
+
 def test_exception_group_of_one_is_reported_as_its_error(tmp_path: Path) -> None:
     program = "def fail():\n    raise ValueError('x')\ntry:\n    fail()\nexcept ValueError as error:\n"
     error, cells = caught(program + "    raise ExceptionGroup('tasks', [error])\n", tmp_path)

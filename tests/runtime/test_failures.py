@@ -89,10 +89,13 @@ bad_data | UnidentifiedImageError OSError | cannot identify image file <_io.Byte
 bad_data | UnpicklingError PickleError | pickle data was truncated
 bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
 bad_data | error | unpack requires a buffer of 16 bytes
+bad_data | InvalidArgumentError | {{function_node __wrapped__DecodeJpeg…}} Unknown image file format. One of JPEG …
 bad_value | DateParseError ValueError | Invalid date specified (32/13)
 bad_value | ValueError | could not convert string to float: 'n/a'
 bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
 bad_value | ValueError | invalid literal for int() with base 10: 'abc'
+bad_value | ValueError | DataFrame.dtypes for data must be int, float, bool or category.
+bad_value | ValueError | pandas dtypes must be int, float or bool.
 batch_content | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
 batch_content | TypeError | default_collate: batch must contain tensors, numpy arrays; found <class 'NoneType'>
 branch_types | TypeError | cond branches must have equal output types but they differ.
@@ -104,6 +107,7 @@ class_weights | RuntimeError | weight tensor should be defined either for all 3 
 closed_file | ValueError | I/O operation on closed file.
 command_failed | CalledProcessError SubprocessError | Command '['false']' returned non-zero exit status 1.
 connection | ConnectionError OSError | HTTPConnectionPool(host='127.0.0.1', port=9): Max retries exceeded
+connection | DistNetworkError RuntimeError | The client socket has timed out after 1000ms while trying to connect
 copied_result | RuntimeError | Only Tensors created explicitly by the user … support the deepcopy protocol
 data_worker | RuntimeError | DataLoader worker (pid 7) is killed by signal: Killed.
 data_worker_crashed | RuntimeError | DataLoader worker (pid 7) is killed by signal: Segmentation fault.
@@ -115,10 +119,12 @@ disk_full | OSError | [Errno 28] No space left on device
 disk_full | RuntimeError | [enforce fail at inline_container.cc:595] . unexpected pos 64 vs 0
 disk_full | RuntimeError | [enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/0
 division_by_zero | ZeroDivisionError ArithmeticError | division by zero
+donated_array | RuntimeError | Array has been deleted with shape=float32[3].
 download | HTTPError RequestException OSError | 404 Client Error: None for url: http://x
 download | HTTPError URLError OSError | HTTP Error 404: Not Found
 download | OSError | We couldn't connect to 'https://huggingface.co' to load the files
 download | RuntimeError | Error downloading train-images-idx3-ubyte.gz:
+download | ReadTimeout RequestException OSError | HTTPSConnectionPool(host='x', port=443): Read timed out.
 dtype | InvalidArgumentError | cannot compute AddV2 as input #1 … was expected to be a float tensor but is a int32
 dtype | RuntimeError | "nll_loss_forward_reduce_cuda_kernel_2d_index" not implemented for 'Int'
 dtype | RuntimeError | Expected tensor for argument #1 'indices' to have one of the following scalar types:
@@ -131,9 +137,11 @@ dtype | RuntimeError | result type Float can't be cast to the desired output typ
 dtype | TypeError | grad requires real- or complex-valued inputs
 dtype | ValueError | Invalid dtype: object
 dtype | ValueError | Invalid dtype: str32
+dtype | TypeError | Value 'a' with dtype <U1 is not a valid JAX array type.
 empty_data | ValueError | No objects to concatenate
 empty_data | ValueError | With n_samples=1, test_size=0.25 and train_size=None, the resulting train set will be empty.
 empty_data | ValueError | num_samples should be a positive integer value, but got num_samples=0
+empty_data | ValueError | Trainer: training requires a train_dataset.
 encoding | UnicodeEncodeError UnicodeError ValueError | 'ascii' codec can't encode character '\u20ac' in position 0
 exhausted | StopIteration |
 file_exists | FileExistsError OSError | [Errno 17] File exists: 'runs'
@@ -141,6 +149,7 @@ file_missing | FileNotFoundError OSError | Caught FileNotFoundError in DataLoade
 file_missing | OSError | Repo id must be in the form 'repo_name' or
 file_missing | RuntimeError | Dataset not found. You can use download=True to download it
 file_missing | ValueError | File not found: filepath=/no/such.keras.
+file_missing | NotFoundError | {{function_node __wrapped__IteratorGetNext…}} none.tfrecord; No such file or directory
 folder_missing | OSError | Cannot save file into a non-existent directory: 'out'
 folder_missing | RuntimeError | Parent directory out does not exist.
 fork_after_cuda | RuntimeError | Cannot re-initialize CUDA in forked subprocess.
@@ -167,11 +176,14 @@ is_none | AttributeError | 'NoneType' object has no attribute 'shape'
 is_none | TypeError | NoneType is not an Optimizer
 key_missing | KeyError LookupError | 'loss'
 key_missing | MergeError ValueError | No common columns to perform merge on. Merge options: left_on=None
+key_missing | OperationalError DatabaseError | no such table: runs
 label_range | IndexError | Target 10 is out of bounds.
 label_range | InvalidArgumentError | Received a label value of 3 which is outside the valid range of [0, 2).
 label_range | RuntimeError | Class values must be smaller than num_classes.
 label_range | RuntimeError | all elements of target should be between 0 and 1
 label_range | ValueError | Invalid classes inferred from unique values of `y`.  Expected: [0 1 2], got [1 2 3]
+label_range | LightGBMError | Label must be in [0, 2), but found 2 in label
+label_range | XGBoostError ValueError | label must be discrete values in the range of [0, num_class).
 label_shape | RuntimeError | 0D or 1D target tensor expected, multi-target not supported
 label_shape | ValueError | Arguments `target` and `output` must have the same rank
 label_shape | ValueError | For 1D input, 1D target must have size 1, but got target size: 3
@@ -267,6 +279,25 @@ shape | RuntimeError | The size of tensor a (3) must match the size of tensor
 shape | RuntimeError | einsum(): subscript j has size 4 for operand 1 which does not broadcast with
 shape | RuntimeError | input.size(-1) must be equal to input_size. Expected 3, got 7
 matrix_sizes | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
+no_credentials | HTTPError RequestException OSError | 401 Client Error: Unauthorized for url: http://x
+no_credentials | OSError | You are trying to access a gated repo. Make sure to have access to it
+no_credentials | UsageError | api_key not configured (no-tty). call wandb.login(key=[your_api_key])
+no_gradient | ValueError | No gradients provided for any variable.
+no_loss | ValueError | The model did not return a loss from the inputs, only the following keys: logits.
+not_a_number | InvalidArgumentError | {{function_node __wrapped__CheckNumerics…}} loss : Tensor had NaN values
+not_a_tensor | TypeError | Tensor is not a torch image.
+not_a_tensor | TypeError | cannot assign 'torch.FloatTensor' as parameter 'weight' (torch.nn.Parameter or None expected)
+not_a_tensor | TypeError | int is not a Module subclass
+not_a_tensor | TypeError | pic should be PIL Image or ndarray. Got <class 'int'>
+not_ready | ValueError | You tried to call `count_params` on layer 'sequential_13', but the layer isn't built.
+not_scalar | TypeError | cond_fun must return a boolean scalar, but got output type(s) [ShapedArray(float32[2])].
+number_range | RuntimeError | normal expects all elements of std >= 0.0
+option_value | LightGBMError | Number of classes should be specified and greater than 1 for multiclass training
+option_value | ValueError | Optional arg `num_classes` must be type `int`
+option_value | ValueError | Unknown model resnet19
+option_value | ValueError | Unrecognized keyword arguments passed to Dense: {'foo': 1}
+option_value | XGBoostError ValueError | Invalid Parameter format for learning_rate expect float but value='x'
+option_value | XGBoostError ValueError | value -3 for Parameter max_depth should be greater equal to 0
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
 shape | RuntimeError | stack expects each tensor to be equal size,
 shape | TypeError | Cannot concatenate arrays with different numbers of dimensions: got (2,), (2, 2)
@@ -285,6 +316,15 @@ shape | ValueError | matmul: Input operand 1 has a mismatch in its core dimensio
 shape | ValueError | operands could not be broadcast together with shapes (2,3) (2,4)
 shape | ValueError | vmap got inconsistent sizes for array axes to be mapped:
 shape | ValueError | x and y must have same first dimension, but have shapes (2,) and (3,)
+shape | InvalidArgumentError | Input to reshape is a tensor with 6 values, but the requested shape has 4
+shape | LightGBMError | Length of labels differs from the length of #data
+shape | RuntimeError | batch1 must be a 3D tensor
+shape | RuntimeError | output with shape [1, 4, 4] doesn't match the broadcast shape [3, 4, 4]
+shape | ValueError | Computed output size would be zero or negative. Received `inputs shape=(1, 4, 4, 1)`
+shape | ValueError | Dimensions 2 and 3 are not compatible
+shape | ValueError | Required crop size (32, 32) is larger than input image size (8, 8)
+shape | XGBoostError ValueError | Check failed: … : Invalid size for `label`:(2,1). n_samples:4
+shape | XGBoostError ValueError | Number of columns does not match number of features in booster.
 shared_memory | RuntimeError | DataLoader worker (pid 7) is killed by signal: Bus error. … insufficient shared memory
 split_sizes | ValueError | Sum of input lengths does not equal the length of the input dataset!
 state_dict | RuntimeError | Error(s) in loading state_dict for Net:
@@ -298,11 +338,15 @@ too_many_files | OSError | [Errno 24] Too many open files
 too_many_processes | RuntimeError | can't start new thread
 traced_value | TracerBoolConversionError ConcretizationTypeError JAXTypeError | Attempted boolean conversion of
 traced_value | TypeError | Shapes must be 1D sequences of concrete values of integer type, got (JitTracer
+traced_value | TypeError | A symbolic KerasTensor cannot be used as a boolean.
+traced_value | ValueError | Non-hashable static arguments are not supported.
 trainer_setup | MisconfigurationException | No `training_step()` method defined. Lightning
 unpacking | ValueError | too many values to unpack (expected 2)
 unseen_category | ValueError | y contains previously unseen labels: np.str_('b')
 unused_in_graph | RuntimeError | One of the differentiated Tensors appears to not have been used in the graph.
 unused_parameters | RuntimeError | Expected to have finished reduction in the prior iteration before starting a new one.
+validation_missing | RuntimeError | Early stopping conditioned on metric `val_loss` which is not available.
+validation_missing | ValueError | Must have at least 1 validation dataset for early stopping.
 value_type | TypeError | %d format: a real number is required, not str
 value_type | TypeError | 'int' object is not subscriptable
 value_type | TypeError | can only concatenate str (not "int") to str
@@ -397,10 +441,13 @@ def test_line_announcing_the_cause_is_shown_with_the_next() -> None:
         "ValueError: Exception encountered when calling Dense.call(). Input 0 has 2 axes"
     )
     assert what("one line\nanother") == "ValueError: one line"
+    assert what("{{function_node __wrapped__Cast_device_/device:CPU:0}} the cause [Op:Cast]") == (
+        "ValueError: the cause [Op:Cast]"
+    )
 
 
 def test_unknown_values_and_types_have_advice_too() -> None:
-    for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "pic should be PIL Image")):
+    for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "unknown kind of sampler: list")):
         found = diagnosis.from_exception([name, "Exception"], message, where=None, traceback="")
         assert found.code == "your_code"
         assert "the log" not in found.advice

@@ -30,6 +30,8 @@ _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED: Final = "The program raises this error itself in this line: check the condition that leads to it."
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
 _QUOTED: Final = "Traceback (most recent call last):\n"
+_QUOTED_STACK: Final = "\nfrom user code:\n"
+"""Line of torch.compile's messages before the program's stack."""
 _QUOTED_ERROR: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: (.*))?$", re.MULTILINE)
 
 
@@ -120,7 +122,7 @@ def _caused(failure: Failure, error: BaseException, cells: CellMap, own_folder: 
             class_names(error), _message(error), where=None, traceback=text, is_alone=True, has_gpus=has_gpus
         )
         if found.code != "your_code":
-            is_own = any(path == cells.script or path.startswith(str(own_folder)) for path, _, _ in _frames(error))
+            is_own = any(_is_own(path, cells, own_folder) for path, _, _ in _frames(error))
             where = _where(error, cells, own_folder) if is_own else failure.where
             what = f"{failure.what} (caused by {found.what})"
             return replace(failure, cause=found.cause, code=found.code, advice=found.advice, what=what, where=where)
@@ -147,22 +149,27 @@ def _is_raised(error: BaseException) -> bool:
 def _is_raised_by_user(error: BaseException, cells: CellMap, own_folder: Path) -> bool:
     """Return whether a `raise` in the user's own code raised it."""
     *_, path = (cells.script, *(one[0] for one in _frames(error)))
-    return _is_raised(error) and (path == cells.script or path.startswith(str(own_folder)))
+    return _is_raised(error) and _is_own(path, cells, own_folder)
 
 
 def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | None:
     where: Where | None = None
-    if isinstance(error, SyntaxError) and error.filename == cells.script and error.lineno is not None:
-        where = cells.where(error.filename, error.lineno, None)
+    if isinstance(error, SyntaxError) and _is_own(error.filename, cells, own_folder) and error.lineno is not None:
+        where = cells.where(str(error.filename), error.lineno, None)
     else:
         frames = [one for one in _frames(error) if not _is_ours(one[0])]
-        users = [one for one in frames if one[0] == cells.script or one[0].startswith(str(own_folder))]
+        users = [one for one in frames if _is_own(one[0], cells, own_folder)]
         if users or frames:
             where = cells.where(*(users or frames)[-1])
     for path, line, function in _FRAME.findall(_worker_traceback(error)):
-        if path == cells.script or path.startswith(str(own_folder)):
+        if _is_own(path, cells, own_folder):
             where = cells.where(path, int(line), function)
     return where
+
+
+def _is_own(path: object, cells: CellMap, own_folder: Path) -> bool:
+    """Return whether a file is the program or one of the user's modules that were sent with it."""
+    return isinstance(path, str) and (path == cells.script or path.startswith(str(own_folder)))
 
 
 def _worker_traceback(error: BaseException) -> str:
@@ -171,7 +178,7 @@ def _worker_traceback(error: BaseException) -> str:
     if cause is not None and _is_remote(cause):
         return _text(cause)
     text = _text(error)
-    return text if _IN_WORKER.match(text) or _QUOTED in text else ""
+    return text if _IN_WORKER.match(text) or _QUOTED in text or _QUOTED_STACK in text else ""
 
 
 def _is_remote(error: BaseException) -> bool:
