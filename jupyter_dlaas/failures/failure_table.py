@@ -321,7 +321,8 @@ ROWS: Final[tuple[Row, ...]] = (
         code="no_credentials",
         cause=Cause.YOUR_CODE,
         message=r"[Aa][Pp][Ii]_?\s?[Kk]ey (is )?not (configured|set|found)|No API key|gated repo|locate credentials"
-        r"|401 Client Error|HTTP Error 401|\bUnauthorized\b|[Ii]nvalid (API key|credentials|token)",
+        r"|401 Client Error|HTTP Error 401|\bUnauthorized\b"
+        r"|[Ii]nvalid (API key|credentials|(access|user|auth\w*) token)",
         advice="The service needs a login that the job does not have: send the token in its environment variable, for "
         "example --secret HF_TOKEN or --secret WANDB_API_KEY.",
     ),

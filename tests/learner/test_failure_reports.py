@@ -193,6 +193,15 @@ def test_syntax_error_of_an_own_module_has_its_line(tmp_path: Path) -> None:
     assert (failure.code, line_of(failure)) == ("syntax", ("helpers.py", 2))
 
 
+def test_raised_warning_is_the_programs_own_error(tmp_path: Path) -> None:
+    error, cells = caught("import warnings\nwarnings.simplefilter('error')\nwarnings.warn('x')\n", tmp_path)
+    filtered, _ = failure_report.report(error, cells, tmp_path / "files")
+    error, cells = caught("raise UserWarning('x')\n", tmp_path)
+    raised, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (filtered.code, raised.code) == ("warning_as_error", "your_code")
+
+
 COMPILED = """RuntimeError when making fake tensor call
   Explanation: Dynamo failed to run FX node with fake tensors: call_function <built-in function linear>(*(), **{}): \
 got RuntimeError('a and b must have same reduction dim, but got [3, 4] X [5, 2].')

@@ -80,6 +80,7 @@ bad_data | OSError | Unable to synchronously open file (file signature not found
 bad_data | OSError | image file is truncated
 bad_data | ParserError ValueError | Error tokenizing data. C error: Expected 2 fields in line 3, saw 3
 bad_data | ParseError SyntaxError | mismatched tag: line 1, column 24
+bad_data | ParseError SyntaxError | not well-formed (invalid token): line 1, column 4
 bad_data | ReadError TarError | file could not be opened successfully:
 bad_data | RuntimeError | PytorchStreamReader failed reading zip archive:
 bad_data | SafetensorError | Error while deserializing: header too large

@@ -28,6 +28,8 @@ _NUMBER_MAX: Final = 10**100
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED: Final = "The program raises this error itself in this line: check the condition that leads to it."
+_RAISABLE: Final = ("your_code", "warning_as_error")
+"""Codes of failures that say little if the program itself raises the exception."""
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
 _QUOTED: Final = "Traceback (most recent call last):\n"
 _QUOTED_STACK: Final = "\nfrom user code:\n"
@@ -77,8 +79,8 @@ def failure_of(
     if type(first) is KeyboardInterrupt and _is_raised(first):  # not from a signal: retrying cannot help
         failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice=_RAISED)
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
-    elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
-        failure = replace(failure, advice=_RAISED)
+    elif failure.code in _RAISABLE and where is not None and _is_raised_by_user(first, cells, own_folder):
+        failure = replace(failure, code="your_code", advice=_RAISED)
     if failure.code == "your_code":
         failure = _quoted(failure, first, has_gpus=has_gpus)
     if failure.code == "your_code":
