@@ -161,7 +161,8 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         r"|requires the save and eval strategy"
         r"|`devices` selected with|Expected one of cpu, cuda|Invalid Parameter format for|for Parameter \w+ should be"
         r"|[Oo]ptional arg `\w+` must be|\w+ option should be|^Unknown (model|layer|loss|metric)"
-        r"|Unrecognized keyword arguments passed to|Number of classes should be specified",
+        r"|Unrecognized keyword arguments passed to|Number of classes should be specified"
+        r"|special JSON characters in feature name",
         advice="An option has a wrong name or value, or does not go with another: the message names it.",
     ),
     Row(

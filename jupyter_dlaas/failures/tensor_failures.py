@@ -218,6 +218,21 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="traced_value",
         cause=Cause.YOUR_CODE,
+        raised=("UnexpectedTracerError",),
+        advice="A compiled function stored a value outside of itself, for example in a list or an attribute: return it "
+        "instead.",
+    ),
+    Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=("TorchDynamoException",),
+        message=r"[Gg]raph break|Failed to trace|fullgraph",
+        advice="torch.compile cannot compile this line: move it out of the compiled function, or compile without "
+        "fullgraph=True.",
+    ),
+    Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
         raised=("ValueError",),
         message=r"Non-hashable static arguments",
         advice="Static arguments must be hashable: pass a tuple instead of a list, or a frozen dataclass.",
@@ -347,7 +362,8 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "TypeError"),
         message=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
-        r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays|must return a boolean scalar",
+        r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays|must return a boolean scalar"
+        r"|must have a single element",
         advice="This line needs a single number or truth value, not an array: reduce it, such as by .mean(), .any() "
         "or an index.",
     ),

@@ -292,6 +292,7 @@ not_a_tensor | TypeError | int is not a Module subclass
 not_a_tensor | TypeError | pic should be PIL Image or ndarray. Got <class 'int'>
 not_ready | ValueError | You tried to call `count_params` on layer 'sequential_13', but the layer isn't built.
 not_scalar | TypeError | cond_fun must return a boolean scalar, but got output type(s) [ShapedArray(float32[2])].
+not_scalar | ValueError | `self.log(x, tensor([1., 1., 1.]))` was called, but the tensor must have a single element.
 number_range | RuntimeError | normal expects all elements of std >= 0.0
 option_value | LightGBMError | Number of classes should be specified and greater than 1 for multiclass training
 option_value | ValueError | Optional arg `num_classes` must be type `int`
@@ -299,6 +300,7 @@ option_value | ValueError | Unknown model resnet19
 option_value | ValueError | Unrecognized keyword arguments passed to Dense: {'foo': 1}
 option_value | XGBoostError ValueError | Invalid Parameter format for learning_rate expect float but value='x'
 option_value | XGBoostError ValueError | value -3 for Parameter max_depth should be greater equal to 0
+option_value | LightGBMError | Do not support special JSON characters in feature name.
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
 shape | RuntimeError | stack expects each tensor to be equal size,
 shape | TypeError | Cannot concatenate arrays with different numbers of dimensions: got (2,), (2, 2)
@@ -341,6 +343,8 @@ traced_value | TracerBoolConversionError ConcretizationTypeError JAXTypeError | 
 traced_value | TypeError | Shapes must be 1D sequences of concrete values of integer type, got (JitTracer
 traced_value | TypeError | A symbolic KerasTensor cannot be used as a boolean.
 traced_value | ValueError | Non-hashable static arguments are not supported.
+traced_value | UnexpectedTracerError JAXTypeError TypeError | Encountered an unexpected tracer.
+traced_value | Unsupported TorchDynamoException RuntimeError | Failed to trace builtin operator
 trainer_setup | MisconfigurationException | No `training_step()` method defined. Lightning
 unpacking | ValueError | too many values to unpack (expected 2)
 unseen_category | ValueError | y contains previously unseen labels: np.str_('b')
