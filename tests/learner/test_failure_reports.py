@@ -447,6 +447,25 @@ def test_a_forked_process_writes_no_result_of_the_learner(plain_job: Build, kind
     assert one.log().endswith(said)
 
 
+def test_learner_that_finishes_early_is_named_by_the_others_failure(plain_job: Build) -> None:
+    one = plain_job(
+        """
+        import os, pathlib, sys, time
+        if os.environ["RANK"] == "1":
+            sys.exit()
+        while not pathlib.Path(os.environ["DLAAS_JOB_DIR"], "learner-1", "result.json").exists():
+            time.sleep(0.01)
+        raise ConnectionError("Connection closed by peer")
+        """
+    )
+    one.run(2)
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert failure.code == "peer_lost"
+    assert failure.what.startswith("learner 1 finished while learner 0 still trained (ConnectionError: ")
+
+
 def test_external_signal_is_reported_as_such(plain_job: Build) -> None:
     one = plain_job("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
     one.run()

@@ -33,6 +33,19 @@ def test_root_cause_comes_before_its_consequences() -> None:
     assert (chosen.code, chosen.raised_by) == ("killed", (1,))
 
 
+def test_lost_peer_that_finished_points_to_unequal_loops() -> None:
+    peer = diagnosis.from_exception(["RuntimeError"], "Connection closed by peer", where=None, traceback="")
+
+    chosen = diagnosis.choose([(0, peer)], [1])
+
+    assert chosen is not None
+    assert chosen.what == "learner 1 finished while learner 0 still trained (RuntimeError: Connection closed by peer)"
+    assert "same number of steps" in chosen.advice
+    assert diagnosis.choose([(0, peer), (2, diagnosis.from_exit(None, 9))], [1]) == diagnosis.choose(
+        [(2, diagnosis.from_exit(None, 9))]
+    )
+
+
 def test_kill_after_full_memory_is_reported_as_such() -> None:
     assert diagnosis.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
     assert diagnosis.from_exit(None, 9).cause is Cause.EVICTED
