@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,10 @@ __all__ = [
 
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+_NODE: Final = re.compile(r"\{\{function_node \S+\}\} ?")
+"""Prefix of TensorFlow messages that names a node of its graph."""
+_COMPILED: Final = re.compile(r"Dynamo failed to run FX node .*: got (\w+\(.+\))\.?$", re.MULTILINE)
+"""Line of torch.compile's messages that holds the error of the compiled code."""
 _CALLING: Final = "Exception encountered when calling"
 """First line of Keras messages; the next line describes the error."""
 _EXIT: Final = Row(
@@ -32,6 +36,10 @@ _EXIT: Final = Row(
     cause=Cause.YOUR_CODE,
     advice="The program ended itself, for example through os._exit: look at what it printed last, at the end of the "
     "log.",
+)
+_UNEQUAL: Final = (
+    "All learners must make the same number of steps: look for a loop that ends earlier in one learner, such as a "
+    "`break` below `if rank == …` or an unevenly divided data set. DistributedSampler gives each the same number."
 )
 _SIGNAL: Final = "Find out which program or which line sends this signal. The job restarts from the last checkpoint."
 _UNSEEN: Final = Row(
@@ -68,9 +76,11 @@ def from_exception(
 
 def _headline(message: str) -> str:
     """Return the most informative line: the first one, with the next one appended if the first only announces it."""
-    lines = [line for text in message.split("\n") if (line := _ANSI.sub("", text).strip())]
+    lines = [line for text in message.split("\n") if (line := _NODE.sub("", _ANSI.sub("", text)).strip())]
     if not lines:
         return ""
+    if compiled := _COMPILED.search(message):
+        return compiled[1][:500]
     is_announced = len(lines) > 1 and (lines[0].endswith(":") or lines[0].startswith(_CALLING))
     return " ".join(lines[: 1 + is_announced])[:500]
 
@@ -127,15 +137,19 @@ def is_collateral(failure: Failure) -> bool:
     return any(row.is_collateral and row.code == failure.code for row in ROWS)
 
 
-def choose(failures: Sequence[tuple[int, Failure]]) -> Failure | None:
+def choose(failures: Sequence[tuple[int, Failure]], finished: Collection[int] = ()) -> Failure | None:
     """Return one failure of a gang for the job's owner: the first cause, with the members that raised the same.
 
     `failures` are in the order in which they were recorded. Failures that only follow from another one come last.
+    `finished`: members that ran the program to its end.
     """
     if not failures:
         return None
     member, first = min(failures, key=lambda pair: is_collateral(pair[1]))
     same = {m for m, f in failures if (f.code, f.what) == (first.code, first.what)} | {member}
+    if finished and is_collateral(first):
+        what = f"learner {min(finished)} finished while learner {member} still trained ({first.what})"
+        first = replace(first, what=what, advice=_UNEQUAL)
     return replace(first, raised_by=tuple(sorted(same)))
 
 

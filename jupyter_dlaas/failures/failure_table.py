@@ -109,6 +109,15 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="The disk is full: delete old jobs and checkpoints, then retry.",
     ),
     Row(
+        code="disk_full",
+        cause=Cause.RESOURCES,
+        raised=("RuntimeError",),
+        message=r"iostream error",
+        traced=r"/serialization\.py.*, in (save|__exit__)\b",
+        advice="The file could not be written, most likely because the disk is full: delete old jobs and checkpoints, "
+        "then retry.",
+    ),
+    Row(
         code="too_many_files",
         cause=Cause.RESOURCES,
         raised=("OSError", "RuntimeError"),
@@ -241,8 +250,9 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="connection",
         cause=Cause.UNKNOWN,
-        raised=("ConnectionError", "ConnectionResetError", "BrokenPipeError"),
-        message=r"Connection (closed|reset|aborted)|Connection refused|Broken pipe|Max retries exceeded",
+        raised=("ConnectionError", "ConnectionResetError", "BrokenPipeError", "DistNetworkError"),
+        message=r"Connection (closed|reset|aborted)|Connection refused|Broken pipe|Max retries exceeded"
+        r"|client socket has (failed|timed out)",
         advice="A server or process that the program connects to is not running, or closed the connection.",
     ),
     # -- exceptions: data and files
@@ -281,8 +291,9 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="file_missing",
         cause=Cause.YOUR_DATA,
-        raised=("OSError", "ValueError", "RuntimeError"),
+        raised=("OSError", "ValueError", "RuntimeError", "NotFoundError"),
         message=r"^File not found|No such file or directory|Dataset not found|Repo id must be in the form"
+        r"|Failed to find any matching files|file does not exist at"
         r"|is not a local folder and is not a valid model identifier|^path .* does not exist",
         advice="Paths are relative to the notebook's directory. Check the path or name, download the data in the "
         "notebook first, or send the file with --include.",
@@ -307,9 +318,18 @@ ROWS: Final[tuple[Row, ...]] = (
         advice="The file system is read-only. Write to run.output_dir.",
     ),
     Row(
+        code="no_credentials",
+        cause=Cause.YOUR_CODE,
+        message=r"[Aa][Pp][Ii]_?\s?[Kk]ey (is )?not (configured|set|found)|No API key|gated repo|locate credentials"
+        r"|401 Client Error|HTTP Error 401|\bUnauthorized\b"
+        r"|[Ii]nvalid (API key|credentials|(access|user|auth\w*) token)",
+        advice="The service needs a login that the job does not have: send the token in its environment variable, for "
+        "example --secret HF_TOKEN or --secret WANDB_API_KEY.",
+    ),
+    Row(
         code="download",
         cause=Cause.YOUR_DATA,
-        raised=("URLError", "HTTPError", "SSLError", "gaierror", "ConnectTimeout"),
+        raised=("URLError", "HTTPError", "SSLError", "gaierror", "ConnectTimeout", "ReadTimeout"),
         advice="The download failed. Check the address and the network, or download in the notebook first.",
     ),
     Row(
@@ -340,6 +360,7 @@ ROWS: Final[tuple[Row, ...]] = (
         raised=(
             *("UnidentifiedImageError", "UnicodeDecodeError", "BadZipFile", "BadGzipFile", "ReadError", "LZMAError"),
             *("ParserError", "EmptyDataError", "JSONDecodeError", "SafetensorError", "ArrowInvalid", "DataLossError"),
+            *("ParseError", "XMLSyntaxError", "YAMLError", "TOMLDecodeError", "ParsingError", "DecodeError"),
         ),
         advice="A data file is damaged, empty or in an unexpected format: look at its first lines.",
     ),
@@ -365,7 +386,9 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|image file is truncated|[Tt]runcated [Ff]ile|broken (PNG|data stream)"
         r"|[Cc]orrupt(ed)? (file|data|JPEG)|Error while deserializing header"
         r"|incorrect header check|incorrect data check|incomplete or truncated stream|truncated header|bad magic number"
-        r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database",
+        r"|No data left in file|Failed to interpret file|database disk image is malformed|file is not a database"
+        r"|unpack(_from)? requires a buffer|while decompressing data|Incorrect padding|line contains NUL"
+        r"|field larger than field limit|Unknown image file format",
         advice="A data file is damaged or incomplete: download or write it again.",
     ),
     Row(
@@ -391,6 +414,21 @@ ROWS: Final[tuple[Row, ...]] = (
         r"|Unable to parse string|Invalid date specified|time data .* does(n't| not) match",
         advice="The data contains text where a number is expected: look at this column or line, often a heading "
         "or an empty field.",
+    ),
+    Row(
+        code="bad_value",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError", "SyntaxError"),
+        traced=r"in literal_eval\b",
+        advice="The text is not a Python literal, often because it is cut off or empty: print it before this line.",
+    ),
+    Row(
+        code="bad_value",
+        cause=Cause.YOUR_DATA,
+        raised=("ValueError",),
+        message=r"dtypes( for data)? must be int, (float|bool)",
+        advice="A column holds text or objects: encode it, for example with pd.get_dummies or astype("
+        '"category") where the library supports it, or drop it.',
     ),
     Row(
         code="label_type",

@@ -159,8 +159,28 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         r"|Unknown objective"
         r"|num_workers option should be|is mutually exclusive with|requires either a"
         r"|requires the save and eval strategy"
-        r"|`devices` selected with|Expected one of cpu, cuda",
+        r"|`devices` selected with|Expected one of cpu, cuda|Invalid Parameter format for|for Parameter \w+ should be"
+        r"|[Oo]ptional arg `\w+` must be|\w+ option should be|^Unknown (model|layer|loss|metric)"
+        r"|Unrecognized keyword arguments passed to|Number of classes should be specified"
+        r"|special JSON characters in feature name",
         advice="An option has a wrong name or value, or does not go with another: the message names it.",
+    ),
+    Row(
+        code="validation_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError", "RuntimeError", "MisconfigurationException"),
+        message=r"[Ee]arly stopping.*(dataset|not available)|validation dataset for early stopping"
+        r"|could not find the monitored key",
+        advice="Early stopping and the choice of the best checkpoint need a metric of a validation set: pass one, and "
+        "monitor a name that the training reports.",
+    ),
+    Row(
+        code="no_loss",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"did not return a loss from the inputs|specify exactly one of input_ids",
+        advice="The batches lack a column that the model needs: name the labels `labels`, and tokenise the texts into "
+        "`input_ids`. Columns whose names the model's forward() lacks are dropped.",
     ),
     Row(
         code="sample_size",
@@ -175,7 +195,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("ValueError", "RuntimeError", "IndexError", "TypeError"),
         message=r"num_samples should be a positive integer|No objects to concatenate|need at least one array"
         r"|with 0 sample|empty (sequence|iterable|data ?set|list of)|zero-size array"
-        r"|non-empty TensorList|n_samples=0|is empty$|set will be empty",
+        r"|non-empty TensorList|n_samples=0|is empty$|set will be empty|requires a train_dataset",
         advice="A data set, filter or split is empty. Print its length just before this line.",
     ),
     Row(
@@ -223,7 +243,7 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("ValueError", "RuntimeError", "AttributeError"),
         message=r"must call `?(compile|build|fit)|not (been )?(fitted|compiled|built) yet|not yet been built"
-        r"|has never been (called|built)",
+        r"|has never been (called|built)|the layer isn't built",
         advice="A step is missing before this line: compile, build or fit the object first.",
     ),
     Row(
@@ -290,9 +310,9 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="number_range",
         cause=Cause.YOUR_CODE,
-        raised=("OverflowError", "ValueError"),
+        raised=("OverflowError", "ValueError", "RuntimeError"),
         message=r"math (domain|range) error|[Rr]esult too large|too large to convert|out of bounds for u?int\d"
-        r"|expected a (positive|nonnegative) input",
+        r"|expected a (positive|nonnegative) input|expects all elements of std|expects 'from' to be less than",
         advice="A number is outside the function's domain, such as log(0) or exp(1000): print it just before this "
         "line.",
     ),
@@ -330,6 +350,14 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         raised=("MergeError",),
         message=r"No common columns",
         advice="The tables have no common column: name the columns with on=…, or left_on=… and right_on=….",
+    ),
+    Row(
+        code="key_missing",
+        cause=Cause.YOUR_CODE,
+        raised=("OperationalError", "DatabaseError"),
+        message=r"no such (table|column)",
+        advice="The database has no such table or column: list its tables, and check its path. Connecting to a path "
+        "that does not exist creates an empty database.",
     ),
     Row(
         code="key_missing",
@@ -390,10 +418,31 @@ CODE_ROWS: Final[tuple[Row, ...]] = (
         advice="Another process writes to this database: give each process a file of its own, or raise timeout=….",
     ),
     Row(
+        code="out_of_time",
+        cause=Cause.YOUR_CODE,
+        raised=("Empty", "Full"),
+        advice="The queue stayed empty or full: the thread or process at its other end is slow, or has ended with an "
+        "error of its own.",
+    ),
+    Row(
+        code="task_cancelled",
+        cause=Cause.YOUR_CODE,
+        raised=("CancelledError",),
+        advice="A task or future was cancelled before it had a result, often because another one failed first or a "
+        "time limit passed: look for .cancel() and for timeouts.",
+    ),
+    Row(
         code="not_implemented",
         cause=Cause.YOUR_CODE,
         raised=("NotImplementedError",),
         advice="The class does not implement this method, or the device does not support the operation.",
+    ),
+    Row(
+        code="warning_as_error",
+        cause=Cause.YOUR_CODE,
+        raised=("Warning",),
+        advice="A filter turns this warning into an error: resolve its cause, or exclude it, such as by "
+        'warnings.filterwarnings("default", category=…).',
     ),
     Row(
         code="your_code",

@@ -19,7 +19,7 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
     Row(
         code="not_a_number",
         cause=Cause.YOUR_CODE,
-        raised=("ValueError", "RuntimeError", "ArithmeticError", "AssertionError"),
+        raised=("ValueError", "RuntimeError", "ArithmeticError", "AssertionError", "InvalidArgumentError"),
         message=r"\b[Nn]a[Nn]s?\b|\bNANs?\b|[Nn]ot finite|[Nn]on-?finite|[Ii]s infinite|contains inf|float infinity",
         advice="A number became NaN or infinite: try a smaller learning rate, clip gradients, and check the data for "
         "missing values.",
@@ -95,7 +95,7 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         message=r"Target \S+ is out of bounds|[Aa]ll elements of target should be between|"
         r"label value of \S+ which is outside the valid range|(label|class)e?s? .*(out of range|out of bounds)"
-        r"|Class values must be|Invalid classes inferred",
+        r"|Class values must be|Invalid classes inferred|[Ll]abel must be (discrete values )?in (the range of )?\[",
         advice="A label exceeds the number of classes: labels range from 0 to classes - 1. Compare labels.max() with "
         "the size of the last layer.",
     ),
@@ -121,6 +121,14 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         message=r"modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
         advice="A tensor that backward() needs was changed in place: write x = x + y instead of x += y, or use "
         "torch.no_grad() around changes of parameters.",
+    ),
+    Row(
+        code="no_gradient",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"No gradients provided for any variable",
+        advice="The loss does not depend on trainable variables: compute it from the model's output within the "
+        "GradientTape, and look for trainable=False and .numpy().",
     ),
     Row(
         code="no_gradient",
@@ -208,6 +216,44 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         advice="Sizes must be known when a function is compiled: mark the argument as static, with static_argnums=….",
     ),
     Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=("UnexpectedTracerError",),
+        advice="A compiled function stored a value outside of itself, for example in a list or an attribute: return it "
+        "instead.",
+    ),
+    Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=("TorchDynamoException",),
+        message=r"[Gg]raph break|Failed to trace|fullgraph",
+        advice="torch.compile cannot compile this line: move it out of the compiled function, or compile without "
+        "fullgraph=True.",
+    ),
+    Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=("ValueError",),
+        message=r"Non-hashable static arguments",
+        advice="Static arguments must be hashable: pass a tuple instead of a list, or a frozen dataclass.",
+    ),
+    Row(
+        code="traced_value",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError", "ValueError"),
+        message=r"symbolic KerasTensor|KerasTensor cannot be|must be KerasTensors",
+        advice="Values are not yet known while a Keras model is built: use layers and keras.ops instead of `if`, NumPy "
+        "and tf functions.",
+    ),
+    Row(
+        code="donated_array",
+        cause=Cause.YOUR_CODE,
+        raised=("RuntimeError",),
+        message=r"Array has been deleted|buffer has been deleted or donated",
+        advice="The array was donated to a compiled function (donate_argnums) and cannot be used again: use what the "
+        "function returns.",
+    ),
+    Row(
         code="random_key",
         cause=Cause.YOUR_CODE,
         raised=("TypeError", "ValueError"),
@@ -248,7 +294,8 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         r"|[Cc]annot cast|floating point (and|or) complex dtype|can't convert np\.ndarray of type"
         r"|Input type \((?!.*cuda).*should be the same|could not infer input dtype|expected to be a \w+ tensor but is a"
         r"|Input dtype must be|expected target dtype|real- or complex-valued inputs|Invalid dtype: (object|str)"
-        r"|only applicable to index tensor|should be a float tensor",
+        r"|only applicable to index tensor|should be a float tensor|not a valid JAX array type|is a subdtype of"
+        r"|Unsupported object type",
         advice="Two tensors have different types, or a type that the operation does not support: use .float() or "
         ".long() just before this line. Class labels are .long(), inputs .float().",
     ),
@@ -256,9 +303,18 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         code="not_a_tensor",
         cause=Cause.YOUR_CODE,
         raised=("TypeError",),
-        message=r"must be Tensor, not|expected Tensor as element|new\(\): data must be a sequence",
+        message=r"must be Tensor, not|expected Tensor as element|new\(\): data must be a sequence|not a torch image"
+        r"|(pic|img) should be (PIL|Tensor)|should be Tensor Image",
         advice="This call needs a tensor: convert lists by torch.tensor(…), arrays by torch.from_numpy(…), and "
         "images in the dataset by a transform such as ToTensor().",
+    ),
+    Row(
+        code="not_a_tensor",
+        cause=Cause.YOUR_CODE,
+        raised=("TypeError",),
+        message=r"cannot assign '.*' as (parameter|child module)|is not a Module subclass",
+        advice="A module's parameters and layers need these types: wrap a tensor in nn.Parameter(…), pass layers as "
+        "instances such as nn.ReLU(), and a list of them as nn.Sequential(*layers).",
     ),
     Row(
         code="device_mix",
@@ -306,7 +362,8 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError", "ValueError", "TypeError"),
         message=r"truth value of an? \w+|Boolean value of Tensor|elements cannot be converted to Scalar"
-        r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays",
+        r"|one element tensors can be converted|(length-1|0-dimensional|size-1) arrays|must return a boolean scalar"
+        r"|must have a single element",
         advice="This line needs a single number or truth value, not an array: reduce it, such as by .mean(), .any() "
         "or an index.",
     ),
@@ -314,14 +371,17 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         code="matrix_sizes",
         cause=Cause.YOUR_CODE,
         raised=("RuntimeError",),
-        message=r"mat1 and mat2 shapes cannot be multiplied",
+        message=r"mat1 and mat2 shapes cannot be multiplied|must have same reduction dim",
         advice="The two inner sizes must be equal. In a linear layer, the first shape is its input: set in_features to "
         "the input's last size, or flatten the input before the layer.",
     ),
     Row(
         code="shape",
         cause=Cause.YOUR_CODE,
-        raised=("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError", "IndexError", "AssertionError"),
+        raised=(
+            *("RuntimeError", "ValueError", "InvalidArgumentError", "TypeError", "IndexError", "AssertionError"),
+            "LightGBMError",
+        ),
         message=r"size mismatch|must match the size of tensor|shapes? .*not aligned"
         r"|Expected .*size|is invalid for input of size|Sizes of tensors must match"
         r"|each tensor to be equal size|to match target batch"
@@ -334,7 +394,11 @@ TENSOR_ROWS: Final[tuple[Row, ...]] = (
         r"|shape of the mask|of the same length|Length of values|is expecting \d+ features"
         r"|out of bounds for array of dim|does not broadcast|number of dimensions|equal to d_model"
         r"|must have same first dimension|different numbers of dimensions|inconsistent sizes|matching shapes"
-        r"|Invalid shape .* for image data|Size mismatch between tensors",
+        r"|Invalid shape .* for image data|Size mismatch between tensors|Invalid size for `\w+`"
+        r"|[Nn]umber of (columns|features) .*(does not match|is not the same)|differs from the length of"
+        r"|match the broadcast shape|must be a \dD tensor|Zero-dimensional arrays|axis to squeeze out which has size"
+        r"|larger than input image size|output size would be zero or negative|but the requested shape has"
+        r"|Dimensions \d+ and \d+ are not compatible|Shape mismatch",
         advice="The shapes of two tensors do not match. Print them just before this line.",
     ),
 )

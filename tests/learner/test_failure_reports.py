@@ -162,6 +162,73 @@ def test_error_raised_from_a_known_one_has_its_advice(tmp_path: Path, wraps: int
     assert failure.what == "RuntimeError: no batch (caused by KeyError: 'label')"
 
 
+QUOTED = """
+import traceback
+def read(row):
+    return row["label"]
+try:
+    read({})
+except KeyError:
+    raise RuntimeError("process 1 failed:\\n" + traceback.format_exc())
+"""
+
+
+def test_error_quoting_a_traceback_has_the_advice_of_that_one(tmp_path: Path) -> None:
+    error, cells = caught(QUOTED, tmp_path)
+
+    failure, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (failure.code, line_of(failure)) == ("key_missing", ("cell [4]", 4))
+    assert failure.what == "RuntimeError: process 1 failed: (caused by KeyError: 'label')"
+
+
+def test_syntax_error_of_an_own_module_has_its_line(tmp_path: Path) -> None:
+    own = tmp_path / "files"
+    own.mkdir()
+    (own / "helpers.py").write_text("def load(k):\n    return k k\n")
+    error, cells = caught(f"import runpy\nrunpy.run_path({str(own / 'helpers.py')!r})\n", tmp_path)
+
+    failure, _ = failure_report.report(error, cells, own)
+
+    assert (failure.code, line_of(failure)) == ("syntax", ("helpers.py", 2))
+
+
+def test_raised_warning_is_the_programs_own_error(tmp_path: Path) -> None:
+    error, cells = caught("import warnings\nwarnings.simplefilter('error')\nwarnings.warn('x')\n", tmp_path)
+    filtered, _ = failure_report.report(error, cells, tmp_path / "files")
+    error, cells = caught("raise UserWarning('x')\n", tmp_path)
+    raised, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (filtered.code, raised.code) == ("warning_as_error", "your_code")
+
+
+COMPILED = """RuntimeError when making fake tensor call
+  Explanation: Dynamo failed to run FX node with fake tensors: call_function <built-in function linear>(*(), **{}): \
+got RuntimeError('a and b must have same reduction dim, but got [3, 4] X [5, 2].')
+  Hint: Your code may result in an error when running in eager.
+
+from user code:
+   File "SCRIPT", line 1, in forward
+    return self.l(x)
+  File "/usr/lib/torch/nn/modules/linear.py", line 134, in forward
+    return F.linear(input, self.weight, self.bias)
+"""
+
+
+def test_error_in_a_compiled_model_has_message_and_line(tmp_path: Path) -> None:
+    message = COMPILED.replace("SCRIPT", str(tmp_path / "train.py"))
+    error, cells = caught(
+        f"class TorchRuntimeError(RuntimeError): pass\n\nraise TorchRuntimeError({message!r})", tmp_path
+    )
+
+    failure, _ = failure_report.report(error, cells, tmp_path / "files")
+
+    assert (failure.code, line_of(failure)) == ("matrix_sizes", ("cell [4]", 1))
+    assert failure.what == (
+        "TorchRuntimeError: RuntimeError('a and b must have same reduction dim, but got [3, 4] X [5, 2].')"
+    )
+
+
 def test_exception_group_of_one_is_reported_as_its_error(tmp_path: Path) -> None:
     program = "def fail():\n    raise ValueError('x')\ntry:\n    fail()\nexcept ValueError as error:\n"
     error, cells = caught(program + "    raise ExceptionGroup('tasks', [error])\n", tmp_path)
@@ -325,6 +392,78 @@ def test_a_hook_for_exceptions_is_called_as_in_a_script(plain_job: Build) -> Non
 
     one.wait(FactKind.LOST)
     assert one.log().endswith("ValueError: the cause\nmarked as failed: ValueError the cause True\n")
+
+
+THREAD = """
+import threading
+def prefetch():
+    return {}["image"]
+for _ in range(5):
+    thread = threading.Thread(target=prefetch, name="loader")
+    thread.start()
+    thread.join()
+"""
+
+
+def test_error_that_ends_a_thread_is_a_note_in_cells(plain_job: Build) -> None:
+    one = plain_job(THREAD, cells={"1-50": "cell [4]:1"})
+    one.run()
+
+    assert one.closed() == "completed"
+    notes = [fact.note for fact in one.facts(FactKind.REPORT)]
+    assert [note.text for note in notes] == [
+        "Thread \"loader\" ended with an error in cell [4], line 4, in prefetch: KeyError: 'image'"
+    ]
+    assert one.log().count("Exception in thread loader:\nTraceback (most recent call last):\n") == 5
+    assert "  cell [4], line 4, in prefetch\n" in one.log()
+
+
+FORKS = {
+    "it fails": ("{}['image']", "KeyError: 'image'\nexit code 1\n"),
+    "it exits": ("sys.exit(3)", "exit code 3\n"),
+    "it runs on to the end": ("pathlib.Path('go').touch()", "exit code 0\n"),
+}
+
+
+@pytest.mark.parametrize("kind", FORKS)
+def test_a_forked_process_writes_no_result_of_the_learner(plain_job: Build, kind: str) -> None:
+    act, said = FORKS[kind]
+    one = plain_job(
+        f"""
+        import os, pathlib, sys
+        pid = os.fork()
+        if pid == 0:
+            {act}
+        else:
+            print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            os.kill(os.getpid(), 9)
+        """
+    )
+    one.run()
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert failure.code == "killed"
+    assert one.log().endswith(said)
+
+
+def test_learner_that_finishes_early_is_named_by_the_others_failure(plain_job: Build) -> None:
+    one = plain_job(
+        """
+        import os, pathlib, sys, time
+        if os.environ["RANK"] == "1":
+            sys.exit()
+        while not pathlib.Path(os.environ["DLAAS_JOB_DIR"], "learner-1", "result.json").exists():
+            time.sleep(0.01)
+        raise ConnectionError("Connection closed by peer")
+        """
+    )
+    one.run(2)
+
+    failure = one.wait(FactKind.LOST).failure
+    assert failure is not None
+    assert failure.code == "peer_lost"
+    assert failure.what.startswith("learner 1 finished while learner 0 still trained (ConnectionError: ")
 
 
 def test_external_signal_is_reported_as_such(plain_job: Build) -> None:

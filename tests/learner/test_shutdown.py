@@ -152,6 +152,8 @@ def test_threads_do_not_delay_a_failed_program(plain_job: Build) -> None:
     failure = one.wait(FactKind.LOST).failure
     assert failure is not None
     assert failure.what == "ValueError: x"
+    assert 'The job waits at most 5 s for a thread to end: "uploader" in train.py, line ' in one.log()
+    assert "exit handler" not in one.log()
 
 
 CHILD = """

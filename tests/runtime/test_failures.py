@@ -33,6 +33,19 @@ def test_root_cause_comes_before_its_consequences() -> None:
     assert (chosen.code, chosen.raised_by) == ("killed", (1,))
 
 
+def test_lost_peer_that_finished_points_to_unequal_loops() -> None:
+    peer = diagnosis.from_exception(["RuntimeError"], "Connection closed by peer", where=None, traceback="")
+
+    chosen = diagnosis.choose([(0, peer)], [1])
+
+    assert chosen is not None
+    assert chosen.what == "learner 1 finished while learner 0 still trained (RuntimeError: Connection closed by peer)"
+    assert "same number of steps" in chosen.advice
+    assert diagnosis.choose([(0, peer), (2, diagnosis.from_exit(None, 9))], [1]) == diagnosis.choose(
+        [(2, diagnosis.from_exit(None, 9))]
+    )
+
+
 def test_kill_after_full_memory_is_reported_as_such() -> None:
     assert diagnosis.from_exit(None, 9, out_of_memory=True).cause is Cause.RESOURCES
     assert diagnosis.from_exit(None, 9).cause is Cause.EVICTED
@@ -79,17 +92,24 @@ bad_data | OSError | Truncated File Read
 bad_data | OSError | Unable to synchronously open file (file signature not found)
 bad_data | OSError | image file is truncated
 bad_data | ParserError ValueError | Error tokenizing data. C error: Expected 2 fields in line 3, saw 3
+bad_data | ParseError SyntaxError | mismatched tag: line 1, column 24
+bad_data | ParseError SyntaxError | not well-formed (invalid token): line 1, column 4
 bad_data | ReadError TarError | file could not be opened successfully:
 bad_data | RuntimeError | PytorchStreamReader failed reading zip archive:
 bad_data | SafetensorError | Error while deserializing: header too large
+bad_data | ScannerError MarkedYAMLError YAMLError | mapping values are not allowed here
 bad_data | UnicodeDecodeError UnicodeError ValueError | 'utf-8' codec can't decode byte 0xff in position 0: invalid
 bad_data | UnidentifiedImageError OSError | cannot identify image file <_io.BytesIO object at 0x7f91>
 bad_data | UnpicklingError PickleError | pickle data was truncated
 bad_data | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 60
+bad_data | error | unpack requires a buffer of 16 bytes
+bad_data | InvalidArgumentError | {{function_node __wrapped__DecodeJpeg…}} Unknown image file format. One of JPEG …
 bad_value | DateParseError ValueError | Invalid date specified (32/13)
 bad_value | ValueError | could not convert string to float: 'n/a'
 bad_value | ValueError | dtype='numeric' is not compatible with arrays of bytes/strings.Convert
 bad_value | ValueError | invalid literal for int() with base 10: 'abc'
+bad_value | ValueError | DataFrame.dtypes for data must be int, float, bool or category.
+bad_value | ValueError | pandas dtypes must be int, float or bool.
 batch_content | TypeError | default_collate: batch must contain tensors …; found <class 'NoneType'>
 batch_content | TypeError | default_collate: batch must contain tensors, numpy arrays; found <class 'NoneType'>
 branch_types | TypeError | cond branches must have equal output types but they differ.
@@ -101,6 +121,7 @@ class_weights | RuntimeError | weight tensor should be defined either for all 3 
 closed_file | ValueError | I/O operation on closed file.
 command_failed | CalledProcessError SubprocessError | Command '['false']' returned non-zero exit status 1.
 connection | ConnectionError OSError | HTTPConnectionPool(host='127.0.0.1', port=9): Max retries exceeded
+connection | DistNetworkError RuntimeError | The client socket has timed out after 1000ms while trying to connect
 copied_result | RuntimeError | Only Tensors created explicitly by the user … support the deepcopy protocol
 data_worker | RuntimeError | DataLoader worker (pid 7) is killed by signal: Killed.
 data_worker_crashed | RuntimeError | DataLoader worker (pid 7) is killed by signal: Segmentation fault.
@@ -112,10 +133,12 @@ disk_full | OSError | [Errno 28] No space left on device
 disk_full | RuntimeError | [enforce fail at inline_container.cc:595] . unexpected pos 64 vs 0
 disk_full | RuntimeError | [enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/0
 division_by_zero | ZeroDivisionError ArithmeticError | division by zero
+donated_array | RuntimeError | Array has been deleted with shape=float32[3].
 download | HTTPError RequestException OSError | 404 Client Error: None for url: http://x
 download | HTTPError URLError OSError | HTTP Error 404: Not Found
 download | OSError | We couldn't connect to 'https://huggingface.co' to load the files
 download | RuntimeError | Error downloading train-images-idx3-ubyte.gz:
+download | ReadTimeout RequestException OSError | HTTPSConnectionPool(host='x', port=443): Read timed out.
 dtype | InvalidArgumentError | cannot compute AddV2 as input #1 … was expected to be a float tensor but is a int32
 dtype | RuntimeError | "nll_loss_forward_reduce_cuda_kernel_2d_index" not implemented for 'Int'
 dtype | RuntimeError | Expected tensor for argument #1 'indices' to have one of the following scalar types:
@@ -128,9 +151,11 @@ dtype | RuntimeError | result type Float can't be cast to the desired output typ
 dtype | TypeError | grad requires real- or complex-valued inputs
 dtype | ValueError | Invalid dtype: object
 dtype | ValueError | Invalid dtype: str32
+dtype | TypeError | Value 'a' with dtype <U1 is not a valid JAX array type.
 empty_data | ValueError | No objects to concatenate
 empty_data | ValueError | With n_samples=1, test_size=0.25 and train_size=None, the resulting train set will be empty.
 empty_data | ValueError | num_samples should be a positive integer value, but got num_samples=0
+empty_data | ValueError | Trainer: training requires a train_dataset.
 encoding | UnicodeEncodeError UnicodeError ValueError | 'ascii' codec can't encode character '\u20ac' in position 0
 exhausted | StopIteration |
 file_exists | FileExistsError OSError | [Errno 17] File exists: 'runs'
@@ -138,6 +163,7 @@ file_missing | FileNotFoundError OSError | Caught FileNotFoundError in DataLoade
 file_missing | OSError | Repo id must be in the form 'repo_name' or
 file_missing | RuntimeError | Dataset not found. You can use download=True to download it
 file_missing | ValueError | File not found: filepath=/no/such.keras.
+file_missing | NotFoundError | {{function_node __wrapped__IteratorGetNext…}} none.tfrecord; No such file or directory
 folder_missing | OSError | Cannot save file into a non-existent directory: 'out'
 folder_missing | RuntimeError | Parent directory out does not exist.
 fork_after_cuda | RuntimeError | Cannot re-initialize CUDA in forked subprocess.
@@ -164,11 +190,14 @@ is_none | AttributeError | 'NoneType' object has no attribute 'shape'
 is_none | TypeError | NoneType is not an Optimizer
 key_missing | KeyError LookupError | 'loss'
 key_missing | MergeError ValueError | No common columns to perform merge on. Merge options: left_on=None
+key_missing | OperationalError DatabaseError | no such table: runs
 label_range | IndexError | Target 10 is out of bounds.
 label_range | InvalidArgumentError | Received a label value of 3 which is outside the valid range of [0, 2).
 label_range | RuntimeError | Class values must be smaller than num_classes.
 label_range | RuntimeError | all elements of target should be between 0 and 1
 label_range | ValueError | Invalid classes inferred from unique values of `y`.  Expected: [0 1 2], got [1 2 3]
+label_range | LightGBMError | Label must be in [0, 2), but found 2 in label
+label_range | XGBoostError ValueError | label must be discrete values in the range of [0, num_class).
 label_shape | RuntimeError | 0D or 1D target tensor expected, multi-target not supported
 label_shape | ValueError | Arguments `target` and `output` must have the same rank
 label_shape | ValueError | For 1D input, 1D target must have size 1, but got target size: 3
@@ -232,6 +261,7 @@ option_value | ValueError | Could not interpret optimizer identifier: adamm
 option_value | ValueError | batch_size should be a positive integer value, but got batch_size=0
 option_value | ValueError | sampler option is mutually exclusive with shuffle
 option_value | XGBoostError ValueError | [23:21:51] objective.cc:27: Unknown objective function: `foo`
+out_of_time | Empty |
 out_of_time | OperationalError DatabaseError | database is locked
 out_of_time | RuntimeError | DataLoader timed out after 1 seconds
 out_of_time | TimeoutError OSError | waiting for lock
@@ -263,6 +293,27 @@ shape | RuntimeError | The size of tensor a (3) must match the size of tensor
 shape | RuntimeError | einsum(): subscript j has size 4 for operand 1 which does not broadcast with
 shape | RuntimeError | input.size(-1) must be equal to input_size. Expected 3, got 7
 matrix_sizes | RuntimeError | mat1 and mat2 shapes cannot be multiplied (8x4 and 5x1)
+no_credentials | HTTPError RequestException OSError | 401 Client Error: Unauthorized for url: http://x
+no_credentials | OSError | You are trying to access a gated repo. Make sure to have access to it
+no_credentials | UsageError | api_key not configured (no-tty). call wandb.login(key=[your_api_key])
+no_gradient | ValueError | No gradients provided for any variable.
+no_loss | ValueError | The model did not return a loss from the inputs, only the following keys: logits.
+not_a_number | InvalidArgumentError | {{function_node __wrapped__CheckNumerics…}} loss : Tensor had NaN values
+not_a_tensor | TypeError | Tensor is not a torch image.
+not_a_tensor | TypeError | cannot assign 'torch.FloatTensor' as parameter 'weight' (torch.nn.Parameter or None expected)
+not_a_tensor | TypeError | int is not a Module subclass
+not_a_tensor | TypeError | pic should be PIL Image or ndarray. Got <class 'int'>
+not_ready | ValueError | You tried to call `count_params` on layer 'sequential_13', but the layer isn't built.
+not_scalar | TypeError | cond_fun must return a boolean scalar, but got output type(s) [ShapedArray(float32[2])].
+not_scalar | ValueError | `self.log(x, tensor([1., 1., 1.]))` was called, but the tensor must have a single element.
+number_range | RuntimeError | normal expects all elements of std >= 0.0
+option_value | LightGBMError | Number of classes should be specified and greater than 1 for multiclass training
+option_value | ValueError | Optional arg `num_classes` must be type `int`
+option_value | ValueError | Unknown model resnet19
+option_value | ValueError | Unrecognized keyword arguments passed to Dense: {'foo': 1}
+option_value | XGBoostError ValueError | Invalid Parameter format for learning_rate expect float but value='x'
+option_value | XGBoostError ValueError | value -3 for Parameter max_depth should be greater equal to 0
+option_value | LightGBMError | Do not support special JSON characters in feature name.
 shape | RuntimeError | shape '[4, 7]' is invalid for input of size 30
 shape | RuntimeError | stack expects each tensor to be equal size,
 shape | TypeError | Cannot concatenate arrays with different numbers of dimensions: got (2,), (2, 2)
@@ -281,6 +332,15 @@ shape | ValueError | matmul: Input operand 1 has a mismatch in its core dimensio
 shape | ValueError | operands could not be broadcast together with shapes (2,3) (2,4)
 shape | ValueError | vmap got inconsistent sizes for array axes to be mapped:
 shape | ValueError | x and y must have same first dimension, but have shapes (2,) and (3,)
+shape | InvalidArgumentError | Input to reshape is a tensor with 6 values, but the requested shape has 4
+shape | LightGBMError | Length of labels differs from the length of #data
+shape | RuntimeError | batch1 must be a 3D tensor
+shape | RuntimeError | output with shape [1, 4, 4] doesn't match the broadcast shape [3, 4, 4]
+shape | ValueError | Computed output size would be zero or negative. Received `inputs shape=(1, 4, 4, 1)`
+shape | ValueError | Dimensions 2 and 3 are not compatible
+shape | ValueError | Required crop size (32, 32) is larger than input image size (8, 8)
+shape | XGBoostError ValueError | Check failed: … : Invalid size for `label`:(2,1). n_samples:4
+shape | XGBoostError ValueError | Number of columns does not match number of features in booster.
 shared_memory | RuntimeError | DataLoader worker (pid 7) is killed by signal: Bus error. … insufficient shared memory
 split_sizes | ValueError | Sum of input lengths does not equal the length of the input dataset!
 state_dict | RuntimeError | Error(s) in loading state_dict for Net:
@@ -288,21 +348,29 @@ state_dict | TypeError | Expected state_dict to be dict-like, got <class 'list'>
 state_dict | ValueError | loaded state dict contains a parameter group that doesn't match
 stored_class | AttributeError | Can't get attribute 'Net' on <module '__main__' (built-in)>
 syntax | SyntaxError | invalid syntax (<string>, line 1)
+task_cancelled | CancelledError BaseException |
 to_numpy | RuntimeError | Can't call numpy() on Tensor that requires grad.
 too_many_files | OSError | [Errno 24] Too many open files
 too_many_processes | RuntimeError | can't start new thread
 traced_value | TracerBoolConversionError ConcretizationTypeError JAXTypeError | Attempted boolean conversion of
 traced_value | TypeError | Shapes must be 1D sequences of concrete values of integer type, got (JitTracer
+traced_value | TypeError | A symbolic KerasTensor cannot be used as a boolean.
+traced_value | ValueError | Non-hashable static arguments are not supported.
+traced_value | UnexpectedTracerError JAXTypeError TypeError | Encountered an unexpected tracer.
+traced_value | Unsupported TorchDynamoException RuntimeError | Failed to trace builtin operator
 trainer_setup | MisconfigurationException | No `training_step()` method defined. Lightning
 unpacking | ValueError | too many values to unpack (expected 2)
 unseen_category | ValueError | y contains previously unseen labels: np.str_('b')
 unused_in_graph | RuntimeError | One of the differentiated Tensors appears to not have been used in the graph.
 unused_parameters | RuntimeError | Expected to have finished reduction in the prior iteration before starting a new one.
+validation_missing | RuntimeError | Early stopping conditioned on metric `val_loss` which is not available.
+validation_missing | ValueError | Must have at least 1 validation dataset for early stopping.
 value_type | TypeError | %d format: a real number is required, not str
 value_type | TypeError | 'int' object is not subscriptable
 value_type | TypeError | can only concatenate str (not "int") to str
 value_type | TypeError | unhashable type: 'list'
 value_type | ValueError | too many dimensions 'str'
+warning_as_error | RuntimeWarning Warning | overflow encountered in exp
 weights_only | UnpicklingError PickleError | Weights only load failed. T … Unsupported global: GLOBAL
 weights_only | UnpicklingError | Weights only load failed. … WeightsUnpickler error: Unsupported operand 149
 worker_lost | BrokenProcessPool BrokenExecutor | A process in the process pool was terminated abruptly
@@ -345,6 +413,8 @@ def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None
     [
         ("import os\nos.environ['A_NAME_THAT_IS_NOT_SET']", "environment_variable", Cause.YOUR_CODE),
         ("import subprocess\nsubprocess.run(['a-program-that-is-not-there'])", "no_command", Cause.YOUR_CODE),
+        ("import ast\nast.literal_eval('[1, 2')", "bad_value", Cause.YOUR_DATA),
+        ("import torch\ntorch.save([torch.ones(9)], '/dev/full')", "disk_full", Cause.RESOURCES),
         ("import io, torch\ntorch.load(io.BytesIO(b'hello'))", "bad_data", Cause.YOUR_DATA),
         ("import numpy\nnumpy.save('/no-such-folder/x.npy', [1])", "folder_missing", Cause.YOUR_DATA),
         ("import pathlib\npathlib.Path('/no-such-folder/x').write_text('')", "folder_missing", Cause.YOUR_DATA),
@@ -354,7 +424,7 @@ def test_known_message_has_its_class_its_advice_and_its_retry(line: str) -> None
 def test_traceback_adds_to_the_message(source: str, code: str, cause: Cause) -> None:
     try:
         exec(source, {})
-    except (KeyError, FileNotFoundError) as error:
+    except (KeyError, FileNotFoundError, SyntaxError, RuntimeError) as error:
         names, text = [type(error).__name__, "Exception"], traceback.format_exc()
         found = diagnosis.from_exception(names, str(error), where=None, traceback=text)
         assert (found.code, found.cause) == (code, cause)
@@ -389,10 +459,13 @@ def test_line_announcing_the_cause_is_shown_with_the_next() -> None:
         "ValueError: Exception encountered when calling Dense.call(). Input 0 has 2 axes"
     )
     assert what("one line\nanother") == "ValueError: one line"
+    assert what("{{function_node __wrapped__Cast_device_/device:CPU:0}} the cause [Op:Cast]") == (
+        "ValueError: the cause [Op:Cast]"
+    )
 
 
 def test_unknown_values_and_types_have_advice_too() -> None:
-    for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "pic should be PIL Image")):
+    for name, message in (("ValueError", "unknown model resnet"), ("TypeError", "unknown kind of sampler: list")):
         found = diagnosis.from_exception([name, "Exception"], message, where=None, traceback="")
         assert found.code == "your_code"
         assert "the log" not in found.advice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import re
 import traceback
@@ -27,7 +28,13 @@ _NUMBER_MAX: Final = 10**100
 _RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _RAISED: Final = "The program raises this error itself in this line: check the condition that leads to it."
+_RAISABLE: Final = ("your_code", "warning_as_error")
+"""Codes of failures that say little if the program itself raises the exception."""
 _IN_WORKER: Final = re.compile(r"Caught \w+ in (.+)\.\nOriginal Traceback")
+_QUOTED: Final = "Traceback (most recent call last):\n"
+_QUOTED_STACK: Final = "\nfrom user code:\n"
+"""Line of torch.compile's messages before the program's stack."""
+_QUOTED_ERROR: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?:: (.*))?$", re.MULTILINE)
 
 
 def _is_ours(path: str) -> bool:
@@ -72,8 +79,10 @@ def failure_of(
     if type(first) is KeyboardInterrupt and _is_raised(first):  # not from a signal: retrying cannot help
         failure = replace(failure, cause=Cause.YOUR_CODE, code="your_code", advice=_RAISED)
         failure = replace(failure, what=f"KeyboardInterrupt: {message}" if message else "KeyboardInterrupt")
-    elif failure.code == "your_code" and where is not None and _is_raised_by_user(first, cells, own_folder):
-        failure = replace(failure, advice=_RAISED)
+    elif failure.code in _RAISABLE and where is not None and _is_raised_by_user(first, cells, own_folder):
+        failure = replace(failure, code="your_code", advice=_RAISED)
+    if failure.code == "your_code":
+        failure = _quoted(failure, first, has_gpus=has_gpus)
     if failure.code == "your_code":
         with suppress(Exception):  # the methods of a cause may fail in any way
             failure = _caused(failure, first, cells, own_folder, has_gpus=has_gpus)
@@ -81,6 +90,27 @@ def failure_of(
         more = f" and {others} more" if others else ""
         failure = replace(failure, what=f"{failure.what} ({class_names(error)[0]}{more})")
     return failure
+
+
+def _quoted(failure: Failure, error: BaseException, *, has_gpus: bool) -> Failure:
+    """Return the failure with cause and advice of the error whose traceback its message quotes, if any.
+
+    So do process groups, searches over parameters, `tf.data`, and programs that raise `traceback.format_exc()`.
+    """
+    whole = _text(error)
+    _, header, text = whole.rpartition(_QUOTED)
+    found = _QUOTED_ERROR.search(text)
+    if not header or found is None or _IN_WORKER.match(whole):
+        return failure
+    cls = getattr(builtins, found[1], Exception)
+    bases = [_class_name(base) for base in cls.__mro__] if isinstance(cls, type) else ["Exception"]
+    quoted = from_exception(
+        [found[1], *bases], found[2] or "", where=None, traceback=text, is_alone=True, has_gpus=has_gpus
+    )
+    failure = replace(failure, what=f"{failure.what} (caused by {quoted.what})")
+    if quoted.code == "your_code":
+        return failure
+    return replace(failure, cause=quoted.cause, code=quoted.code, advice=quoted.advice)
 
 
 def _caused(failure: Failure, error: BaseException, cells: CellMap, own_folder: Path, *, has_gpus: bool) -> Failure:
@@ -94,7 +124,7 @@ def _caused(failure: Failure, error: BaseException, cells: CellMap, own_folder: 
             class_names(error), _message(error), where=None, traceback=text, is_alone=True, has_gpus=has_gpus
         )
         if found.code != "your_code":
-            is_own = any(path == cells.script or path.startswith(str(own_folder)) for path, _, _ in _frames(error))
+            is_own = any(_is_own(path, cells, own_folder) for path, _, _ in _frames(error))
             where = _where(error, cells, own_folder) if is_own else failure.where
             what = f"{failure.what} (caused by {found.what})"
             return replace(failure, cause=found.cause, code=found.code, advice=found.advice, what=what, where=where)
@@ -121,31 +151,36 @@ def _is_raised(error: BaseException) -> bool:
 def _is_raised_by_user(error: BaseException, cells: CellMap, own_folder: Path) -> bool:
     """Return whether a `raise` in the user's own code raised it."""
     *_, path = (cells.script, *(one[0] for one in _frames(error)))
-    return _is_raised(error) and (path == cells.script or path.startswith(str(own_folder)))
+    return _is_raised(error) and _is_own(path, cells, own_folder)
 
 
 def _where(error: BaseException, cells: CellMap, own_folder: Path) -> Where | None:
     where: Where | None = None
-    if isinstance(error, SyntaxError) and error.filename == cells.script and error.lineno is not None:
-        where = cells.where(error.filename, error.lineno, None)
+    if isinstance(error, SyntaxError) and _is_own(error.filename, cells, own_folder) and error.lineno is not None:
+        where = cells.where(str(error.filename), error.lineno, None)
     else:
         frames = [one for one in _frames(error) if not _is_ours(one[0])]
-        users = [one for one in frames if one[0] == cells.script or one[0].startswith(str(own_folder))]
+        users = [one for one in frames if _is_own(one[0], cells, own_folder)]
         if users or frames:
             where = cells.where(*(users or frames)[-1])
     for path, line, function in _FRAME.findall(_worker_traceback(error)):
-        if path == cells.script or path.startswith(str(own_folder)):
+        if _is_own(path, cells, own_folder):
             where = cells.where(path, int(line), function)
     return where
 
 
+def _is_own(path: object, cells: CellMap, own_folder: Path) -> bool:
+    """Return whether a file is the program or one of the user's modules that were sent with it."""
+    return isinstance(path, str) and (path == cells.script or path.startswith(str(own_folder)))
+
+
 def _worker_traceback(error: BaseException) -> str:
-    """Return the traceback text of a worker process in which the error arose (DataLoader or pool); otherwise ""."""
+    """Return the traceback text that an error quotes, such as that of the worker process in which it arose, or ""."""
     cause = error.__cause__
     if cause is not None and _is_remote(cause):
         return _text(cause)
     text = _text(error)
-    return text if _IN_WORKER.match(text) else ""
+    return text if _IN_WORKER.match(text) or _QUOTED in text or _QUOTED_STACK in text else ""
 
 
 def _is_remote(error: BaseException) -> bool:
@@ -154,11 +189,11 @@ def _is_remote(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of an exception, without another process's traceback around it."""
+    """Return the message of an exception, without a traceback that it quotes."""
     text = _text(error)
     found = _IN_WORKER.match(text)
     if found is None:
-        return text
+        return text.partition(_QUOTED)[0]
     last = text.rstrip().rpartition("\n")[2].removeprefix(f"{class_names(error)[0]}: ")
     return f"{last} (in {found[1]})"
 

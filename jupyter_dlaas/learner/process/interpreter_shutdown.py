@@ -52,12 +52,12 @@ _OWN_FILES: Final = frozenset({"metrics.jsonl", "prelude.lock", "stdout.log"})
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
-def join_threads(place: Place) -> None:
+def join_threads(place: Place, limit: str = "") -> None:
     """Wait for threads as the interpreter does: shut down executors first, then join every non-daemon thread.
 
-    A long wait is explained once in the log.
+    A long wait is explained once in the log, with its `limit`.
     """
-    hint = threading.Timer(_SILENCE_S, _explain, [place])
+    hint = threading.Timer(_SILENCE_S, _explain, [place, limit])
     hint.daemon = True
     if _others():
         hint.start()
@@ -90,9 +90,9 @@ def _shut_executors_down() -> None:
             traceback.print_exc()
 
 
-def _explain(place: Place) -> None:
+def _explain(place: Place, limit: str) -> None:
     frames, others = sys._current_frames(), _others()
-    _say("thread", [f'"{one.name}"{_at(frames.get(one.ident or 0), place)}' for one in others], "")
+    _say("thread", [f'"{one.name}"{_at(frames.get(one.ident or 0), place)}' for one in others], limit)
 
 
 def _say(kind: str, names: Sequence[str], limit: str) -> None:
@@ -187,13 +187,14 @@ class Shutdown:
         """
         flush_streams()
         faulthandler.dump_traceback_later(_FAILED_EXIT_S if has_failed else _EXIT_S, exit=True)
+        if has_failed and _others():  # a failed program must not keep its devices for long
+            limit = f" at most {_THREADS_S:.0f} s"
+            helper = threading.Thread(target=join_threads, args=[place, limit], daemon=True)
+            helper.start()
+            helper.join(_THREADS_S)
         handlers_ran = threading.Event()
         with suppress(RuntimeError):  # thread limit reached: nothing is explained
             threading.Thread(target=_watch_exit, args=[handlers_ran, place, has_failed, is_asked], daemon=True).start()
-        if has_failed and _others():  # a failed program must not keep its devices for long
-            helper = threading.Thread(target=join_threads, args=[lambda *_: ""], daemon=True)
-            helper.start()
-            helper.join(_THREADS_S)
         _spare_teardown()
         with suppress(BaseException):
             atexit._run_exitfuncs()

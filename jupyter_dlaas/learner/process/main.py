@@ -30,7 +30,7 @@ from jupyter_dlaas.learner.control.context import Context, Leave, enter
 from jupyter_dlaas.learner.control.guardian_channel import Control
 from jupyter_dlaas.learner.environment import left_out_variables, malloc, seeds, visible_devices
 from jupyter_dlaas.learner.log_capture import stdout_reader
-from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude
+from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude, thread_errors
 from jupyter_dlaas.learner.process.source_links import link_originals
 from jupyter_dlaas.learner.process.stop_requests import StopRequests
 from jupyter_dlaas.learner.training_run import weight_update_check
@@ -67,8 +67,11 @@ def main(arguments: list[str]) -> NoReturn:
         context.control.beats.where = cells.place
         context.control.beats.describe = cells.where
         context.control.beats.is_limited = context.spec.hang_after_s is not None
+        thread_errors.watch(cells, job_dir / "files", _log(context))
         context.control.start()
         code, body = _run(context, cells, raised)
+        if os.getpid() != context.control.pid:
+            _end_fork(code, ending, cells)
         stops.over()
         if body["outcome"] == "ok" and context.rank == 0 and context.spec.outputs:
             context.control.update_state(is_storing=True)
@@ -112,6 +115,14 @@ def _end_now(context: Context, stops: StopRequests, ending: interpreter_shutdown
             interpreter_shutdown.flush_streams()
         finally:
             os._exit(0)
+
+
+def _end_fork(code: int, ending: interpreter_shutdown.Shutdown, cells: CellMap) -> NoReturn:
+    """End a process that the program forked and let run on: only the learner itself has a result."""
+    try:
+        ending.run(cells.place, has_failed=code != 0)
+    finally:
+        os._exit(code)
 
 
 def _at_end(context: Context) -> dict[str, Any]:

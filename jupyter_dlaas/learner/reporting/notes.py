@@ -18,6 +18,7 @@ __all__ = [
     "OPTIMIZER",
     "REPEATED",
     "STOP_IGNORED",
+    "THREAD_ENDED",
     "report",
 ]
 
@@ -30,6 +31,7 @@ NOT_KEPT: Final = "report_not_kept"
 NOT_LOADED: Final = "report_not_loaded"
 REPEATED: Final = "report_repeated"
 STOP_IGNORED: Final = "report_stop_ignored"
+THREAD_ENDED: Final = "report_thread_ended"
 
 
 def report(code: str, text: str) -> None:

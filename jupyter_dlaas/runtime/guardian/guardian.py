@@ -255,11 +255,11 @@ class Guardian:
         while self._unsure and not self._is_expecting():
             self._count(*self._unsure.pop(0))
         for _ in range(8):
-            seen = self._picture()
-            act = decide(self._wanted, seen)
+            act = decide(self._wanted, seen := self._picture())
             if seen.is_broken and not seen.alive:
                 self._store.end()
-                self._journal.lost(self._generation, diagnosis.choose(self._failed))
+                finished = [one.member for one in self._learners.values() if one.is_done]
+                self._journal.lost(self._generation, diagnosis.choose(self._failed, finished))
                 self._failed = []
                 continue
             if act is not Act.CHANGE:
