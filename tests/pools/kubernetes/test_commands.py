@@ -76,7 +76,7 @@ def test_options_of_jupyterlab_are_checked(
 @pytest.mark.parametrize(("arguments", "code", "words"), [
     (["manifests", "--lab", "lab:1", "--storage", "50 apples"], 2, "is not a valid quantity"),
     (["manifests", "--namespace", "My_NS"], 2, "is not a valid namespace"),
-    (["check", "--kubeconfig", "/absent/config"], 5, "no usable credentials in /absent/config: the file does not exist"),
+    (["check", "--kubeconfig", "/absent/config"], 5, "in /absent/config: the file does not exist"),
 ])  # fmt: skip
 def test_bad_input_is_named(arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == code
