@@ -43,7 +43,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
     return {
         **kept,
-        "JUPYTER_DLAAS_POOL_DIR": str(folder / "pool"),
+        "JUPYTER_DLAAS_POOL_DIR": str(folder / "local"),
         "JUPYTER_DATA_DIR": str(folder / "data"),
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
@@ -56,7 +56,7 @@ def environment(folder: Path) -> dict[str, str]:
 def processes_of(folder: Path) -> dict[int, str]:
     """Living processes of the jobs and the engine of a pool: its directory stands in their environment or command."""
     found = {}
-    mark = str(folder / "pool").encode()
+    mark = str(folder / "local").encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -76,7 +76,7 @@ class Pool:
 
     @property
     def directory(self) -> Path:
-        return self.folder / "pool"
+        return self.folder / "local"
 
     @property
     def client(self) -> Client:

@@ -248,7 +248,9 @@ def test_gang_forms_after_guardian_and_store_were_killed(job: Build, torch_zygot
     )
     status = json.loads((one.dir / STATUS).read_text())
     one.kill_guardian()
-    assert send(Identity(status["store"]["pid"], status["store"]["start"], status["boot"]), signal.SIGKILL)
+    store = Identity(status["store"]["pid"], status["store"]["start"], status["boot"])
+    assert send(store, signal.SIGKILL)
+    until(lambda: not is_alive(store), "the store is gone")
     one.start_guardian()
     one.output("go").touch()
 
