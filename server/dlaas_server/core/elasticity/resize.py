@@ -121,22 +121,29 @@ def reduced_to(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
 
 
 def used_shrinks(
-    pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[GangRequest]
+    pool: Pool,
+    kept: Mapping[str, tuple[Seat, ...]],
+    waiting: Mapping[str, tuple[Shape, Sequence[Seat]]],
+    capacity: FreeCapacity,
 ) -> dict[str, tuple[tuple[Seat, ...], str]]:
-    """Return only the shrinks whose seats are used by `starts`: job -> seats that it keeps, job that it shrinks for."""
-    takers = {
-        (seat.node, device): request.id
-        for request in starts
-        for seat in request.seats
-        for device in seat.devices or ("",)
-    }
+    """Return only the shrinks that waiting jobs need: job -> seats that it keeps, job that it shrinks for.
+
+    `waiting`: job -> seats that it gets then. `capacity`: free capacity without these. Shrunk seats that no job needs
+    are taken from it.
+    """
+    takers: dict[tuple[str, str], str] = {}
+    for name, (shape, seats) in waiting.items():
+        for seat in seats:
+            for device in seat.devices if shape.is_plain and shape.gpus else ("", *seat.devices):
+                takers.setdefault((seat.node, device), name)
     out: dict[str, tuple[tuple[Seat, ...], str]] = {}
     for name, seats in sorted(kept.items()):
         left, stay, given = Counter(seats), [], []
+        shape = shape_of(pool.jobs[name])
         for member in pool.jobs[name].gang:
             seat = member.seat
             left[seat] -= 1
-            taker = next((takers[k] for k in _keys(seat) if k in takers), None) if left[seat] < 0 else None
+            taker = _taker(takers, shape, seat, capacity) if left[seat] < 0 else None
             if taker is None:
                 stay.append(seat)
             else:
@@ -144,6 +151,17 @@ def used_shrinks(
         if given:
             out[name] = tuple(stay), given[0]
     return out
+
+
+def _taker(takers: Mapping[tuple[str, str], str], shape: Shape, seat: Seat, capacity: FreeCapacity) -> str | None:
+    """Return the job that needs this seat or a part of it; None, and the seat taken, if none does."""
+    node = capacity.named(seat.node)
+    if node is not None:
+        usable = Seat(seat.node, tuple(device for device in seat.devices if device in node.order))
+        if capacity.has(shape, (usable,)):
+            capacity.claim(shape, (usable,))
+            return None
+    return next((takers[seat.node, d] for d in (*seat.devices, "") if (seat.node, d) in takers), None)
 
 
 def redistributed(
@@ -193,10 +211,6 @@ def _rising(gang: Gang) -> dict[int, float]:
     for size, rate in sorted(gang.rates.items()):
         rising[size] = best = max(rate, best * (1 + LEAST_GAIN))
     return rising
-
-
-def _keys(seat: Seat) -> list[tuple[str, str]]:
-    return [(seat.node, device) for device in seat.devices or ("",)]
 
 
 def _giving(job: Job, known: Known) -> Gang:
