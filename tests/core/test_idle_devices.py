@@ -88,6 +88,20 @@ def test_devices_that_are_left_first_are_promised_first() -> None:
     ]
 
 
+def test_leaving_learners_free_the_cpus_that_they_use() -> None:
+    """Learners without devices have equal seats. Two generations on one node use its CPUs one after the other."""
+    leaves = halting(training(job(1, (2, 2), gpus=0, cpus=2.0), Seat("n1"), Seat("n1")))
+    moves = resized(training(job(2, cpus=2.0), Seat("n1", ("n1/0",))), [Seat("n1", ("n1/1",))], "pool", 60.0)[0]
+
+    leaving = after_pending_changes(pool([node()], leaves, moves)).leaving
+
+    assert sorted((loan.job, loan.shape.cpus, *loan.seats) for loan in leaving) == [
+        ("job-1", 2.0, Seat("n1")),
+        ("job-1", 2.0, Seat("n1")),
+        ("job-2", 0.0, Seat("n1", ("n1/0",))),
+    ]
+
+
 def test_reason_names_the_job_an_idle_device_is_for() -> None:
     leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
 

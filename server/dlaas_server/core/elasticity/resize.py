@@ -20,7 +20,7 @@ from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Loan, Shape
 from dlaas_server.core.placement.feasibility import PoolSize
-from dlaas_server.core.placement.free_capacity import FreeCapacity
+from dlaas_server.core.placement.free_capacity import FreeCapacity, occupied
 from dlaas_server.core.placement.gang_placement import place
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.scheduling.gang_request import GangRequest
@@ -73,11 +73,25 @@ def _since_s(job: Job) -> float:
 
 
 def _given_up(job: Job, after: Job | None) -> list[Loan]:
-    """Return the seats that the job holds but not `after` its change of size; None: it leaves."""
-    kept = {m.seat for m in after.members} if after is not None else set()
-    seats = dict.fromkeys(m.seat for m in job.members if m.seat not in kept)
+    """Return the seats that the job holds but not `after` its change of size; None: it leaves.
+
+    On each node, as many of them have CPUs and memory as learners leave: generations may use these one after the other.
+    """
+    kept = {m.seat for m in after.members} if after is not None else set[Seat]()
+    stay = {name: learners for name, _, learners in occupied(after)} if after is not None else {}
+    leave = {name: learners - stay.get(name, 0) for name, _, learners in occupied(job)}
+    given = [seat for seat in dict.fromkeys(m.seat for m in job.members) if seat.devices and seat not in kept]
+    with_devices = Counter(seat.node for seat in given)
+    for name in dict.fromkeys(m.seat.node for m in job.members):
+        given += [Seat(name)] * (leave[name] - with_devices[name])
     is_for_waiting = job.preempted is not None or (job.resize is not None and bool(job.resize.why))
-    return [Loan(job.id, job.spec.queue, shape_of(job), (seat,), is_for_waiting) for seat in seats]
+    shape = shape_of(job)
+    loans: list[Loan] = []
+    for seat in given:
+        freed = shape if leave[seat.node] > 0 else replace(shape, cpus=0.0, memory_bytes=0)
+        leave[seat.node] -= 1
+        loans.append(Loan(job.id, job.spec.queue, freed, (seat,), is_for_waiting))
+    return loans
 
 
 def shrinks_for(
