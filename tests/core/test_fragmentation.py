@@ -55,6 +55,15 @@ def test_share_is_placed_on_the_fullest_device_that_fits() -> None:
     assert seat.node == "b"  # full then; a keeps 700
 
 
+def test_learner_without_cpus_fits_on_a_node_with_too_few() -> None:
+    """More CPUs than the node has are taken while a leaving job and its successor both count."""
+    capacity = free_of([node("a", 2, cpus=4.0)], ())
+    capacity.claim(Shape(0, 6.0, 0, None, Layout.PACK), (Seat("a"),))
+
+    assert fit_count(capacity, ONE, 1) == 1
+    assert place(capacity, ONE, 1) == (Seat("a", ("a/0",)),)
+
+
 def test_a_learner_of_whole_devices_takes_none_that_is_shared() -> None:
     capacity = free_of([node("a", 2)], ())
     place(capacity, share(100), 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlaas_server.core.model.cluster import Device, Node, Seat
 from dlaas_server.core.model.job import Job
-from dlaas_server.core.model.resources import Shape, is_kind
+from dlaas_server.core.model.resources import Loan, Shape, is_kind
 from dlaas_server.core.placement.feasibility import why_never
 from dlaas_server.core.placement.gang_placement import fit_count, free_of, place, shape_of
 from dlaas_server.core.placement.shape import Layout
@@ -217,3 +217,12 @@ def test_kind_out_of_service_or_cordoned_is_not_refused() -> None:
 
     for nodes in ([broken], [replace(MIXED[0], cordoned="maintenance")]):
         assert why_never(nodes, replace(ONE, gpu_kind="A100"), 4, "GPU") is None
+
+
+def test_device_whose_cpus_another_job_takes_stays_lent() -> None:
+    """4 of the 6 CPUs that the loan frees are promised to another job. Its device is still in use."""
+    capacity = free_of([node("n1", 1, cpus=8.0), node("n2", 2)], ())
+    capacity.lent = [Loan("job-1", "default", Shape(1, 6.0, 0, None, Layout.PACK), seats("n1", 1))]
+    capacity.claim(Shape(0, 4.0, 0, None, Layout.PACK), (Seat("n1"),))
+
+    assert place(capacity, Shape(1, 0.0, 0, None, Layout.PACK), 1) == (Seat("n2", ("n2/0",)),)

@@ -88,6 +88,20 @@ def test_devices_that_are_left_first_are_promised_first() -> None:
     ]
 
 
+def test_leaving_learners_free_the_cpus_that_they_use() -> None:
+    """Learners without devices have equal seats. Two generations on one node use its CPUs one after the other."""
+    leaves = halting(training(job(1, (2, 2), gpus=0, cpus=2.0), Seat("n1"), Seat("n1")))
+    moves = resized(training(job(2, cpus=2.0), Seat("n1", ("n1/0",))), [Seat("n1", ("n1/1",))], "pool", 60.0)[0]
+
+    leaving = after_pending_changes(pool([node()], leaves, moves)).leaving
+
+    assert sorted((loan.job, loan.shape.cpus, *loan.seats) for loan in leaving) == [
+        ("job-1", 2.0, Seat("n1")),
+        ("job-1", 2.0, Seat("n1")),
+        ("job-2", 0.0, Seat("n1", ("n1/0",))),
+    ]
+
+
 def test_reason_names_the_job_an_idle_device_is_for() -> None:
     leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
 
@@ -111,9 +125,9 @@ def test_reason_names_a_job_whose_chosen_seats_were_taken() -> None:
         ("job-3", {"n1", "n2"}),
         ("job-4", {"n3"}),
     ]
-    assert [wait.reason.partition(" job-1")[0] for wait in found.waits] == [
-        "Needs 2 GPUs; 1 is free.",
-        "Needs 1 learner with 1 GPU; 1 fits now, kept for job-5, which goes first.",
+    assert [wait.reason.partition(", which")[0] for wait in found.waits] == [
+        "Needs 2 GPUs; 1 is free. job-1 holds 1 and job-2 holds 1.",
+        "Needs 1 learner with 1 GPU; 1 fits now, kept for job-5",
     ]
 
 
@@ -183,6 +197,85 @@ def test_reason_names_the_locality_that_devices_kept_for_others_leave() -> None:
 
     assert found.starts == ()
     assert "Waits for devices on one node" in found.waits[1].reason
+
+
+def test_job_starts_on_seats_that_another_chosen_job_leaves() -> None:
+    """job-2 was to be on n3, and starts on n1 and n2, which have too few CPUs for job-3."""
+    leaves = halting(training(job(1), Seat("n3", ("n3/1",))))
+    nodes = [node("n1", 1, cpus=1.0), node("n2", 1, cpus=1.0), node("n3", 2, cpus=4.0)]
+
+    found = plan(pool(nodes, leaves, job(2, (2, 2)), job(3, cpus=4.0)), 60.0)
+
+    assert {start.job: [*start.seats] for start in found.starts} == {
+        "job-2": [Seat("n1", ("n1/0",)), Seat("n2", ("n2/0",))],
+        "job-3": [Seat("n3", ("n3/0",))],
+    }
+
+
+def test_no_job_is_preempted_for_a_job_that_starts_elsewhere() -> None:
+    """As above, but a job runs on n4 which the scheduler had preempted for job-3."""
+    leaves = halting(training(job(1), Seat("n3", ("n3/1",))))
+    runs = replace(training(job(4, priority=-1, cpus=4.0), Seat("n4", ("n4/0",))), checkpoint_step=1)
+    nodes = [node("n1", 1, cpus=1.0), node("n2", 1, cpus=1.0), node("n3", 2, cpus=4.0), node("n4", 1, cpus=4.0)]
+
+    found = plan(pool(nodes, leaves, runs, job(2, (2, 2)), job(3, cpus=4.0)), 1e4)
+
+    assert ([start.job for start in found.starts], found.preempts, found.waits) == (["job-2", "job-3"], (), ())
+
+
+def test_job_whose_cpus_were_taken_keeps_its_turn() -> None:
+    """job-2 cannot wait for the CPUs of n1, and takes those of n2, which were for job-3. That one gets those of n1."""
+    leaves = halting(training(job(1, gpus=0, cpus=2.0), Seat("n1")))
+    nodes = [node("n1", 2, cpus=4.0), node("n2", 1, cpus=4.0), node("n3", 1, cpus=2.0)]
+    waits = job(2, (2, 2), cpus=2.0), job(3, gpus=0, cpus=4.0), job(4, cpus=2.0)
+
+    found = plan(pool(nodes, leaves, *waits), 60.0, Policy(order="fifo-skip"))
+
+    assert [(start.job, {seat.node for seat in start.seats}) for start in found.starts] == [("job-2", {"n2", "n3"})]
+    assert "1 fits now, kept for job-3, which starts" in found.waits[1].reason
+
+
+def test_job_shrinks_for_one_that_needs_only_its_cpus() -> None:
+    elastic = replace(training(job(1, (1, 2), cpus=4.0, elastic=Elastic.AUTO), *seats("n1", 2)), is_live=True)
+
+    found = plan(pool([node(cpus=8.0)], elastic, job(2, gpus=0, cpus=4.0), job(3, gpus=0)), 60.0)
+
+    assert [start.job for start in found.starts] == ["job-3"]
+    assert [(one.job, len(one.seats), one.why) for one in found.resizes] == [
+        ("job-1", 1, "Makes room for the waiting job job-2.")
+    ]
+
+
+def test_locality_reason_counts_the_devices_kept_for_the_job() -> None:
+    """job-2 gets both devices of n1. With one of them and that of n2 it could start, but apart."""
+    leaves = halting(training(job(1), Seat("n1", ("n1/0",))))
+    gang = replace(job(2, (2, 2)), spec=replace(job(2, (2, 2)).spec, placement=None))
+
+    found = plan(pool([node("n1", 2), node("n2", 1)], leaves, gang), 60.0, Policy(placement=Layout.TOPOLOGY))
+
+    assert found.starts == ()
+    assert "Waits for devices on one node" in found.waits[0].reason
+
+
+def test_reason_says_that_idle_devices_are_further_apart() -> None:
+    spot = training(job(1), Seat("n1", ("n1/0",)))
+    spot = replace(spot, spec=replace(spot.spec, spot=True))
+
+    found = plan(pool([node("n1", 2), node("n2", 1)], spot, job(2, (2, 2))), 60.0)
+
+    assert (found.starts, [stop.job for stop in found.preempts]) == ((), ["job-1"])
+    assert "2 fit now, but on more nodes than the devices that spot jobs give back." in found.waits[0].reason
+
+
+def test_first_holder_in_queue_order_is_named() -> None:
+    """job-4 needs the device that is kept for job-2, and CPUs that are kept for job-3."""
+    leaves = halting(training(job(1, cpus=1.0), Seat("n1", ("n1/0",))))
+    waits = job(2, (2, 2)), job(3, gpus=0, cpus=4.0), job(4, cpus=3.0)
+
+    found = plan(pool([node("n1", 2, cpus=4.0)], leaves, *waits), 60.0, Policy(order="fifo-skip"))
+
+    assert found.starts == ()
+    assert [wait.reason.partition("kept for ")[2][:5] for wait in found.waits] == ["", "", "job-2"]
 
 
 @dataclass
@@ -324,8 +417,6 @@ def names_true_holders(live: PoolRun, decided: Plan) -> None:
         return
     state = state_of(live)
     kept, rest = state.immediate.kept, state.immediate.rest or state.idle
-    taken = {(seat.node, device) for seats in state.starts.values() for seat in seats for device in seat.devices}
-    chosen = {request.id: {(s.node, d) for s in request.seats for d in s.devices} for request in state.result.starts}
 
     def fits(name: str, *givers: str) -> bool:
         given = [part for giver in {name, *givers} for part in kept.get(giver, ())]
@@ -339,7 +430,7 @@ def names_true_holders(live: PoolRun, decided: Plan) -> None:
         if "which goes first" in wait.reason:
             reserved = None if state.result.reserved is None else state.result.reserved.id
             assert fits(wait.job), wait
-            assert live.policy.is_strict or holder == reserved or taken & chosen[holder], wait
+            assert live.policy.is_strict or holder == reserved, wait
         else:
             others = [name for name in kept if name not in (holder, wait.job)]
             beside = [some for n in range(len(others) + 1) for some in combinations(others, n)]

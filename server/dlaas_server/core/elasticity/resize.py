@@ -20,7 +20,7 @@ from dlaas_server.core.model.job import Job, is_settled
 from dlaas_server.core.model.pool import Known, Pool
 from dlaas_server.core.model.resources import Loan, Shape
 from dlaas_server.core.placement.feasibility import PoolSize
-from dlaas_server.core.placement.free_capacity import FreeCapacity
+from dlaas_server.core.placement.free_capacity import FreeCapacity, occupied
 from dlaas_server.core.placement.gang_placement import place
 from dlaas_server.core.placement.shape import Layout, shape_of
 from dlaas_server.core.scheduling.gang_request import GangRequest
@@ -73,11 +73,25 @@ def _since_s(job: Job) -> float:
 
 
 def _given_up(job: Job, after: Job | None) -> list[Loan]:
-    """Return the seats that the job holds but not `after` its change of size; None: it leaves."""
-    kept = {m.seat for m in after.members} if after is not None else set()
-    seats = dict.fromkeys(m.seat for m in job.members if m.seat not in kept)
+    """Return the seats that the job holds but not `after` its change of size; None: it leaves.
+
+    On each node, as many of them have CPUs and memory as learners leave: generations may use these one after the other.
+    """
+    kept = {m.seat for m in after.members} if after is not None else set[Seat]()
+    stay = {name: learners for name, _, learners in occupied(after)} if after is not None else {}
+    leave = {name: learners - stay.get(name, 0) for name, _, learners in occupied(job)}
+    given = [seat for seat in dict.fromkeys(m.seat for m in job.members) if seat.devices and seat not in kept]
+    with_devices = Counter(seat.node for seat in given)
+    for name in dict.fromkeys(m.seat.node for m in job.members):
+        given += [Seat(name)] * (leave[name] - with_devices[name])
     is_for_waiting = job.preempted is not None or (job.resize is not None and bool(job.resize.why))
-    return [Loan(job.id, job.spec.queue, shape_of(job), (seat,), is_for_waiting) for seat in seats]
+    shape = shape_of(job)
+    loans: list[Loan] = []
+    for seat in given:
+        freed = shape if leave[seat.node] > 0 else replace(shape, cpus=0.0, memory_bytes=0)
+        leave[seat.node] -= 1
+        loans.append(Loan(job.id, job.spec.queue, freed, (seat,), is_for_waiting))
+    return loans
 
 
 def shrinks_for(
@@ -121,22 +135,29 @@ def reduced_to(pool: Pool, kept: Mapping[str, tuple[Seat, ...]]) -> Pool:
 
 
 def used_shrinks(
-    pool: Pool, kept: Mapping[str, tuple[Seat, ...]], starts: Sequence[GangRequest]
+    pool: Pool,
+    kept: Mapping[str, tuple[Seat, ...]],
+    waiting: Mapping[str, tuple[Shape, Sequence[Seat]]],
+    capacity: FreeCapacity,
 ) -> dict[str, tuple[tuple[Seat, ...], str]]:
-    """Return only the shrinks whose seats are used by `starts`: job -> seats that it keeps, job that it shrinks for."""
-    takers = {
-        (seat.node, device): request.id
-        for request in starts
-        for seat in request.seats
-        for device in seat.devices or ("",)
-    }
+    """Return only the shrinks that waiting jobs need: job -> seats that it keeps, job that it shrinks for.
+
+    `waiting`: job -> seats that it gets then. `capacity`: free capacity without these. Shrunk seats that no job needs
+    are taken from it.
+    """
+    takers: dict[tuple[str, str], str] = {}
+    for name, (shape, seats) in waiting.items():
+        for seat in seats:
+            for device in seat.devices if shape.is_plain and shape.gpus else ("", *seat.devices):
+                takers.setdefault((seat.node, device), name)
     out: dict[str, tuple[tuple[Seat, ...], str]] = {}
     for name, seats in sorted(kept.items()):
         left, stay, given = Counter(seats), [], []
+        shape = shape_of(pool.jobs[name])
         for member in pool.jobs[name].gang:
             seat = member.seat
             left[seat] -= 1
-            taker = next((takers[k] for k in _keys(seat) if k in takers), None) if left[seat] < 0 else None
+            taker = _taker(takers, shape, seat, capacity) if left[seat] < 0 else None
             if taker is None:
                 stay.append(seat)
             else:
@@ -144,6 +165,17 @@ def used_shrinks(
         if given:
             out[name] = tuple(stay), given[0]
     return out
+
+
+def _taker(takers: Mapping[tuple[str, str], str], shape: Shape, seat: Seat, capacity: FreeCapacity) -> str | None:
+    """Return the job that needs this seat or a part of it; None, and the seat taken, if none does."""
+    node = capacity.named(seat.node)
+    if node is not None:
+        usable = Seat(seat.node, tuple(device for device in seat.devices if device in node.order))
+        if capacity.has(shape, (usable,)):
+            capacity.claim(shape, (usable,))
+            return None
+    return next((takers[seat.node, d] for d in (*seat.devices, "") if (seat.node, d) in takers), None)
 
 
 def redistributed(
@@ -193,10 +225,6 @@ def _rising(gang: Gang) -> dict[int, float]:
     for size, rate in sorted(gang.rates.items()):
         rising[size] = best = max(rate, best * (1 + LEAST_GAIN))
     return rising
-
-
-def _keys(seat: Seat) -> list[tuple[str, str]]:
-    return [(seat.node, device) for device in seat.devices or ("",)]
 
 
 def _giving(job: Job, known: Known) -> Gang:

@@ -71,7 +71,7 @@ class Usual:
         self._recount()
         found = self._lost.get(state)
         if found is None:
-            cpus, memory_bytes, held = state
+            cpus, memory_bytes, held = max(state[0], 0.0), max(state[1], 0), state[2]
             found = float(free_milli(state))
             for kind, gpus, milli, asked in self._demands:
                 usable = _usable(held, kind, gpus, milli)
@@ -122,7 +122,7 @@ def ways(state: State, shape: Shape) -> list[Way]:
     """Return the kinds and parts that a learner could take on a node, tightest part first; [] if it does not fit."""
     cpus, memory_bytes, held = state
     left = (cpus - shape.cpus, memory_bytes - shape.memory_bytes)
-    if left[0] < -1e-9 or left[1] < 0:
+    if (shape.cpus and left[0] < -1e-9) or (shape.memory_bytes and left[1] < 0):
         return []
     if not shape.gpus:
         return [(None, WHOLE, (*left, held))]

@@ -18,7 +18,7 @@ from dlaas_server.core.model.resources import WHOLE, Loan, Shape, is_kind
 from dlaas_server.core.placement.fragmentation import State, Usual
 from dlaas_server.core.placement.shape import shape_of
 
-__all__ = ["FreeCapacity", "NodeCapacity", "free_of"]
+__all__ = ["FreeCapacity", "NodeCapacity", "free_of", "occupied"]
 
 
 Key = tuple[float, int, int]
@@ -413,7 +413,7 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> FreeCapacity:
     for job in jobs:
         shape = shape_of(job)
         usual.note(shape, job.spec.learners_min)
-        for node_name, devices, learners in _occupied(job) if job.members else ():
+        for node_name, devices, learners in occupied(job) if job.members else ():
             free = capacity.get(node_name)
             if free is None:
                 continue
@@ -422,7 +422,7 @@ def free_of(nodes: Sequence[Node], jobs: Iterable[Job]) -> FreeCapacity:
     return FreeCapacity(capacity.values(), usual)
 
 
-def _occupied(job: Job) -> list[tuple[str, set[str], int]]:
+def occupied(job: Job) -> list[tuple[str, set[str], int]]:
     """Return per node the devices held, and the number of learners that run there at the same time.
 
     In a change of size through a checkpoint, two generations share seats one after the other; these are not counted

@@ -103,7 +103,7 @@ def sparing(
     The seats are on no more nodes than without this, or than with only those jobs that the pool asked first to leave
     for a waiting job: others leave for a job behind this one. Lending never changes whether seats are found.
     """
-    loans = [loan for one in capacity.lent if capacity.has((loan := _rest(capacity, one)).shape, loan.seats)]
+    loans = [loan for one in capacity.lent for loan in _rest(capacity, one)]
     found = choose()
     if found is None or all(capacity.has(loan.shape, loan.seats) for loan in loans):
         return found
@@ -117,19 +117,34 @@ def sparing(
     return _sparing(capacity, shape, loans, choose, learners, nodes)
 
 
-def _rest(capacity: FreeCapacity, loan: Loan) -> Loan:
-    """Return the loan without devices that no job can get: out of service, on cordoned nodes, or taken already."""
-    if loan.shape.is_share:
-        return loan
-    free = {seat.node: node for seat in loan.seats if (node := capacity.named(seat.node)) is not None}
-    devices = {(name, device) for name, node in free.items() for _, device in node.devices}
-    seats = [
-        seat if len(rest) == len(seat.devices) else Seat(seat.node, rest)
-        for seat in loan.seats
-        if (rest := tuple(d for d in seat.devices if (seat.node, d) in devices))
-        or (not seat.devices and seat.node in free)
-    ]
-    return loan if seats == [*loan.seats] else replace(loan, seats=tuple(seats))
+def _rest(capacity: FreeCapacity, loan: Loan) -> Sequence[Loan]:
+    """Return the loan without what no job can get: out of service, on cordoned nodes, or taken already.
+
+    It is split by seats where other jobs have taken some of its CPUs and memory.
+    """
+    shape = loan.shape
+    if not shape.is_share:
+        free = {seat.node: node for seat in loan.seats if (node := capacity.named(seat.node)) is not None}
+        devices = {(name, device) for name, node in free.items() for _, device in node.devices}
+        seats = [
+            seat if len(rest) == len(seat.devices) else Seat(seat.node, rest)
+            for seat in loan.seats
+            if (rest := tuple(d for d in seat.devices if (seat.node, d) in devices))
+            or (not seat.devices and seat.node in free)
+        ]
+        if not capacity.has(shape, seats):
+            return [replace(loan, seats=(seat,), shape=_limited(shape, free[seat.node])) for seat in seats]
+        if seats != [*loan.seats]:
+            loan = replace(loan, seats=tuple(seats))
+    elif not capacity.has(shape, loan.seats):
+        return ()
+    return (loan,)
+
+
+def _limited(shape: Shape, node: NodeCapacity) -> Shape:
+    """Return the shape with no more CPUs and memory than the node has free."""
+    cpus, memory_bytes = max(min(shape.cpus, node.cpus), 0.0), max(min(shape.memory_bytes, node.memory_bytes), 0)
+    return replace(shape, cpus=cpus, memory_bytes=memory_bytes)
 
 
 def _with_first(

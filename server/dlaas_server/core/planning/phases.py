@@ -54,18 +54,18 @@ def schedule(state: PlanState) -> None:
     while True:
         scheduler, queue, requests, result, kept = _decide(state, whole)
         stopped = {one.victim.id for one in result.stops}
-        leaves_twice = stopped & used_shrinks(state.future, kept, result.starts).keys()
+        seats = {request.id: (request.shape, request.seats) for request in result.starts}
+        waiting = [request for request in requests if request.id not in seats and scheduler.could_fit(request)]
+        shrinks = used_shrinks(state.future, kept, seats, scheduler.capacity)
+        leaves_twice = stopped & shrinks.keys()
         if not leaves_twice:
             break
         whole |= leaves_twice
-    chosen = {request.id for request in result.starts}
     positions = {request.id: position for position, request in enumerate(requests, start=1)}
     queue.sort(key=lambda job: (positions.get(job.id, len(positions) + 1), job.number))
-    state.queue, state.requests, state.result = queue, requests, result
-    state.waiting = [one for one in requests if one.id not in chosen and scheduler.could_fit(one)]
-    kept = {name: seats for name, seats in kept.items() if name not in stopped}
-    state.shrinks = used_shrinks(state.future, kept, result.starts)
-    state.preempts = tuple(_preempt(one, state, chosen) for one in result.stops)
+    state.queue, state.requests, state.waiting, state.result = queue, requests, waiting, result
+    state.shrinks, state.unchosen = shrinks, scheduler.capacity
+    state.preempts = tuple(_preempt(one, state, seats) for one in result.stops)
 
 
 def _decide(
@@ -98,26 +98,32 @@ def _decide(
 
 def start(state: PlanState) -> None:
     """Assign idle devices to the chosen jobs. Those that cannot start at once get their seats reserved."""
-    queued = {request.id: None for request in state.requests}
-    state.immediate = immediate_starts(state.result, queued, state.idle, state.capacity, state.now_s)
-    exchanged = _exchanged_seats(state)
-    for request in state.result.starts:
-        if request.id not in state.starts:
-            seats = tuple(exchanged.get((request.shape, seat), seat) for seat in request.seats)
-            state.reserved[request.id] = request.shape, seats
-    state.is_blocked = bool(state.waiting) or any(name in queued for name in state.reserved)
+    queue, policy = state.requests, state.policy
+    state.immediate = immediate_starts(
+        state.result, queue, state.idle, state.capacity, state.unchosen, state.now_s, is_strict=policy.is_strict
+    )
+    later = state.immediate.later
+    state.reserved = {one.id: (one.shape, later[one.id]) for one in state.result.starts if one.id in later}
+    kept = {name: seats for name, (seats, _) in state.shrinks.items()}
+    state.shrinks = used_shrinks(state.future, kept, state.reserved, state.unchosen)
+    if state.immediate.differs:
+        could_fit = {one.id for one in (*state.result.starts, *state.waiting)} - state.starts.keys() - later.keys()
+        state.waiting = [request for request in queue if request.id in could_fit]
+        _withdraw_preemptions(state)
+    state.is_blocked = bool(state.waiting) or any(request.id in later for request in queue)
 
 
-def _exchanged_seats(state: PlanState) -> dict[tuple[Shape, Seat], Seat]:
-    """Return the seats that jobs got in place of their chosen ones, with these, which others can have in exchange."""
-    exchanged: dict[tuple[Shape, Seat], Seat] = {}
-    for request in state.result.starts:
-        given = state.starts.get(request.id, request.seats)
-        if request.shape.gpus and given != request.seats:
-            got = [seat for seat in given if seat not in request.seats]
-            left = [seat for seat in request.seats if seat not in given]
-            exchanged.update(((request.shape, seat), other) for seat, other in zip(got, left, strict=False))
-    return exchanged
+def _withdraw_preemptions(state: PlanState) -> None:
+    """Withdraw preemptions of jobs whose seats no job uses, since jobs got other seats than the chosen ones."""
+    capacity, chosen = state.unchosen, {request.id for request in state.result.starts}
+    used: list[Preempt] = []
+    for preempt in state.preempts:
+        shape, held = state.shape_of(preempt.job), [member.seat for member in state.pool.jobs[preempt.job].gang]
+        if preempt.job in chosen or not capacity.has(shape, held):
+            used.append(preempt)
+        else:
+            capacity.claim(shape, held)
+    state.preempts = tuple(used)
 
 
 def grow_starts(state: PlanState) -> None:

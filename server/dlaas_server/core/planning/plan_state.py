@@ -53,6 +53,8 @@ class PlanState:
     """Requests that could fit but were not chosen: they wait for running jobs."""
     result: PassResult = field(default_factory=PassResult)
     """Decisions of the scheduler."""
+    unchosen: FreeCapacity = field(default_factory=lambda: FreeCapacity(()))
+    """Capacity once leaving jobs have left, without the seats of chosen jobs."""
     immediate: ImmediateStarts = field(default_factory=ImmediateStarts)
     is_blocked: bool = False
     """True if a job waits that could fit: no job grows then."""

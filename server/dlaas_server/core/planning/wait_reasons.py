@@ -62,13 +62,17 @@ def waits_with_reasons(
         if job.not_before_s > now_s:
             reason = f"Retrying in {job.not_before_s - now_s:.0f} s, after the loss of a learner."
         else:
-            own = job.id if job.id in kept.kept or job.id == kept.first else ""
+            own = job.id if kept.concerns(job.id) else ""
             asked = (shape_of(job, usual), job.spec.learners_min, unit_of(job), own)
             if asked not in said:
                 short = "" if job.id in held_up else _short_of(*asked[:3], free_of(pool.nodes, ()))
                 said[asked] = f"Needs {short}." if short else f"Needs {_needs(*asked, capacity, kept)}.{holders}"
-            waited_s = now_s - max(job.submitted_s, job.queued_s)
+            waited_s, for_it = now_s - max(job.submitted_s, job.queued_s), kept.kept.get(job.id, ())
+            for held, seat in for_it:
+                available.give(held, (seat,))
             reason = said[asked] + locality_wait(available, asked[0], asked[1], waited_s)
+            for held, seat in for_it:
+                available.claim(held, (seat,))
         out.append(Wait(job.id, reason, place_in_line, len(waiting)))
     return tuple(out)
 
