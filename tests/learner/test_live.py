@@ -194,6 +194,22 @@ def test_two_learners_killed_at_once_leave_the_third_one_training(live: Job, wei
     assert_whole(live, weights)
 
 
+def test_gang_whose_last_member_dies_beside_leavers_is_lost(job: Build) -> None:
+    """Learners that were let go still live, but train no more: the job must not wait for them."""
+    slow = "import atexit, time\natexit.register(lambda: time.sleep(2.0))\n"
+    one = job(ON_CPU + slow + LIVE, **OPTIONS)
+    one.run(3)
+    trains(one, 2)
+    one.resize(0)
+    until(lambda: [f for f in one.facts(FactKind.GENERATION) if f.members == (0,)], "one learner trains")
+    assert len(one.facts(FactKind.LEARNER_DOWN)) < 2, "a learner that was let go still lives"
+    one.kill_learner(0)
+
+    lost = one.wait(FactKind.LOST)
+    assert lost.generation == one.generation
+    assert lost.failure.code == "killed"
+
+
 @pytest.mark.parametrize("victim", each_nth([2, 0], 2))
 def test_learner_killed_during_a_resize_costs_no_sample(live: Job, weights: dict[str, Any], victim: int) -> None:
     """One of those who train, or the one who is about to join."""

@@ -498,6 +498,7 @@ class Guardian:
         if self._wanted is not None and self._wanted.goal is not Goal.RUN and not self._alive():
             self._finish_host(2.0)  # the last seat is free once this learner's end is recorded
         self._see_down(one)
+        self._failed += [] if self._is_complete() else self._membership.unmended(self._wanted)
         self._host.dismiss(member)
 
     def _take_in(self, one: Learner, messages: list[wire.LearnerMessage]) -> None:
@@ -546,8 +547,7 @@ class Guardian:
     def _close(self, act: Act) -> None:
         """Kill all remaining processes, record the outcome and close the journal."""
         if not self._finish_host(FINISH_S):
-            # The process is stuck in the kernel (for example on a dead network disk). It executes no more code and ends
-            # later.
+            # It is stuck in the kernel (for example on a dead network disk), executes no more code, and ends later.
             _log("a process of the job does not end; giving up on it")
         if act is Act.COMPLETE:
             gang = (one for one in self._learners.values() if one.generation == self._generation)
@@ -579,7 +579,7 @@ class Guardian:
         A failure of a learner that has not joined yet never breaks the gang on its own account.
         """
         is_joiner = member in self._learners and self._learners[member].membership_epoch < 0
-        if (not is_retried(failure) and not is_joiner) or not self._membership.lost(failure):
+        if (not is_retried(failure) and not is_joiner) or not self._membership.lost(member, failure):
             self._failed.append((member, failure))
 
     # -- status file ---------------------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ class MembershipCoordinator:
         self._learners, self._host, self._journal = learners, host, journal
         self._join, self._where = join, where
         self._state: Membership | None = None
-        self._failure: Failure | None = None
+        self._lost: tuple[int, Failure] | None = None
+        """First member that was lost since the gang last changed, and its failure."""
         self._store: tuple[int, tuple[str, int]] = (-1, ("", 0))
         """Membership epoch and its rendezvous store.
 
@@ -89,14 +90,22 @@ class MembershipCoordinator:
         above = self._journal.guardians * _EPOCHS_PER_GUARDIAN
         self._state = Membership(members=ranked) if is_new else membership.found(self._peers(), ranked, above=above)
 
-    def lost(self, failure: Failure) -> bool:
+    def lost(self, member: int, failure: Failure) -> bool:
         """Record a learner that ended without being asked. Return whether the others continue without it."""
         if self._state is None or not any(
             one.is_alive and one.membership_epoch >= 0 for one in self._learners.values()
         ):
             return False
-        self._failure = self._failure or failure
+        self._lost = self._lost or (member, failure)
         return True
+
+    def unmended(self, wanted: Wanted | None) -> list[tuple[int, Failure]]:
+        """Return, once, the loss after which nobody is left to continue: those that lived were about to leave."""
+        is_running = wanted is not None and wanted.goal is Goal.RUN
+        if self._lost is None or not is_running or any(one.is_alive for one in self._learners.values()):
+            return []
+        lost, self._lost = self._lost, None
+        return [lost]
 
     def change(self, wanted: Wanted, generation: int) -> int:
         """Advance the change to the wanted members and return the generation that trains."""
@@ -160,9 +169,9 @@ class MembershipCoordinator:
             one.generation, one.rank = generation, rank
             for steps in one.trained:
                 self._journal.committed(steps.generation, steps.ranges)
-        failure, self._failure = self._failure, None
+        lost, self._lost = self._lost, None
         step = max(self._learners[member].trains_from or 0 for member in members)
-        self._journal.regrouped(generation, members, step, idle_s, failure)
+        self._journal.regrouped(generation, members, step, idle_s, lost[1] if lost is not None else None)
 
     def _send_orders(self) -> None:
         assert self._state is not None
