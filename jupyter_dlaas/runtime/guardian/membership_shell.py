@@ -100,7 +100,7 @@ class MembershipCoordinator:
         return True
 
     def unmended(self, wanted: Wanted | None) -> list[tuple[int, Failure]]:
-        """Return, once, the loss after which nobody is left to continue: those that lived were about to leave."""
+        """Return, once, the loss after which no learner is left to continue: those that lived were about to leave."""
         is_running = wanted is not None and wanted.goal is Goal.RUN
         if self._lost is None or not is_running or any(one.is_alive for one in self._learners.values()):
             return []
