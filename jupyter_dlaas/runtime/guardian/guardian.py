@@ -32,7 +32,7 @@ from jupyter_dlaas.runtime.guardian.exit_status import has_completed, read_resul
 from jupyter_dlaas.runtime.guardian.hang_detection import Hangs, limit_s
 from jupyter_dlaas.runtime.guardian.journal_writer import JournalWriter
 from jupyter_dlaas.runtime.guardian.learner_orders import LearnerOrders
-from jupyter_dlaas.runtime.guardian.learner_process import Learner, taken_over
+from jupyter_dlaas.runtime.guardian.learner_process import Learner, place_of, taken_over
 from jupyter_dlaas.runtime.guardian.log_follower import Following
 from jupyter_dlaas.runtime.guardian.membership_shell import MembershipCoordinator
 from jupyter_dlaas.runtime.guardian.rendezvous import Rendezvous
@@ -375,8 +375,7 @@ class Guardian:
 
     def _lost_meanwhile(self, member: int, who: Identity) -> Learner:
         """Return a learner that ended while no guardian watched."""
-        fact = self._earlier.up.get(member)
-        generation, rank = (0, 0) if fact is None else (fact.generation or 0, fact.rank or 0)
+        generation, rank = place_of(member, self._earlier)
         gone = Learner(member, generation, rank, who, is_ready=member in self._earlier.ready)
         gone.is_asked = was_let_go(read_result(self.job_dir, member), member, self._wanted)
         return gone

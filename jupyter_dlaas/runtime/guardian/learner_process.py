@@ -18,7 +18,7 @@ from jupyter_dlaas.wire.learner_messages import (
 )
 from jupyter_dlaas.wire.protocol import Failure
 
-__all__ = ["Learner", "taken_over"]
+__all__ = ["Learner", "place_of", "taken_over"]
 
 
 @dataclass(slots=True)
@@ -133,16 +133,23 @@ def _newer(reported: int | None, known: int) -> int:
     return known if reported is None else reported
 
 
+def place_of(member: int, earlier: JournalState) -> tuple[int, int]:
+    """Return a learner's generation and rank by the journal: after its gang's last change, else as it was started."""
+    fact = earlier.up.get(member)
+    if fact is None:
+        return 0, 0
+    if member in earlier.order:
+        return earlier.together, earlier.order.index(member)
+    return fact.generation or 0, fact.rank or 0
+
+
 def taken_over(found: Started, earlier: JournalState) -> Learner:
     """Return the learner that an earlier guardian has started, whose journal is `earlier`."""
     member, environment = found.process.member, found.environment
-    fact = earlier.up.get(member)
-    if fact is None:
-        generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
-    elif member in earlier.order:
-        generation, rank = earlier.together, earlier.order.index(member)
+    if member in earlier.up:
+        generation, rank = place_of(member, earlier)
     else:
-        generation, rank = fact.generation or 0, fact.rank or 0
+        generation, rank = int(environment.get("DLAAS_GENERATION", "0")), int(environment.get("RANK", "0"))
     return Learner(
         member,
         generation,
