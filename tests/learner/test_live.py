@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_dlaas.jobdir.atomic_files import write_whole
+from jupyter_dlaas.runtime.system.process import is_alive
 from jupyter_dlaas.wire.journal import FactKind
 from jupyter_dlaas.wire.protocol import Cause
 from tests.learner.fake_nccl import INSTALL
@@ -208,6 +209,21 @@ def test_gang_whose_last_member_dies_beside_leavers_is_lost(job: Build) -> None:
     lost = one.wait(FactKind.LOST)
     assert lost.generation == one.generation
     assert lost.failure.code == "killed"
+
+
+def test_changed_gang_that_ended_unguarded_is_complete(job: Build) -> None:
+    one = job(ON_CPU + LIVE, **OPTIONS)
+    one.run(2)
+    trains(one, 1)
+    one.resize(0, 1, fresh=1)
+    trains(one, 2, size=3)
+    learners = [one.learner(member) for member in range(3)]
+    one.kill_guardian()
+    one.output("hurry").touch()
+    until(lambda: not any(map(is_alive, learners)), "they have trained to the end")
+    one.start_guardian()
+
+    assert one.closed() == "completed"
 
 
 @pytest.mark.parametrize("victim", each_nth([2, 0], 2))
