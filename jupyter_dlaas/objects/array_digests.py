@@ -1,8 +1,7 @@
-"""Digests of arrays and tensors, by which a checkpoint detects changes."""
+"""Digests of arrays and tensors, by which a process detects changes. Other processes have other digests."""
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +11,7 @@ __all__ = ["Budget", "digest", "is_lazy", "own_memory", "tensor_digest"]
 _FULL_BYTES: Final = 1 << 26
 """Size above which an array is compared by a part of each memory page."""
 _PAGE: Final = 4096
+_CHUNK: Final = 1 << 18
 _SAMPLE: Final = 32
 
 
@@ -33,7 +33,7 @@ def is_lazy(value: Any) -> bool:
     return hasattr(type(value), "materialize")
 
 
-def digest(array: Any, budget: Budget) -> bytes:
+def digest(array: Any, budget: Budget) -> int:
     """Return a checksum of an array: of all of it, or of a part of each memory page if it is large."""
     numpy: Any = sys.modules["numpy"]
     data = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
@@ -41,10 +41,10 @@ def digest(array: Any, budget: Budget) -> bytes:
         whole = len(data) // _PAGE * _PAGE
         return _of_pages(numpy.ascontiguousarray(data[:whole].reshape(-1, _PAGE)[:, :_SAMPLE]), data[whole:].tobytes())
     budget.full_bytes -= len(data)
-    return hashlib.blake2b(data, digest_size=16).digest()
+    return _checksum(data)
 
 
-def tensor_digest(tensor: Any, budget: Budget) -> bytes:
+def tensor_digest(tensor: Any, budget: Budget) -> int:
     """Return the checksum of a tensor. A large one on a GPU stays there: only what is compared is copied."""
     torch: Any = sys.modules["torch"]
     tensor = tensor.detach()
@@ -56,6 +56,11 @@ def tensor_digest(tensor: Any, budget: Budget) -> bytes:
     return _of_pages(pages.cpu().numpy(), data[whole:].cpu().numpy().tobytes())
 
 
-def _of_pages(parts: Any, rest: bytes) -> bytes:
+def _of_pages(parts: Any, rest: bytes) -> int:
     """Return a checksum of the parts of whole pages, and of the bytes after the last one."""
-    return hashlib.blake2b(rest, digest_size=16, key=hashlib.blake2b(parts).digest()).digest()
+    return hash((_checksum(parts.reshape(-1)), rest))
+
+
+def _checksum(data: Any) -> int:
+    """Return a checksum of bytes by Python's own hash, five times as fast as BLAKE2: SipHash, of 64 bits."""
+    return hash(tuple(hash(data[start : start + _CHUNK].tobytes()) for start in range(0, len(data), _CHUNK)))

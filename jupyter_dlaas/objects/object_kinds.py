@@ -237,12 +237,13 @@ def seek(file: Any, position: int) -> None:
         file.seek(position)
 
 
-def skipped_items(aspect: Aspect, value: Any, carried: Any) -> dict[Any, Any]:
-    """Return the present items of an object in place of which nothing was stored."""
+def skipped_items(aspect: Aspect, value: Any, carried: Any, present: Any = None) -> dict[Any, Any]:
+    """Return the items of an object in place of which nothing was stored: of `present`, by default those it has now."""
     if not (isinstance(aspect, Items) and isinstance(carried, Changes)):
         return {}
     left_out = [key for key, item in carried.values.items() if isinstance(item, Skipped)]
-    present = aspect.items(value) if left_out else {}
+    if left_out and present is None:
+        present = aspect.items(value)
     return {key: present[key] for key in left_out if key in present}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import atexit
+import copy
 import dis
 import functools
 import logging
@@ -101,11 +102,23 @@ def _registrations() -> Iterator[tuple[str, Any]]:
         yield _AT_EXIT, atexit._ncallbacks()
     for module, name in _REGISTRIES:
         registry = getattr(sys.modules.get(module), name, ())
-        own = [id(one) for one in _members(registry) if is_of_the_program(one)] if registry else ()
-        if own:
-            yield f"{_REGISTERED}{module}.{name}", tuple(own)
+        if registry and (own := _own_members(f"{module}.{name}", registry)):
+            yield f"{_REGISTERED}{module}.{name}", own
     if program_mentions("register"):
         yield from _registered_classes(abc.get_cache_token())
+
+
+def _own_members(path: str, registry: Any) -> tuple[int, ...]:
+    """Return the ids of the program's members of a registry; all of them are searched only if the registry changed."""
+    known, own = _searched.get(path, (None, ()))
+    if known != registry:
+        own = tuple(id(one) for one in _members(registry) if is_of_the_program(one))
+        _searched[path] = copy.copy(registry), own
+    return own
+
+
+_searched: dict[str, tuple[Any, tuple[int, ...]]] = {}
+"""By path, the content of a registry when it was last searched, and the ids of the program's members of it."""
 
 
 def _members(registry: Any) -> Iterator[Any]:

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files
+from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph
 from jupyter_dlaas.learner.control.guardian_channel import Control
 from jupyter_dlaas.learner.elastic.gradient_snapshot import UnpreparedGradients
+from jupyter_dlaas.objects.object_kinds import Changes, Skipped
 from jupyter_dlaas.transfer import torch_layers
 from tests.learner.in_process import SETUP, run_with_halts, start
 
@@ -500,3 +502,26 @@ def test_gradients_of_sharded_parameters_are_left_alone() -> None:
     gradients.put_back({})
     assert whole.grad is None
     assert part.grad is not None
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["with the state", "before the state"])
+def test_reverting_ahead_restores_the_same(ahead: bool) -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.losses = [1.0]
+
+    holder = Holder()
+    graph = ObjectGraph({"holder": holder})
+    holder.losses.append(2.0)
+    vars(holder).update(cache=[5], rehearsed=True)
+    cache = vars(holder)["cache"]
+    if ahead:
+        graph.revert_ahead()
+        assert (holder.losses, vars(holder).keys()) == ([1.0], {"losses"})
+    graph.put({"holder": {0: Changes({"cache": Skipped(), "steps": 7})}}, reverts=True)
+
+    assert holder.losses == [1.0], "not in the stored changes"
+    assert vars(holder) == {"losses": holder.losses, "cache": cache, "steps": 7}, "what was not stored stays as it was"
+    holder.losses.append(3.0)
+    graph.put({}, reverts=True)
+    assert holder.losses == [1.0], "only one state finds everything reverted"

@@ -10,7 +10,7 @@ from jupyter_dlaas.objects.array_digests import Budget, digest, tensor_digest
 KINDS = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 
 
-def found(tensor: torch.Tensor, full_bytes: int) -> bytes:
+def found(tensor: torch.Tensor, full_bytes: int) -> int:
     return tensor_digest(tensor, Budget(full_bytes))
 
 

@@ -247,6 +247,10 @@ class Namespace:
         self._revert_names(self._places())
         return other
 
+    def revert_ahead(self) -> None:
+        """Undo changes of objects now, so that the next `put_back` need not. The program must not run in between."""
+        self._graph.revert_ahead()
+
     def _revert_names(self, here: Mapping[str, Any]) -> None:
         for path, names_now in self._names(here).items():
             base = self._base.get(path, {})

@@ -81,6 +81,8 @@ class ObjectGraph:
         self._copies: dict[tuple[str, int], Any] = {}
         """By path and aspect, copies of arrays made when this graph was built."""
         self._has_copies = False
+        self._before_revert: dict[tuple[str, int], Any] | None = None
+        """By path and aspect, the content that `revert_ahead` has undone; None if it was not called."""
         self.parts: dict[str, object] = {}
         """The parts of the running program that no copy can replace, by path: entered context managers."""
         self._given = _kept_otherwise(given)
@@ -330,8 +332,17 @@ class ObjectGraph:
         found: tuple[Changes, dict[str, kinds.Changes], Any] = Unpickler(io.BytesIO(data)).load()
         return found
 
-    def revert(self) -> list[str]:
-        """Restore the content that objects had before the loop, as far as known. Return the paths of all others."""
+    def revert_ahead(self) -> None:
+        """Revert now, so that the next `put` need not. The program must not run in between."""
+        undone: dict[tuple[str, int], Any] = {}
+        self.revert(undone)
+        self._before_revert = undone
+
+    def revert(self, undone: dict[tuple[str, int], Any] | None = None) -> list[str]:
+        """Restore the content that objects had before the loop, as far as known. Return the paths of all others.
+
+        `undone` receives, by path and aspect, the content that is no more.
+        """
         budget = kinds.Budget()
         other: list[str] = []
         for entry in self.entries.values():
@@ -346,6 +357,8 @@ class ObjectGraph:
                     continue
                 if not aspect.differs(entry.base[number], now):
                     continue
+                if undone is not None:
+                    undone[entry.path, number] = now
                 if aspect.can_revert:
                     aspect.revert(entry.value, entry.base[number], now)
                 elif copy is not None:
@@ -422,24 +435,27 @@ class ObjectGraph:
 
         What could not be stored stays what the program has made of it since.
         """
-        made = [
-            (aspect, value, kinds.skipped_items(aspect, value, carried))
-            for aspect, value, carried in (self._with_aspects(changes) if reverts else ())
-        ]
-        other = self.revert() if reverts else []
-        for aspect, value, carried in self._with_aspects(changes):
-            aspect.put(value, carried)
+        undone, self._before_revert = self._before_revert, None
+        made = []
+        for entry, number, carried in self._known(changes) if reverts else ():
+            content = (undone or {}).get((entry.path, number))
+            items = kinds.skipped_items(entry.aspects[number], entry.value, carried, content)
+            made += [(entry.aspects[number], entry.value, items)]
+        other = self.revert() if reverts and undone is None else []
+        for entry, number, carried in self._known(changes):
+            entry.aspects[number].put(entry.value, carried)
         for aspect, value, items in made:
             for key, item in items.items():
                 aspect.set(value, key, item)
         return other
 
-    def _with_aspects(self, changes: Changes) -> Iterator[tuple[Any, Any, Any]]:
+    def _known(self, changes: Changes) -> Iterator[tuple[Entry, int, Any]]:
+        """Yield the changes of objects that this process has, too: the object, the number of the aspect, the data."""
         for path, one in changes.items():
             entry = self.entries.get(path)
             for number, carried in one.items():
                 if entry is not None and number < len(entry.aspects):
-                    yield entry.aspects[number], entry.value, carried
+                    yield entry, number, carried
 
     # -- random generators
 

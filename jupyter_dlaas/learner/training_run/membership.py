@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
 from jupyter_dlaas.learner.control.boundaries import Verdict
 from jupyter_dlaas.learner.control.context import Context
@@ -126,6 +127,7 @@ class LearnerMembership:
 
     def join(self) -> Position:
         """Wait for the gang, and return the position at which it continues."""
+        self._prepare()
         self._context.control.update_state(is_waiting=True)
         nowhere = Position(epoch=-1, step=-1)
         while True:
@@ -134,6 +136,12 @@ class LearnerMembership:
                 training_loop.leave(self._context)
             if found is not None:
                 return found
+
+    def _prepare(self) -> None:
+        """Do now what the gang would wait for: undo the rehearsed steps, and read a state for the first time."""
+        if self._run.namespace is not None:
+            self._run.namespace.revert_ahead()
+        checkpoint_files.from_bytes(checkpoint_files.to_bytes(rng_state.snapshot()))
 
     def _enter(self, switch: SwitchGroup, position: Position) -> dict[str, Any] | None:
         """Enter the group; return the state of the learner furthest ahead if this one is behind it, otherwise None.
