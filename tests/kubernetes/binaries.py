@@ -133,7 +133,9 @@ def _compile(go: str, folder: Path) -> None:
     cache, scratch = STORE / "compiler-cache", folder.with_suffix(".new")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    environment = os.environ | ENVIRONMENT | {"GOCACHE": str(cache)}
+    intermediate = cache / "intermediate"  # the default is /tmp, which may be small
+    intermediate.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | ENVIRONMENT | {"GOCACHE": str(cache), "GOTMPDIR": str(intermediate)}
 
     def run(command: list[str], **options: Any) -> str:
         done = subprocess.run(command, cwd=MODULE, env=environment, text=True, **options)

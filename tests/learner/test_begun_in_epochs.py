@@ -12,7 +12,7 @@ import pytest
 from tests.learner.in_process import SETUP, run_with_halts, start
 
 HEAD: Final = f"""{SETUP}
-import contextlib, csv, io, tempfile, warnings
+import contextlib, csv, h5py, io, sqlite3, tempfile, warnings
 from pathlib import Path
 data, seen, items = torch.arange(20.0), [], list(range(100))
 def numbers(): yield from items
@@ -64,6 +64,12 @@ NAMED: Final = {
     ),
     "with tempfile.TemporaryDirectory() as folder:": ("Path(folder, 'a').touch()", "`folder` cannot be kept"),
     "with tempfile.TemporaryFile('w+') as file:": ("file.write('a')", "`file` cannot be kept"),
+    "with contextlib.closing(sqlite3.connect(':memory:')) as base:": (
+        "base.execute('select 1')",
+        "`base` cannot be kept",
+    ),
+    "if base := sqlite3.connect(lines.with_name('new')):": ("base.execute('select 1')", "`base` cannot be kept"),
+    "with h5py.File(lines.with_name('new'), 'w') as file:": ("file.attrs['at'] = 1", "`file` cannot be kept"),
     "with lines.with_name('new').open('w') as file:": ("file.write('a')", "`file` is open for writing"),
 }
 """By what an epoch begins: how a step uses it, and the beginning of the only report."""

@@ -134,7 +134,7 @@ class ObjectGraph:
                 self.unstorable[entry.path] = entry.value
 
     def in_progress(self, roots: Mapping[str, Any]) -> dict[str, object]:
-        """Return, by path, what cannot be stored of objects made since the loop began: iterators, files, queues.
+        """Return, by path, what cannot be stored of objects made since the loop began: iterators, files, connections.
 
         Those in fields of objects that existed before are searched, too.
         """
@@ -153,7 +153,8 @@ class ObjectGraph:
             seen.add(id(value))
             if isinstance(value, contextlib._GeneratorContextManager):
                 continue  # its variables are stored
-            if is_lost(value) or (is_in_progress(value) and self._refusal(value, frozenset())):
+            may_refuse = is_in_progress(value) or _refuses_pickle(value)
+            if is_lost(value) or (may_refuse and self._refusal(value, frozenset())):
                 found[path] = value
             elif isinstance(value, tuple | types.MethodType):
                 queue.extend((path + step, part) for step, part in _inside(value))
@@ -481,6 +482,17 @@ def is_in_progress(value: object) -> bool:
         return "w" in str(getattr(value, "mode", "")) and not value.closed
     is_over = isinstance(value, types.GeneratorType) and (value.gi_frame is None or value.gi_running)
     return hasattr(type(value), "__next__") and not (is_over or is_infrastructure(value) or is_finished_cursor(value))
+
+
+def _refuses_pickle(value: Any) -> bool:
+    """Return whether an object itself cannot be pickled: a connection, a file of HDF5. Its parts are not looked at."""
+    if type(value).__module__ == "builtins" or is_infrastructure(value):
+        return False
+    try:
+        value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - objects of any class may fail in any way
+        return True
+    return False
 
 
 def _is_number(value: object) -> bool:

@@ -251,7 +251,7 @@ def _report_in_progress(run: RunState, found: dict[str, object]) -> None:
     first = {id(one): path for path, one in reversed(found.items())}
     new = {path: one for path, one in found.items() if first[id(one)] == path and _name(path) not in known}
     run.reported.update(found, (path.partition(".")[0].partition("[")[0] for path in found))
-    kinds = ((_is_iterator, _NO_ITERATOR), (_is_emptied, _EMPTIED), (_is_by_line, _BY_LINE), (is_lost, _LOST))
+    kinds = ((_is_iterator, _NO_ITERATOR), (_is_emptied, _EMPTIED), (_is_by_line, _BY_LINE), (_is_made_again, _LOST))
     for is_meant, why in kinds:
         if names := _names(_shown(path, one) for path, one in new.items() if is_meant(one)):
             report(NOT_KEPT, f"{names} {why}")
@@ -263,7 +263,11 @@ def _shown(path: str, value: object) -> str:
 
 
 def _is_iterator(value: object) -> bool:
-    return not (isinstance(value, io.IOBase) or is_lost(value))
+    return hasattr(type(value), "__next__") and not (isinstance(value, io.IOBase) or is_lost(value))
+
+
+def _is_made_again(value: object) -> bool:
+    return is_lost(value) or not (hasattr(type(value), "__next__") or isinstance(value, io.IOBase))
 
 
 def _is_emptied(value: object) -> bool:
