@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copyreg
 import csv
 import decimal
 import gc
@@ -29,7 +28,6 @@ import torch
 
 from jupyter_dlaas.learner.checkpoint import namespace
 from jupyter_dlaas.objects import object_values
-from jupyter_dlaas.objects.process_activity import read_activity
 from jupyter_dlaas.objects.process_settings import SETTINGS as PROCESS
 from tests.learner.in_process import SETUP, run_with_halts, start
 from tests.learner.test_kept_objects import Outcomes, with_and_without_halts
@@ -599,17 +597,3 @@ def test_cache_of_a_pure_function_is_not_reported(
     monkeypatch.setitem(PARTS, "pure", Part("1", "root(run.step)", above=above))
     start(tmp_path, program("pure"), stop_at=4)
     assert "cannot keep" not in capfd.readouterr().err
-
-
-def test_entry_that_replaces_a_librarys_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(copyreg.dispatch_table, complex, copyreg.dispatch_table[complex])
-    label = "entries of copyreg.dispatch_table"
-    before = dict(read_activity()).get(label)
-
-    def reduce_complex(value: complex) -> tuple[type[complex], tuple[float, float]]:
-        return complex, (value.real, value.imag)
-
-    reduce_complex.__module__ = "__main__"
-    copyreg.pickle(complex, reduce_complex)
-
-    assert dict(read_activity()).get(label) != before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import random
 from pathlib import Path
 from textwrap import dedent, indent
@@ -15,6 +16,7 @@ from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph
 from jupyter_dlaas.learner.control.guardian_channel import Control
 from jupyter_dlaas.learner.elastic.gradient_snapshot import UnpreparedGradients
 from jupyter_dlaas.objects.object_kinds import Changes, Skipped
+from jupyter_dlaas.objects.process_activity import read_activity
 from jupyter_dlaas.transfer import torch_layers
 from tests.learner.in_process import SETUP, run_with_halts, start
 
@@ -517,7 +519,7 @@ def test_reverting_ahead_restores_the_same(ahead: bool) -> None:
     cache = vars(holder)["cache"]
     if ahead:
         graph.revert_ahead()
-        assert (holder.losses, vars(holder).keys()) == ([1.0], {"losses"})
+        assert (holder.losses, list(vars(holder))) == ([1.0], ["losses"])
     graph.put({"holder": {0: Changes({"cache": Skipped(), "steps": 7})}}, reverts=True)
 
     assert holder.losses == [1.0], "not in the stored changes"
@@ -525,3 +527,17 @@ def test_reverting_ahead_restores_the_same(ahead: bool) -> None:
     holder.losses.append(3.0)
     graph.put({}, reverts=True)
     assert holder.losses == [1.0], "only one state finds everything reverted"
+
+
+def test_entry_that_replaces_a_librarys_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, complex, copyreg.dispatch_table[complex])
+    label = "entries of copyreg.dispatch_table"
+    before = dict(read_activity()).get(label)
+
+    def reduce_complex(value: complex) -> tuple[type[complex], tuple[float, float]]:
+        return complex, (value.real, value.imag)
+
+    reduce_complex.__module__ = "__main__"
+    copyreg.pickle(complex, reduce_complex)
+
+    assert dict(read_activity()).get(label) != before

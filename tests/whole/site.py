@@ -28,6 +28,8 @@ from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
 
 TOKEN = "the-token-of-this-test"
 DEADLINE_S = 60.0
+SERVER_STARTS_S = 180.0
+"""Time for a Jupyter server to start beside many other processes."""
 
 
 def until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
@@ -197,7 +199,7 @@ class Site:
                     return dict(json.loads(text))
             return None
 
-        found = until(record, "the Jupyter server is up")
+        found = until(record, f"the Jupyter server is up ({self.folder}/server.log)", SERVER_STARTS_S)
         server = Server(self, process, found["url"], token)
         until(server.answers, "the Jupyter server answers")
         return server

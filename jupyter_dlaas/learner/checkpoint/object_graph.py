@@ -437,11 +437,10 @@ class ObjectGraph:
         What could not be stored stays what the program has made of it since.
         """
         undone, self._before_revert = self._before_revert, None
-        made = []
+        made: list[tuple[Any, Any, dict[Any, Any]]] = []
         for entry, number, carried in self._known(changes) if reverts else ():
-            content = (undone or {}).get((entry.path, number))
-            items = kinds.skipped_items(entry.aspects[number], entry.value, carried, content)
-            made += [(entry.aspects[number], entry.value, items)]
+            aspect, content = entry.aspects[number], (undone or {}).get((entry.path, number))
+            made.append((aspect, entry.value, kinds.skipped_items(aspect, entry.value, carried, content)))
         other = self.revert() if reverts and undone is None else []
         for entry, number, carried in self._known(changes):
             entry.aspects[number].put(entry.value, carried)

@@ -221,9 +221,19 @@ def _ms(values: list[float]) -> Figure:
     return figure([1000 * value for value in values], "ms")
 
 
+def _by_kind(values: list[float]) -> list[Line]:
+    """Return a line for the changes that add a learner, and one for those that take it away again."""
+    joins, leaves = _ms(values[::2]), _ms(values[1::2])
+    return [
+        Line(what="… where a learner joins", bar="", measured=joins),
+        Line(what="… where a learner leaves", bar="", measured=leaves),
+    ]
+
+
 def _changes(ours: Found, cold: Found) -> list[Line]:
     return [
         Line(what="pause at a planned change", bar="median ≤ 100 ms, max ≤ 500 ms", measured=_ms(ours.pause_s)),
+        *_by_kind(ours.pause_s),
         Line(what="… steps redone", bar="0", measured=figure(ours.redone, "steps")),
         Line(what="scale asked → acknowledged", bar="≤ 200 ms", measured=_ms(ours.acknowledged_s)),
         Line(
@@ -233,6 +243,7 @@ def _changes(ours: Found, cold: Found) -> list[Line]:
             beside="(Ray considers a resize each 60 s); "
             f"growth of a job that was started cold {1000 * cold.effective_s[0]:.0f} ms",
         ),
+        *_by_kind(ours.effective_s),
         Line(what="kill -9 of a learner → next step", bar="≤ 500 ms", measured=_ms(ours.after_kill_s)),
         Line(what="… completed steps redone", bar="0", measured=figure(ours.redone_after_kill, "steps")),
     ]
