@@ -164,3 +164,19 @@ def test_lower_source_does_not_replace_progress(run: Seen) -> None:
     recorder.progress(Source.LOG, 4, 5, None, None, None)
 
     assert run.shown == [(0, 5, None, None, None), (1, 10, 20, 200, None)]
+
+
+def test_loop_keeps_its_loss_beside_rates_and_scores(run: Seen) -> None:
+    recorder = Recorder(run)
+    beside = {"lr": 0.1, "Learning Rate": 0.1, "test_accuracy": 0.5, "val/f1": 0.5}
+    for name, value in beside.items():
+        recorder.metrics({name: value}, Source.LOG, None, None)
+    say(recorder, Source.LOOP, cost=3.0)
+    say(recorder, Source.LOG, error_rate=0.4)
+    say(recorder, Source.LOOP, cost=2.0)
+
+    assert [one[0] for one in run.records] == [
+        *({name: one} for name, one in beside.items()),
+        {"cost": 3.0},
+        {"error_rate": 0.4},
+    ]

@@ -71,6 +71,13 @@ def test_a_loop_that_speaks_is_taken_at_its_word(job: Build) -> None:
     assert progress(one)["step"] == 30
 
 
+def test_accuracy_after_the_loop_does_not_hide_the_loss(job: Build) -> None:
+    one = ran(job, LOOP.format(says="") + "\n    print('Test accuracy: 0.97')", deadline_s=LONG_S)
+
+    assert names(one) == {"cost", "test_accuracy"}
+    assert len(curve(one, "cost")) == 30
+
+
 def test_lines_that_state_epochs_alone_have_the_counted_steps(job: Build) -> None:
     source = """
         import torch

@@ -1,6 +1,6 @@
 """Observation of a plain PyTorch loop: counts its steps and records the loss of its backward passes.
 
-The source of lowest precedence, for loops that print nothing and use neither a progress bar nor a writer.
+The source of lowest precedence, for loops that report no loss by printing, a progress bar or a writer.
 """
 
 from __future__ import annotations

@@ -65,6 +65,10 @@ class Source(StrEnum):
         return "log" if self in (Source.ASKED, Source.BAR) else self.value
 
 
+_BESIDE: Final = re.compile(
+    r"(?<![a-z])(?:lr|acc|accuracy|f1|auc|auroc|precision|recall|reward|return)(?![a-z])|learning.?rate", re.IGNORECASE
+)
+"""Names of numbers that a program prints beside its loss, or after its loop: they say nothing about the loss."""
 _ORDER: Final = tuple(Source)
 _SAME: Final[Mapping[str, str]] = {
     "validation": "val", "valid": "val", "dev": "val", "training": "train", "tr": "train", "testing": "test",
@@ -197,6 +201,8 @@ class Recorder:
         """Name -> its last step, and the offset added since the source restarted its count."""
         self._tokens, self._filled_s = float(_BURST), time.monotonic()
         self._held: tuple[dict[str, float], int, int, Source, float] | None = None
+        self._has_losses = False
+        """True once another source than a plain loop has reported what may be the loss."""
 
     @property
     def epoch(self) -> int:
@@ -224,8 +230,8 @@ class Recorder:
 
     @property
     def is_loop_silent(self) -> bool:
-        """True if another source has reported metrics: the losses of a plain loop are not recorded then."""
-        return self.was_led or any(rank < Source.LOOP.rank for rank in self._best.values())
+        """True if another source reports losses, so that those of a plain loop are not recorded."""
+        return self.was_led or self._has_losses
 
     def _may(self, name: str, source: Source) -> bool:
         logged = self._run.names_logged
@@ -245,6 +251,7 @@ class Recorder:
                 return False
             self._names.add(name)
         self._best[key] = source.rank
+        self._has_losses |= source.rank < Source.LOOP.rank and _BESIDE.search(name) is None
         return True
 
     def _take(self, found: dict[str, float], source: Source, step: int | None, epoch: int | None, at_s: float) -> None:
