@@ -247,6 +247,7 @@ class GenerationStarted(_Line):
     failure: Failure | None = None
     """Failure of the learners that were lost in the change."""
     step: int | None = None
+    """The step at which it begins; None if it continues with the members of the former one, as none joined."""
     idle_s: float | None = None
     """Seconds since the previous step."""
     members: tuple[int, ...] | None = None

@@ -40,6 +40,11 @@ def test_steps_of_a_lost_generation_count_once() -> None:
     assert steps_covered(WRITTEN_LATE) == (20, [])
 
 
+def test_generation_that_none_joined_begins_at_no_step() -> None:
+    unchanged = {"kind": "generation", "generation": 2}
+    assert steps_covered([begins(0), unchanged, begins(12, 3), trained(0, 12), trained(12, 20, 3)]) == (20, [])
+
+
 @pytest.mark.parametrize(
     ("facts", "says"),
     [

@@ -104,7 +104,7 @@ def test_migration_without_joiners_changes_nothing_and_counts() -> None:
     one = moving()
     assert (one.moved_s, [m.member for m in one.gang]) == (60.0, [1, 2])
     one = with_fact(one, FactKind.LEARNER_DOWN, member=2, generation=2, failure=KILLED)
-    one, events = apply_fact(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), step=0, live=True))
+    one, events = apply_fact(one, fact(one, FactKind.GENERATION, generation=2, members=(0, 1), live=True))
 
     assert [(m.member, m.rank, m.generation, m.seat.node) for m in one.gang] == [(0, 0, 2, "n1"), (1, 1, 2, "n2")]
     assert (one.resize, one.resizes, one.members, one.step) == (None, (), one.gang, 7)

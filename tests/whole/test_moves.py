@@ -14,7 +14,7 @@ import pytest
 from jupyter_dlaas.api.jobs import Job
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.transfer.results import load
-from jupyter_dlaas.wire.journal import FactKind
+from jupyter_dlaas.wire.journal import FactKind, GenerationStarted
 from tests.learner.coverage import check
 from tests.learner.live_programs import LIVE
 from tests.runtime.jobs import make_job
@@ -171,6 +171,8 @@ def test_migration_without_joining_learners_is_abandoned_at_no_cost(
 
     assert nodes_of(here, gang) == ["n1", "n2"]
     assert here.learners(gang) == before, "the same processes train on"
+    begun = [one for one in facts(gang) if isinstance(one, GenerationStarted)]
+    assert begun[-1].step is None, "they did not stop at a step"
     assert moves(here, gang) == []
     right.cancel()
     assert_whole(here, gang, weights)

@@ -226,7 +226,7 @@ class JournalWriter:
         self.checkpoints()
 
     def regrouped(
-        self, generation: int, members: Sequence[int], step: int, idle_s: float | None, failure: Failure | None
+        self, generation: int, members: Sequence[int], step: int | None, idle_s: float | None, failure: Failure | None
     ) -> None:
         """Record that the gang changed to another process group while it trained.
 

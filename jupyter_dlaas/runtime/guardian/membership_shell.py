@@ -119,7 +119,7 @@ class MembershipCoordinator:
         generation = self._turn(target, generation, wanted.generation)
         present = membership.goal(self._state, self._peers(), target)
         if generation < wanted.generation and self._state.members == present and self._state.change is None:
-            self._through(wanted.generation, None)  # no learner joined, so training did not pause
+            self._through(wanted.generation, None, changed=False)
             generation = wanted.generation
         return generation
 
@@ -158,7 +158,8 @@ class MembershipCoordinator:
         present = [self._learners[member] for member in self._state.members]
         return max((one.idle_s for one in present if one.idle_s is not None), default=None)
 
-    def _through(self, generation: int, idle_s: float | None) -> None:
+    def _through(self, generation: int, idle_s: float | None, *, changed: bool = True) -> None:
+        """Record the generation; if none joined, training did not pause: it begins at no particular step."""
         assert self._state is not None
         members = self._state.members
         for one in self._learners.values():
@@ -170,7 +171,7 @@ class MembershipCoordinator:
             for steps in one.trained:
                 self._journal.committed(steps.generation, steps.ranges)
         lost, self._lost = self._lost, None
-        step = max(self._learners[member].trains_from or 0 for member in members)
+        step = max(self._learners[member].trains_from or 0 for member in members) if changed else None
         self._journal.regrouped(generation, members, step, idle_s, lost[1] if lost is not None else None)
 
     def _send_orders(self) -> None:

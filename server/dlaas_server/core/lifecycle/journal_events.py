@@ -179,7 +179,8 @@ def _generation(job: Job, fact: GenerationStarted) -> Transition:
     leaves = job.goal is Goal.HALT
     change = interruptions.change_before(job, fact.at_s) if leaves else job.resize
     job = interruptions.with_size(job) if leaves else interruptions.over(job, fact.at_s)
-    text = f"Training with {count(len(job.gang), 'learner')} from step {first_step:,}."
+    begins = "" if fact.step is None and fact.members is not None else f" from step {first_step:,}"
+    text = f"Training with {count(len(job.gang), 'learner')}{begins}."
     if change is not None and generation == job.generation:
         job, text = _changed(job, change, fact, missed)
     return with_text(job, "training", text)
