@@ -63,6 +63,10 @@ class Watch(threading.Thread):
         return [m for m, one in self._pool.status(job).get("learners", {}).items() if one["pid"] in living]
 
 
+SERVER_STARTS_S = 180.0
+"""Time for a Jupyter server to start beside other runs of this command."""
+
+
 def chaos(folder: Path, kills: int, seed: int, *, with_server: bool) -> list[str]:
     """Run it; the violations."""
     chance = random.Random(seed)
@@ -73,7 +77,7 @@ def chaos(folder: Path, kills: int, seed: int, *, with_server: bool) -> list[str
     watch = Watch(pool)
     try:
         if with_server:
-            site.serve(program="jupyter_server")
+            site.serve(program="jupyter_server", deadline_s=SERVER_STARTS_S)
         jobs: dict[str, Kind] = {}
         done: Counter[str] = Counter()
         watch.start()
@@ -88,7 +92,7 @@ def chaos(folder: Path, kills: int, seed: int, *, with_server: bool) -> list[str
             if chance.random() < 0.2 and (clicked := clicks(pool, chance.choice(running), chance)):
                 print(f"      {clicked}", flush=True)
             if with_server and not any(one.poll() is None for one in site.servers):
-                site.serve(program="jupyter_server")
+                site.serve(program="jupyter_server", deadline_s=SERVER_STARTS_S)
             if hit := inject(pool, chance.choice(running), chance):
                 done[hit.partition(" of ")[0] + (" stopped" if "stopped" in hit else "")] += 1
                 print(f"{sum(done.values()):4}  {hit}", flush=True)
@@ -153,7 +157,9 @@ def _print_record(pool: ChaosPool, job: str, ended: Ended, failure: object) -> N
 
 def _missing_from_server(site: Site, jobs: Collection[str]) -> list[str]:
     """Return the jobs that a Jupyter server, started after all faults, does not list."""
-    listed = {one.id for one in site.serve(program="jupyter_server").client.jobs(limit=10000)}
+    listed = {
+        one.id for one in site.serve(program="jupyter_server", deadline_s=SERVER_STARTS_S).client.jobs(limit=10000)
+    }
     return [f"{job} is not listed by the Jupyter server" for job in jobs if job not in listed]
 
 

@@ -112,6 +112,13 @@ def test_migration_without_joiners_changes_nothing_and_counts() -> None:
     assert one.moved_s == 60.0
 
 
+def test_generation_that_none_joined_names_no_step() -> None:
+    one = live()
+    events = apply_fact(one, fact(one, FactKind.GENERATION, generation=1, members=(0, 1), live=True))[1]
+
+    assert [event.text for event in events] == ["Training with 2 learners."]
+
+
 def test_leaving_member_stays_for_a_failed_joiner() -> None:
     one = with_fact(moving(), FactKind.LEARNER_DOWN, member=1, generation=2, failure=KILLED)
     one = with_fact(one, FactKind.GENERATION, generation=2, members=(0, 2), step=9, live=True, idle_s=0.1)

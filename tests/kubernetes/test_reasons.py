@@ -155,8 +155,8 @@ async def check(pools: Pools, wait: Wait) -> None:
         what, advice = seat.what or "", seat.advice
         assert seat.member == 0
     else:
-        # The guardian's own reasons come first: on a busy machine it may be starting, too.
-        *_, reason = (found for found in pool.waiting(wait.job) if found.code == wait.code)
+        # On a busy machine, the guardian may be starting, too: its reason names no member.
+        (reason,) = (found for found in pool.waiting(wait.job) if (found.code, found.member) == (wait.code, 0))
         what, advice = reason.what, reason.advice
         assert reason.member == 0
         assert reason.object in (pools.pod_of(wait.job), f"node {wait.node}")

@@ -28,8 +28,6 @@ from jupyter_dlaas.runtime.zygote.start_guardian import stop_zygotes
 
 TOKEN = "the-token-of-this-test"
 DEADLINE_S = 60.0
-SERVER_STARTS_S = 180.0
-"""Time for a Jupyter server to start beside many other processes."""
 
 
 def until(holds: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
@@ -173,7 +171,14 @@ class Site:
 
     # -- Jupyter server -- ---------------------------------------------------------------------------------------------
 
-    def serve(self, *options: str, program: str = "jupyterlab", token: str = TOKEN, port: int = 0) -> Server:
+    def serve(
+        self,
+        *options: str,
+        program: str = "jupyterlab",
+        token: str = TOKEN,
+        port: int = 0,
+        deadline_s: float = DEADLINE_S,
+    ) -> Server:
         """Start a real Jupyter server with the extension, and wait until it answers."""
         known = {p.name for p in self.runtime.glob("jpserver-*.json")} if self.runtime.exists() else set()
         with (self.folder / "server.log").open("ab") as log:
@@ -199,7 +204,7 @@ class Site:
                     return dict(json.loads(text))
             return None
 
-        found = until(record, f"the Jupyter server is up ({self.folder}/server.log)", SERVER_STARTS_S)
+        found = until(record, f"the Jupyter server is up ({self.folder}/server.log)", deadline_s)
         server = Server(self, process, found["url"], token)
         until(server.answers, "the Jupyter server answers")
         return server

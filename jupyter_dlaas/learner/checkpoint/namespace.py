@@ -34,7 +34,7 @@ from jupyter_dlaas.learner.checkpoint.context_managers import (
 )
 from jupyter_dlaas.learner.checkpoint.library_attributes import attached
 from jupyter_dlaas.learner.checkpoint.liveness import dead_names, names_read
-from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored
+from jupyter_dlaas.learner.checkpoint.object_graph import ObjectGraph, Stored, Undone
 from jupyter_dlaas.objects import object_kinds as kinds
 from jupyter_dlaas.objects.object_values import own_modules
 from jupyter_dlaas.objects.special_objects import STREAMS
@@ -208,11 +208,11 @@ class Namespace:
         found = {path + name: one for path, values in names.items() for name, one in values.items()}
         return {path: one for path, one in found.items() if is_entered(one)}
 
-    def put_back(self, loaded: Any, *, reverts: bool, seed: int) -> Any:
+    def put_back(self, loaded: Any, *, reverts: bool, seed: int, undone: Undone | None = None) -> Any:
         """Restore what `load` returned; return `extra`. `reverts`: first undo changes made in this process.
 
         It is called twice: at the beginning of the loop, then with `reverts` at the position of the checkpoint.
-        `seed`: for random generators that each learner seeds differently.
+        `seed`: for random generators that each learner seeds differently. `undone`: result of `revert_ahead`.
         """
         changes, names, (extra, generators, *at_epoch) = loaded
         here = self._places()
@@ -220,7 +220,7 @@ class Namespace:
             changes = {path: one for path, one in changes.items() if path not in self._of_epochs} | at_epoch[0]
         if reverts:
             self._revert_names(here)
-        self._graph.put(changes, reverts=reverts)
+        self._graph.put(changes, reverts=reverts, undone=undone)
         if self.rank:
             self._graph.reseed(generators, seed)
         positions = names.pop(_POSITIONS, kinds.Changes()).values
@@ -247,9 +247,11 @@ class Namespace:
         self._revert_names(self._places())
         return other
 
-    def revert_ahead(self) -> None:
-        """Undo changes of objects now, so that the next `put_back` need not. The program must not run in between."""
-        self._graph.revert_ahead()
+    def revert_ahead(self) -> Undone:
+        """Undo changes of objects now, and return them for `put_back`. The program must not run in between."""
+        undone: Undone = {}
+        self._graph.revert(undone)
+        return undone
 
     def _revert_names(self, here: Mapping[str, Any]) -> None:
         for path, names_now in self._names(here).items():

@@ -29,7 +29,7 @@ from jupyter_dlaas.objects.process_objects import is_finished_cursor
 from jupyter_dlaas.objects.random_generators import Generator
 from jupyter_dlaas.objects.special_objects import is_lost
 
-__all__ = ["Entry", "ObjectGraph", "Stored"]
+__all__ = ["Entry", "ObjectGraph", "Stored", "Undone"]
 
 _ENTRIES_MAX: Final = 300_000
 _DEPTH_MAX: Final = 60
@@ -43,6 +43,8 @@ _UNCHANGED_BYTES: Final = 1 << 24
 _SHARED: Final = "it uses the memory of `{owner}` since the loop began: assign it above the loop"
 Changes = dict[str, dict[int, Any]]
 """The new content of objects that existed before the loop, by path and index of the aspect."""
+Undone = dict[tuple[str, int], Any]
+"""The content that was replaced by the one from before the loop, by path and index of the aspect."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +83,6 @@ class ObjectGraph:
         self._copies: dict[tuple[str, int], Any] = {}
         """By path and aspect, copies of arrays made when this graph was built."""
         self._has_copies = False
-        self._before_revert: dict[tuple[str, int], Any] | None = None
-        """By path and aspect, the content that `revert_ahead` has undone; None if it was not called."""
         self.parts: dict[str, object] = {}
         """The parts of the running program that no copy can replace, by path: entered context managers."""
         self._given = _kept_otherwise(given)
@@ -333,16 +333,10 @@ class ObjectGraph:
         found: tuple[Changes, dict[str, kinds.Changes], Any] = Unpickler(io.BytesIO(data)).load()
         return found
 
-    def revert_ahead(self) -> None:
-        """Revert now, so that the next `put` need not. The program must not run in between."""
-        undone: dict[tuple[str, int], Any] = {}
-        self.revert(undone)
-        self._before_revert = undone
-
-    def revert(self, undone: dict[tuple[str, int], Any] | None = None) -> list[str]:
+    def revert(self, undone: Undone | None = None) -> list[str]:
         """Restore the content that objects had before the loop, as far as known. Return the paths of all others.
 
-        `undone` receives, by path and aspect, the content that is no more.
+        `undone` receives the content that objects had until now, for `put`.
         """
         budget = kinds.Budget()
         other: list[str] = []
@@ -431,12 +425,12 @@ class ObjectGraph:
         pairs = zip(mine.aspects, mine.base, other.base, strict=True)
         return any(aspect.differs(old, new) for aspect, old, new in pairs)
 
-    def put(self, changes: Changes, *, reverts: bool = False) -> list[str]:
+    def put(self, changes: Changes, *, reverts: bool = False, undone: Undone | None = None) -> list[str]:
         """Apply loaded changes to the objects. `reverts`: first undo the changes of this process, as `revert` does.
 
+        `undone`: `revert` has undone this content already, and the program has not run since.
         What could not be stored stays what the program has made of it since.
         """
-        undone, self._before_revert = self._before_revert, None
         made: list[tuple[Any, Any, dict[Any, Any]]] = []
         for entry, number, carried in self._known(changes) if reverts else ():
             aspect, content = entry.aspects[number], (undone or {}).get((entry.path, number))

@@ -318,15 +318,18 @@ def _put_back_or_before(run: RunState, context: Context) -> None:
             run.metrics.open()
 
 
-def put_back(run: RunState, *, reverts: bool) -> None:
-    """Restore the state of the checkpoint. `reverts`: also undo changes that this process has made since."""
+def put_back(run: RunState, *, reverts: bool, undone: Any = None) -> None:
+    """Restore the state of the checkpoint. `reverts`: also undo changes that this process has made since.
+
+    `undone`: what `Namespace.revert_ahead` has undone already.
+    """
     content, context = run.restored, run.context
     if content is None or context is None:
         return
     if run.namespace is not None and content.get("namespace"):
         loaded = run.namespace.load(content["namespace"])
         seed = derive(run.seed, run.step, run.rank)
-        state = run.namespace.put_back(loaded, reverts=reverts, seed=seed)
+        state = run.namespace.put_back(loaded, reverts=reverts, seed=seed, undone=undone)
         run.user_values.clear()
         run.user_values.update(state)
         if run.namespace.gradients is not None and "unprepared_gradients" in content:

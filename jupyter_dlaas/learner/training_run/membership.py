@@ -57,6 +57,8 @@ class LearnerMembership:
         """True once it has been asked to leave and has closed the files that the main learner writes."""
         self._trained: list[GenerationSteps] = []
         """The steps trained in each completed generation, by this learner or by the one whose state it received."""
+        self._undone: Any = None
+        """Content of the program's objects that a joiner has undone before it received the state."""
         run.boundaries.on_build = self._build
         run.boundaries.on_urgent = self._give_up
         context.control.update_state(
@@ -140,7 +142,7 @@ class LearnerMembership:
     def _prepare(self) -> None:
         """Do now what the gang would wait for: undo the rehearsed steps, and read a state for the first time."""
         if self._run.namespace is not None:
-            self._run.namespace.revert_ahead()
+            self._undone = self._run.namespace.revert_ahead()
         checkpoint_files.from_bytes(checkpoint_files.to_bytes(rng_state.snapshot()))
 
     def _enter(self, switch: SwitchGroup, position: Position) -> dict[str, Any] | None:
@@ -183,7 +185,8 @@ class LearnerMembership:
         run.restored = content
         run.user_values.clear()
         run.user_values.update(content["state"])
-        checkpoint_state.put_back(run, reverts=True)
+        checkpoint_state.put_back(run, reverts=True, undone=self._undone)
+        self._undone = None  # the program runs from now on
         self._gang.take_modes(content["modes"])
         position: Position = content["position"]
         for step in range(run.step, position.step) if not run.is_joining else ():

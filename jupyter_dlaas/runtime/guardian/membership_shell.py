@@ -159,7 +159,7 @@ class MembershipCoordinator:
         return max((one.idle_s for one in present if one.idle_s is not None), default=None)
 
     def _through(self, generation: int, idle_s: float | None, *, changed: bool = True) -> None:
-        """Record the generation; if none joined, training did not pause: it begins at no particular step."""
+        """Record the new generation. `changed`: the members are others, so that training paused at a step."""
         assert self._state is not None
         members = self._state.members
         for one in self._learners.values():
