@@ -147,7 +147,7 @@ async def check(pools: Pools, wait: Wait) -> None:
 
     async def is_known() -> bool:
         found = pool.refused(wait.job) if wait.is_refused else pool.waiting(wait.job)
-        return any(reason.code == wait.code for reason in found)
+        return any((reason.code, reason.member) == (wait.code, 0) for reason in found)
 
     await pools.until(is_known, wait.code)
     if wait.is_refused:
