@@ -217,3 +217,17 @@ def test_output_of_c_libraries_is_in_the_log(plain_job: Build) -> None:
 
     assert one.closed() == "completed"
     assert one.log() == "from C\n"
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARNING"])
+def test_torch_summarizes_compile_times_only_if_logged(plain_job: Build, level: str) -> None:
+    program = f"""
+        import torch._dynamo.utils as compiler
+        compiler.tabulate = lambda *_, **__: print("formatted") or "table"
+        compiler.log.setLevel("{level}")
+    """
+    one = plain_job(program)
+    one.run()
+
+    assert one.closed() == "completed"
+    assert ("formatted" in one.log()) == (level == "INFO")

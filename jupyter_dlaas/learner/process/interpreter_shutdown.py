@@ -12,6 +12,7 @@ import ctypes
 import faulthandler
 import fcntl
 import gc
+import logging
 import os
 import sys
 import threading
@@ -292,21 +293,19 @@ def _write_out(*, closes: bool) -> None:
 
     `closes`: also close archives and compressed files, which write their last data on close.
     """
-    objects = gc.get_objects()
-    kinds = {type(one) for one in objects}
-    archives = _loaded("zipfile.ZipFile", "h5py.File")
-    packed = _loaded("gzip.GzipFile", "bz2.BZ2File", "lzma.LZMAFile")
-    for bases, method in (
-        (archives, "close"),
+    layers: tuple[tuple[tuple[type, ...], str], ...] = (
+        (_loaded("zipfile.ZipFile", "h5py.File") if closes else (), "close"),
         ((_io._TextIOBase,), "flush"),
-        (packed, "close"),
+        (_loaded("gzip.GzipFile", "bz2.BZ2File", "lzma.LZMAFile") if closes else (), "close"),
         ((_io._BufferedIOBase,), "flush"),
-    ):
-        if method == "close" and not closes:
-            continue
-        fitting = {kind for kind in kinds if issubclass(kind, bases)}
-        for one in objects:
-            if type(one) in fitting:
+    )
+    objects = gc.get_objects()  # hundreds of thousands with torch, so they are searched once for all layers
+    every = tuple(base for bases, _ in layers for base in bases)
+    fitting = {kind for kind in set(map(type, objects)) if issubclass(kind, every)}
+    files = [one for one in objects if type(one) in fitting]
+    for bases, method in layers:
+        for one in files:
+            if issubclass(type(one), bases):
                 with suppress(Exception):
                     getattr(one, method)()
 
@@ -318,11 +317,19 @@ def _loaded(*names: str) -> tuple[type, ...]:
 
 
 def _spare_teardown() -> None:
-    """Skip finalizers that only tear down torch's operator tables, which take 0.15 s."""
+    """Skip exit work of torch that nobody sees: finalizers of its operator tables take 0.15 s, its summary 0.05 s.
+
+    The summary lists compile times in a log record, for which it imports a library to format tables, even if that
+    logger is off.
+    """
     registry: dict[Any, Any] = vars(weakref.finalize).get("_registry", {})
     for finalizer, info in list(registry.items()):
         if getattr(info.func, "__module__", None) == "torch.library":
             finalizer.atexit = False
+    compiler = vars(sys.modules.get("torch._dynamo.utils", object))
+    summary, log = compiler.get("dump_compile_times"), compiler.get("log")
+    if summary is not None and log is not None and not log.isEnabledFor(logging.INFO):
+        atexit.unregister(summary)
 
 
 def flush_streams() -> None:
