@@ -7,6 +7,7 @@ replaced builtins. If the full report fails or does not end, a minimal one keeps
 from __future__ import annotations
 
 import builtins
+import mmap
 import signal
 import sys
 import threading
@@ -44,8 +45,8 @@ _RESERVE_BYTES: Final = 4 << 20
 _NAMES: Final = vars(builtins)
 _BUILTINS: Final = dict(_NAMES)
 
-_reserve: list[bytearray] = [bytearray(_RESERVE_BYTES)]
-"""Reserved memory for the report of a program that has exhausted all other; it uses no pages until then."""
+_reserve: list[mmap.mmap] = [mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)]
+"""Reserved memory for the report of a program that has exhausted all other; it uses no pages."""
 
 
 def restore_builtins() -> None:
