@@ -190,3 +190,22 @@ def test_pending_seed_reaches_the_gpus_of_the_job(monkeypatch: pytest.MonkeyPatc
     assert [state.tolist() for state in cuda_streams.states(torch)] == [state.tolist() for state in in_notebook[:2]]
     torch.manual_seed(9)
     assert cuda_streams.states(torch)[0].tolist() == [9, *[0] * 15], "a later seed counts"
+
+
+@pytest.mark.parametrize(("devices", "seeded_gpus"), [("", 0), ("0,1", 2)])
+def test_gpus_are_seeded_only_where_a_learner_has_some(
+    devices: str, seeded_gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda: Any = torch.cuda
+    monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", cuda._LazySeedTracker())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    outside = rng_state.snapshot()
+    expected = torch.Generator().manual_seed(5)
+
+    seeds.seed_all(5)
+
+    found = torch.rand(3)
+    rng_state.put_back(outside)
+    assert torch.equal(found, torch.rand(3, generator=expected))
+    assert len(cuda_streams.states(torch)) == seeded_gpus

@@ -21,7 +21,6 @@ from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.training_run import checkpoint_state, training_loop
 from jupyter_dlaas.runtime.system.process import PRIVATE, uptime_s
 from jupyter_dlaas.transfer import rng_state
-from jupyter_dlaas.wire.codec import decode, encode
 from jupyter_dlaas.wire.learner_messages import BuildGroup, GenerationSteps, SwitchGroup
 from jupyter_dlaas.wire.step_range import Range
 
@@ -163,7 +162,8 @@ class LearnerMembership:
         source = steps.index(furthest)
         light, heavy = None, None
         if rank == source:
-            trained = [[steps.generation, encode(steps.ranges)] for steps in (*self._trained, self._trained_now())]
+            completed = (*self._trained, self._trained_now())
+            trained = [(one.generation, [(r.epoch, r.first, r.end) for r in one.ranges]) for one in completed]
             light = checkpoint_state.content_of(self._run)[0] | {"position": position, "trained": trained}
             heavy = {name: light.pop(name) for name in _HEAVY}
             if PRIVATE in os.environ:  # otherwise the others read it from the job's file
@@ -178,7 +178,7 @@ class LearnerMembership:
         run = self._run
         if run.is_joining:  # the others may be lost before they have reported the steps they trained
             self._trained = [
-                GenerationSteps(generation, tuple(decode(Range, part) for part in ranges))
+                GenerationSteps(generation, tuple(Range(epoch=e, first=first, end=end) for e, first, end in ranges))
                 for generation, ranges in content.get("trained", ())
             ]
         run.metrics.history = content.pop("history", run.metrics.history)
