@@ -125,11 +125,14 @@ def _set_warnings(warnings: Any, filters: list[Any]) -> None:
 
 def _loggers(module: Any) -> dict[str, tuple[int, bool, bool]]:
     """Return level, propagation and state of the loggers that do not have the usual ones."""
-    usual = (logging.NOTSET, True, False)
     root: Any = logging.getLogger()
-    named = {name: one for name, one in list(root.manager.loggerDict.items()) if isinstance(one, logging.Logger)}
-    found = {name: (one.level, one.propagate, bool(one.disabled)) for name, one in {**named, "": root}.items()}
-    return {name: one for name, one in sorted(found.items()) if one != usual}
+    every = [("", root), *root.manager.loggerDict.items()]
+    unusual = [
+        (name, (one.level, one.propagate, bool(one.disabled)))
+        for name, one in every
+        if isinstance(one, logging.Logger) and (one.level != logging.NOTSET or not one.propagate or one.disabled)
+    ]
+    return dict(sorted(unusual))
 
 
 def _set_loggers(module: Any, values: Mapping[str, tuple[int, bool, bool]]) -> None:

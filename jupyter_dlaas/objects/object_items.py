@@ -151,7 +151,7 @@ class Dict(Items):
         return dict((OrderedDict if isinstance(value, OrderedDict) else dict).items(value))
 
     def differs(self, base: dict[Any, Any], now: dict[Any, Any]) -> bool:
-        return super().differs(base, now) or not _is_in_order(base, now)
+        return bool(base or now) and (super().differs(base, now) or not _is_in_order(base, now))
 
     def carry(self, value: Any, base: dict[Any, Any], now: dict[Any, Any]) -> Changes:
         if _is_in_order(base, now):
