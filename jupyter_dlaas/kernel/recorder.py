@@ -591,7 +591,7 @@ def _elements(value: Any) -> Iterator[object]:
 def _texts(names: Iterable[str], directory: Path) -> dict[str, str]:
     found = {}
     for name in names:
-        path = directory / Path(name).expanduser()
+        path = directory / os.path.expanduser(name)  # noqa: PTH111 - unlike Path, it accepts `~` without a home
         if path.is_file():
             found[name] = path.read_text(encoding="utf-8", errors="replace")
     return found

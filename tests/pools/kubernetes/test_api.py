@@ -12,6 +12,7 @@ import pytest
 
 from dlaas_server.pools.kubernetes.api import Api, ApiError, ApiUnreachable
 from dlaas_server.pools.kubernetes.manifests.names import Json
+from dlaas_server.pools.kubernetes.transport import open_transport
 from dlaas_server.pools.kubernetes.watch import BACKOFF_S_MAX, Change, Watch
 from tests.pools.kubernetes.fake_server import FakeAnswer, FakeServer, events, item, listed, refusal
 
@@ -227,3 +228,12 @@ def test_other_pools_never_load_the_kubernetes_package(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     assert (done.stdout, done.returncode) == ("LocalPool\nLocalPool\n[]\n", 0), done.stderr
+
+
+def test_a_user_without_home_is_asked_for_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # raises KeyError
+
+    with pytest.raises(ApiUnreachable, match="name a kubeconfig with --kubeconfig FILE or KUBECONFIG"):
+        open_transport(None, "laboratory")
