@@ -124,9 +124,9 @@ def test_a_cell_that_runs_others_has_its_own_duration(tmp_path: Path) -> None:
     assert all(cell.duration_s is not None for cell in found[1:])
 
 
-def test_a_run_below_the_home_of_an_unknown_user_harms_no_later_cell() -> None:
+def test_a_run_in_an_unknown_home_harms_no_later_cell() -> None:
     with new_shell() as one:
-        attempt(one, "%run ~nobody-of-this-name/prepare.py")
+        attempt(one, "%run ~absent-user/prepare.py")
         run(one, "kept = 1")
 
         assert program(captured(one, "print(kept)")) == ["kept = 1"]
