@@ -23,6 +23,24 @@ if TYPE_CHECKING:
     from tests.kubernetes.conftest import Namespace
 
 
+ELASTIC_LOOP = """
+import time, torch
+import jupyter_dlaas as dlaas
+torch.manual_seed(0)
+run = dlaas.run()
+model = torch.nn.Linear(8, 2)
+model, opt = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 2, (48,)))
+for epoch in run.epochs(1_000_000):
+    for x, y in run.batches(data, 12):
+        opt.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        opt.step()
+        time.sleep(0.02)
+"""
+"""Program of a gang that trains slowly and never ends."""
+
+
 def section_of(namespace: Namespace) -> KubernetesSection:
     return KubernetesSection(
         namespace=namespace.name,

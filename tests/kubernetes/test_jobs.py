@@ -26,7 +26,7 @@ from jupyter_dlaas.wire.journal import Fact, FactKind, Goal, LearnerDown, Learne
 from jupyter_dlaas.wire.protocol import JobSpec, State, Submit
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, Namespace
-from tests.kubernetes.pool import section_of
+from tests.kubernetes.pool import ELASTIC_LOOP, section_of
 from tests.selection import exhaustive
 
 pytestmark = [pytest.mark.cluster, pytest.mark.anyio]
@@ -43,23 +43,6 @@ import os, time
 for step in range(100_000):
     print("step", step, "of member", os.environ["DLAAS_MEMBER"], flush=True)
     time.sleep(0.05)
-"""
-
-
-ELASTIC = """
-import time, torch
-import jupyter_dlaas as dlaas
-torch.manual_seed(0)
-run = dlaas.run()
-model = torch.nn.Linear(8, 2)
-model, opt = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 2, (48,)))
-for epoch in run.epochs(1_000_000):
-    for x, y in run.batches(data, 12):
-        opt.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        opt.step()
-        time.sleep(0.02)
 """
 
 
@@ -294,7 +277,7 @@ async def test_survivors_train_on_without_a_deleted_node(
     try:
         async with Engine(jobs) as engine:
             await engine.pool_reached()
-            job = await engine.submit(ELASTIC, learners=2, most=5, framework="torch")
+            job = await engine.submit(ELASTIC_LOOP, learners=2, most=5, framework="torch")
             await engine.reached(job, State.PROCESSING)
             ups = [fact for fact in await jobs.recorded(FactKind.LEARNER_UP, 5) if isinstance(fact, LearnerUp)]
             (lost,) = (fact.member for fact in ups if fact.node == node.name)

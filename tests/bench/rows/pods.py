@@ -24,6 +24,7 @@ from tests.kubernetes.api import Json
 from tests.kubernetes.binaries import built_binaries
 from tests.kubernetes.clusters import OwnCluster
 from tests.kubernetes.conftest import NODES, RESTRICTED, Namespace, make_namespace
+from tests.kubernetes.pool import ELASTIC_LOOP
 from tests.whole.site import Site, until
 
 CHANGES = 50
@@ -33,21 +34,6 @@ STEPS = 20
 """Steps at a size before the next change."""
 START_S = 180.0
 SLEEPS = "import time\ntime.sleep(600)\n"
-TRAINS = """import time, torch
-import jupyter_dlaas as dlaas
-torch.manual_seed(0)
-run = dlaas.run()
-model = torch.nn.Linear(8, 2)
-model, opt = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 2, (48,)))
-for epoch in run.epochs(1_000_000):
-    for x, y in run.batches(data, 12):
-        opt.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-        time.sleep(0.02)
-"""
 CARD = "[aria-label^='Job ']"
 OBSERVE = f"""() => {{
   window.seenAt = {{}};
@@ -219,7 +205,7 @@ def _in_a_browser(site: Site, namespace: Namespace) -> Iterator[Line]:
 def _pauses(site: Site) -> list[float]:
     """Return the milliseconds for which the learners that stayed made no step, at each planned change."""
     options = {"framework": "torch", "env": {"OMP_NUM_THREADS": "1"}, "name": "trains"}
-    job = site.submit(TRAINS, learners="3:4", start_with=4, **options)
+    job = site.submit(ELASTIC_LOOP, learners="3:4", start_with=4, **options)
     try:
         _trains(job, 4)
         for size in [3, 4] * (RESIZES // 2):
