@@ -61,9 +61,10 @@ def test_jobs_leave_a_full_disk_while_others_fill_it(disk: Path) -> None:
         for row in range(10, 60):
             await store.commit(changed(1, row, step=row))
             fill(disk)
-        big = Inserted(job(JOBS + 1), 60, {"source": "x" * (1 << 19)}, "key", "digest")
-        with pytest.raises(StoreError, match="is full: delete ended jobs"):
-            await store.commit(Batch(inserted=[big]))
+        for payload in ({"source": "x" * (1 << 19)}, {}):
+            new = Inserted(job(JOBS + 1), 60, payload, "key", "digest")
+            with pytest.raises(StoreError, match="is full: delete ended jobs"):
+                await store.commit(Batch(inserted=[new]))
         for number in (2, 3):
             await store.commit(changed(number, 60 + number, goal=Goal.HALT, intent=Intent.HALT))
             fill(disk)

@@ -55,6 +55,8 @@ RESERVE_BYTES: Final = 1 << 19
 """Enough to open a store and to write a halt, a cancellation or a deletion; the disk then has room for more."""
 FREE_PAGES: Final = 32
 """Minimum number of free pages in the store."""
+PROBE_BYTES: Final = 1 << 16
+"""Free space without which no job is accepted: its directory has a dozen small files."""
 CHECKPOINT_S: Final = 60.0
 """Interval of WAL checkpoints."""
 STORE_FILE: Final = "store.sqlite3"
@@ -372,8 +374,16 @@ class Store:
             return 0
 
     def _keep_number(self, number: int) -> None:
-        """Store the number in place, always of the same length: replacing the file takes ten times as long as this."""
+        """Store the last number. Raises OSError on a full disk, which would not hold a new job's directory either.
+
+        It is written in place, always of the same length: replacing the file takes more than ten times as long.
+        """
         if number > self._number:
+            probe = self._number_path.with_name(".last_number")
+            try:
+                probe.write_bytes(bytes(PROBE_BYTES))
+            finally:
+                probe.unlink(missing_ok=True)
             fd = os.open(self._number_path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.pwrite(fd, b"%020d\n" % number, 0)
