@@ -20,7 +20,7 @@ from dlaas_server.core.model.cluster import Node
 from dlaas_server.pools.base import JOURNAL, WAITING, Changed, Pool
 from dlaas_server.pools.config import PoolConfig, PoolSection
 from dlaas_server.pools.devices import CpuSlots
-from dlaas_server.pools.kubernetes.gangs import TOKEN, closed_bytes
+from dlaas_server.pools.kubernetes.gangs import TOKEN
 from dlaas_server.pools.kubernetes.manifests.settings import KubernetesSection
 from dlaas_server.pools.kubernetes.pool import KubernetesPool
 from dlaas_server.pools.local.job_folder import JobFolder
@@ -180,7 +180,7 @@ class AgentGangs:
         if self._machines.problem is not None or job not in self._wanted:
             return
         folder = self._folder_of(job)
-        if closed_bytes(folder) not in (-1, self._closed.get(job, -1)):
+        if folder.closed_bytes() not in (-1, self._closed.get(job, -1)):
             for _, agent in self._machines.agents_of(job):
                 agent.terminate()
         elif self._wanted[job].goal is Goal.RUN and job not in self._machines.delayed:

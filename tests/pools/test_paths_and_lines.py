@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlaas_server.pools.journal_lines import facts_in
+from dlaas_server.pools.local.job_folder import JobFolder
 from dlaas_server.pools.paths import safe_parts
 from jupyter_dlaas.jobdir.journal_file import facts_of
 from jupyter_dlaas.wire.journal import Fact, FactKind, LearnerAwaited, WantedSeen, fact_to_line
@@ -64,3 +66,27 @@ def test_a_fact_with_any_text_can_be_read_again() -> None:
     (found,), _ = facts_in(fact_to_line(fact), 0)
     assert isinstance(found, LearnerAwaited)
     assert found.why == r"a\x00b \ud800 ü"
+
+
+def test_size_of_a_closed_journal_is_that_of_its_closing_line(tmp_path: Path) -> None:
+    """Another guardian may write at any moment, here after each line that closes the job."""
+    up, closed = (next(one for one in GOLDEN if one.kind is kind) for kind in (FactKind.GUARDIAN_UP, FactKind.CLOSED))
+    path, folder = tmp_path / "journal.jsonl", JobFolder("a-1", tmp_path)
+    path.touch()
+    closed_at: set[int] = {-1}
+
+    def write() -> None:
+        with path.open("ab", buffering=0) as journal:
+            for _ in range(1000):
+                closed_at.add(journal.tell() + len(fact_to_line(closed)))
+                journal.write(fact_to_line(closed))
+                journal.write(fact_to_line(up))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = {folder.closed_bytes()}
+    while writer.is_alive():
+        found.add(folder.closed_bytes())
+    writer.join()
+
+    assert found <= closed_at

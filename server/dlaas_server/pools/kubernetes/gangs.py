@@ -36,7 +36,7 @@ from jupyter_dlaas.wire.journal import Goal, SeatRefused, Wanted
 from jupyter_dlaas.wire.protocol import Failure, NotFound
 from jupyter_dlaas.wire.waiting import WaitingReason
 
-__all__ = ["TOKEN", "Gangs", "closed_bytes"]
+__all__ = ["TOKEN", "Gangs"]
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,6 @@ class _Job:
     is_over: bool = False
     """True once the job is closed and nothing of it is left in the cluster."""
     timer: asyncio.TimerHandle | None = None
-
-
-def closed_bytes(folder: JobFolder) -> int:
-    """Return the size of a journal that closes its job; -1 of one that does not."""
-    return folder.journal_size() if folder.closes_job() else -1
 
 
 class Gangs:
@@ -143,7 +138,7 @@ class Gangs:
     def note_closed(self, job: str) -> None:
         """Count the pods of a job that its guardian has closed as leaving, unless the job was started again."""
         known = self._jobs.get(job)
-        if known is None or closed_bytes(known.folder) not in (-1, known.closed_bytes):
+        if known is None or known.folder.closed_bytes() not in (-1, known.closed_bytes):
             self._picture.note_closed(job)
 
     def changed(self, job: str) -> None:
@@ -242,7 +237,7 @@ class Gangs:
         return found
 
     def _carry_out(self, known: _Job, pods: Mapping[str, Json]) -> GangOutcome:
-        known.is_closed = closed_bytes(known.folder) not in (-1, known.closed_bytes)
+        known.is_closed = known.folder.closed_bytes() not in (-1, known.closed_bytes)
         if known.is_closed:
             known.gang.close()
         outcome = known.gang.step(pods)

@@ -21,7 +21,7 @@ from dlaas_server.pools.base import JOURNAL, Changed, Chunk, Loss, PoolUnavailab
 from dlaas_server.pools.config import PoolConfig
 from dlaas_server.pools.kubernetes.api import ApiUnreachable, own_address
 from dlaas_server.pools.kubernetes.gang_plan import grows
-from dlaas_server.pools.kubernetes.gangs import TOKEN, Gangs, closed_bytes
+from dlaas_server.pools.kubernetes.gangs import TOKEN, Gangs
 from dlaas_server.pools.kubernetes.leadership import own_holder
 from dlaas_server.pools.kubernetes.manifests.lease import Holder
 from dlaas_server.pools.kubernetes.manifests.pod_environment import pod_environment
@@ -177,7 +177,7 @@ class KubernetesPool:
             await self._local.act(job, before)  # starts a guardian if none is alive
             self._gangs.accept(job, wanted, is_held=True)
             return
-        was_closed_at = closed_bytes(folder)
+        was_closed_at = folder.closed_bytes()
         await self._local.act(job, wanted)
         stored = folder.wanted()
         if stored is not None:

@@ -216,12 +216,16 @@ class JobFolder:
 
     def is_closed(self) -> bool:
         """Return whether a guardian closed the journal, or none ever wrote to it: no process of the job is left."""
-        last = self._last_line()
+        last, _ = self._end()
         return last is None or _CLOSED in last
 
-    def closes_job(self) -> bool:
-        """Return whether the newest line of the journal closes the job."""
-        return _CLOSED in (self._last_line() or b"")
+    def closed_bytes(self) -> int:
+        """Return the size of a journal whose newest line closes the job; -1 of any other.
+
+        Size and line are read at once: the next guardian may add lines at any moment.
+        """
+        last, size = self._end()
+        return size if _CLOSED in (last or b"") else -1
 
     def last_log_line(self) -> str:
         """Return the last line of the guardian's log; "" if there is none."""
@@ -238,17 +242,16 @@ class JobFolder:
         except OSError:
             return 0
 
-    def _last_line(self) -> bytes | None:
-        path = self.root / STREAM_FILES[JOURNAL]
+    def _end(self) -> tuple[bytes | None, int]:
+        """Return the last whole line of the journal, if there is one, and the size of the journal up to its end."""
         try:
-            size = path.stat().st_size
-            with path.open("rb") as file:
-                file.seek(max(0, size - 4096))  # a closing line is short
+            with (self.root / STREAM_FILES[JOURNAL]).open("rb") as file:
+                begin = file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))  # a closing line is short
                 tail = file.read()
         except OSError:
-            return None
-        lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-        return lines[-1] if lines else None
+            return None, 0
+        whole = tail[: tail.rfind(b"\n") + 1]
+        return (whole.splitlines()[-1] if whole else None), begin + len(whole)
 
     # ---- output ----------------------------------------------------------------------------------------------
 

@@ -371,9 +371,10 @@ class LocalPool:
     async def _await_leaving_guardian(self, folder: JobFolder) -> None:
         """Wait for the end of a guardian that closed the job: it reads nothing more. Kill it if it stays."""
         for check in range(2 * EXIT_CHECKS):
-            if not self._watching().is_guarded(folder) or not folder.closes_job():
+            closed_bytes = folder.closed_bytes()
+            if not self._watching().is_guarded(folder) or closed_bytes < 0:
                 return
-            if self._silent.get(folder.job) == folder.journal_size():
+            if self._silent.get(folder.job) == closed_bytes:
                 return  # the previous guardian closed the job
             leaving = self._watching().guardian_of(folder.job)
             if check == EXIT_CHECKS and leaving is not None:
