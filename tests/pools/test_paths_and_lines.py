@@ -68,7 +68,7 @@ def test_a_fact_with_any_text_can_be_read_again() -> None:
     assert found.why == r"a\x00b \ud800 ü"
 
 
-def test_size_of_a_closed_journal_is_that_of_its_closing_line(tmp_path: Path) -> None:
+def test_size_of_a_closed_journal_ends_with_its_closing_line(tmp_path: Path) -> None:
     """Another guardian may write at any moment, here after each line that closes the job."""
     up, closed = (next(one for one in GOLDEN if one.kind is kind) for kind in (FactKind.GUARDIAN_UP, FactKind.CLOSED))
     path, folder = tmp_path / "journal.jsonl", JobFolder("a-1", tmp_path)
