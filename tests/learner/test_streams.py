@@ -192,10 +192,15 @@ def test_pending_seed_reaches_the_gpus_of_the_job(monkeypatch: pytest.MonkeyPatc
     assert cuda_streams.states(torch)[0].tolist() == [9, *[0] * 15], "a later seed counts"
 
 
-@pytest.mark.parametrize(("devices", "seeded_gpus"), [("", 0), ("0,1", 2)])
-def test_gpus_are_seeded_only_where_a_learner_has_some(
-    devices: str, seeded_gpus: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("devices", "accelerator", "seeded_gpus"), [("", "", 0), ("", "npu", 2), ("0,1", "", 2)])
+def test_only_accelerators_that_a_learner_may_use_are_seeded(
+    devices: str, accelerator: str, seeded_gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`torch.manual_seed` seeds all kinds at once: of those, the pending seeds of GPUs can be seen without hardware."""
+    if accelerator:
+        monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: accelerator)
+        monkeypatch.setattr(torch, accelerator, SimpleNamespace(), raising=False)
+        monkeypatch.setattr(torch.random, "_seed_custom_device", lambda seed: None)
     cuda: Any = torch.cuda
     monkeypatch.setattr(torch.cuda, "_lazy_seed_tracker", cuda._LazySeedTracker())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -55,11 +55,17 @@ def _seed_torch(seed: int, module: Any) -> None:
     For each kind of accelerator that is not in use yet, `torch.manual_seed` records a stack trace. With three kinds,
     that takes 2 ms, for which a gang waits when a learner joins.
     """
-    has_others = getattr(module.version, "xpu", None) is not None or module.backends.mps.is_built()
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and not has_others:
+    others = [getattr(module.version, "xpu", None), module.backends.mps.is_built(), hasattr(module, _custom(module))]
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and not any(others):
         module.default_generator.manual_seed(seed)
     else:
         module.manual_seed(seed)
+
+
+def _custom(module: Any) -> str:
+    """Return the name of the module of a kind of accelerator that another package adds, such as `npu`."""
+    name: str = module._C._get_privateuse1_backend_name()
+    return name
 
 
 _SEEDERS: Final[dict[str, Callable[[int, Any], object]]] = {
