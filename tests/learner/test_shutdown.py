@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 import tarfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_dlaas.learner.process import interpreter_shutdown
 from jupyter_dlaas.transfer.results import load
 from jupyter_dlaas.wire.journal import FactKind
 from tests.runtime.jobs import Job, until
@@ -217,6 +220,26 @@ def test_output_of_c_libraries_is_in_the_log(plain_job: Build) -> None:
 
     assert one.closed() == "completed"
     assert one.log() == "from C\n"
+
+
+def test_programs_are_found_while_threads_end() -> None:
+    is_over = threading.Event()
+
+    def churn() -> None:
+        while not is_over.is_set():
+            threading.Thread(target=int).start()
+
+    with subprocess.Popen(["sleep", "99"]) as program:
+        churning = threading.Thread(target=churn)
+        churning.start()
+        try:
+            found = [interpreter_shutdown._running_programs() for _ in range(500)]
+        finally:
+            is_over.set()
+            churning.join()
+            program.kill()
+
+    assert all("`sleep 99`" in names for names in found)
 
 
 @pytest.mark.parametrize("level", ["INFO", "WARNING"])

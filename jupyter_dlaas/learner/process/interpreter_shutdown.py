@@ -154,7 +154,11 @@ def _running_programs() -> list[str]:
     """Return the command lines of child processes that run other programs; multiprocessing's helpers are excluded."""
     own, found = _command_line(os.getpid()), []
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:  # a thread that has just ended
+            continue
+        for pid in children:
             text = _command_line(int(pid))
             if text and text != own and not any(helper in text for helper in _HELPERS):
                 found.append(f"`{text[:_COMMAND_MAX]}`")
