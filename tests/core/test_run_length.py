@@ -98,10 +98,29 @@ def test_rank_of_a_running_job_changes_when_announced(mean: float | None) -> Non
     order, one = ORDERS["shortest"](), request(0, 3, length=40 * HOUR)
     one.mean_s, one.since_s = mean, 0.0
     at_s, ranks = 0.0, [order.rank(one, 0.0)]
-    while (changes_s := order.changes_s(one, at_s)) is not None and changes_s < 200 * HOUR:
+    while (changes_s := order.rank_until(one, at_s)[1]) is not None and changes_s < 200 * HOUR:
         assert order.rank(one, changes_s - 2e-3) == ranks[-1]
         at_s = changes_s
         ranks.append(order.rank(one, at_s))
 
     assert all(a != b for a, b in pairwise(ranks) if b > 5)
     assert len(ranks) > 5
+
+
+@pytest.mark.parametrize("name", sorted(ORDERS))
+def test_rank_until_agrees_with_rank(name: str) -> None:
+    order = ORDERS[name]()
+    chance = Random(name)
+    for ended in (0, 60, 200):
+        for _ in range(ended):
+            order.learn(chance.lognormvariate(8.0, 3.0), chance.gauss(0.0, 1.0))
+        for number in range(200):
+            one = request(number, chance.randint(1, 8), length=chance.choice([None, chance.lognormvariate(8.0, 3.0)]))
+            one.since_s, one.executed_s = (
+                chance.uniform(0.0, HOUR),
+                chance.choice([0.0, chance.lognormvariate(8.0, 3.0)]),
+            )
+            one.batch_s, one.submitted_s = chance.choice([0.0, HOUR]), chance.uniform(-HOUR, 0.0)
+            now_s = chance.uniform(0.0, 4 * HOUR)
+
+            assert order.rank_until(one, now_s)[0] == order.rank(one, now_s)

@@ -171,13 +171,15 @@ class NodeCapacity:
     def put_back(self, back: Sequence[str]) -> None:
         """Return these devices to the free ones, in the node's order."""
         order, devices = self.order, self.devices
-        added = [(order[device][1], device) for device in back if device in order]
-        if len(added) == 1 and devices:
-            insort(devices, added[0], key=lambda one: order[one[1]][0])
-        else:
-            devices += added
-            if len(added) > 1:
-                devices.sort(key=lambda one: order[one[1]][0])
+        for device in back:
+            found = order.get(device)
+            if found is None:
+                continue
+            place, kind = found
+            at = len(devices)
+            while at and order[devices[at - 1][1]][0] > place:
+                at -= 1
+            devices.insert(at, (kind, device))
 
     def _use(self, shape: Shape, learners: int) -> None:
         """Take the resources other than devices for `learners` learners; return them if the number is negative."""

@@ -177,9 +177,10 @@ class Backfill:
             return None if self._first is None else self._first[0]
         return None if self.holder(LAST) is None else self._late[0][0]
 
-    def set_first(self, first: tuple[Key, GangRequest] | None) -> None:
-        """Set the first waiting job that does not fit, the holder in `fifo-skip`."""
+    def set_first(self, first: tuple[Key, GangRequest] | None) -> bool:
+        """Set the first waiting job that does not fit, the holder in `fifo-skip`. Return whether that reopened all."""
         self._first = first
+        return self._held_back_for is not None and self.retry_if_holder_changed()
 
     def is_before_first(self, key: Key) -> bool:
         """Return whether this key is ahead of the first waiting job known not to fit."""

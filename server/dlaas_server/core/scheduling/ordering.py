@@ -74,8 +74,11 @@ class Order(Protocol):
         """Return the rank of a job now."""
         ...
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        """Return the time at which the rank of this running job changes if nothing else happens; None: never."""
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        """Return the rank of this running job, and the time at which it changes if nothing else happens; None: never.
+
+        In one call, since both need the same remaining time and a replay asks for them at every start.
+        """
         ...
 
     def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
@@ -126,8 +129,8 @@ class Age(_Unlearned):
     def rank(self, request: GangRequest, now_s: float) -> int:
         return 0
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        return None
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        return 0, None
 
 
 @dataclass(slots=True)
@@ -177,14 +180,16 @@ class Shortest:
         left_s = self._left_s(request, now_s)
         return UNKNOWN if left_s is None else max(_class(left_s * request.weight), LEAST)
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        """Return the time at which it falls to the next class; in the lowest class, the time at which it overruns."""
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        """Return the class, and the time at which it falls to the next one; in the lowest class, when it overruns."""
         left_s = self._left_s(request, now_s)
-        if left_s is None or request.waits:
-            return None
-        here = _class(left_s * request.weight)
-        next_s = max(2.0 ** (STEP * here) / request.weight, request.batch_s) if here > LEAST else request.batch_s
-        return _after(request, now_s, left_s - next_s)
+        if left_s is None:
+            return UNKNOWN, None
+        weight, next_s = request.weight, request.batch_s
+        here = _class(left_s * weight)
+        if here <= LEAST:
+            return LEAST, _after(request, now_s, left_s - next_s)
+        return here, _after(request, now_s, left_s - max(2.0 ** (STEP * here) / weight, next_s))
 
     @staticmethod
     def _left_s(request: GangRequest, now_s: float) -> float | None:
@@ -206,13 +211,15 @@ class Remaining(_Unlearned):
         halvings = log2(max(3600.0 if left_s is None else left_s, BRIEF_S))
         return int(8 * halvings) if request.waits else 8 * int(halvings)
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        """Return the time at which the remaining time reaches the next power of two, or the job overruns."""
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        """Return the rank, and the time at which the remaining time reaches the next power of two or is exceeded."""
         left_s = _left_s(request, now_s)
-        if left_s is None or request.waits:
-            return None
-        here_s = 2.0 ** int(log2(max(left_s, BRIEF_S)))
-        return _after(request, now_s, left_s - (max(here_s, request.batch_s) if here_s > BRIEF_S else request.batch_s))
+        if left_s is None:
+            return 8 * int(log2(3600.0)), None
+        halvings = int(log2(max(left_s, BRIEF_S)))
+        here_s = 2.0**halvings
+        next_s = max(here_s, request.batch_s) if here_s > BRIEF_S else request.batch_s
+        return 8 * halvings, _after(request, now_s, left_s - next_s)
 
 
 @dataclass(slots=True)
@@ -228,9 +235,10 @@ class Attained(_Unlearned):
         served = _executed_s(request, now_s) * request.weight / self.quantum_gpu_s
         return 0 if served < 1 else 1 + level(served * (1 + 1e-12))
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        limit_s = self.quantum_gpu_s * 4.0 ** self.rank(request, now_s) / request.weight
-        return None if request.waits else _after(request, now_s, limit_s - _executed_s(request, now_s))
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        rank = self.rank(request, now_s)
+        limit_s = self.quantum_gpu_s * 4.0**rank / request.weight
+        return rank, _after(request, now_s, limit_s - _executed_s(request, now_s))
 
 
 @dataclass(slots=True)
@@ -259,18 +267,15 @@ class Gittins:
             return self._las.rank(request, now_s)
         return self._ranks[bisect_right(self._bounds, _executed_s(request, now_s) * request.weight) - 1]
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        if request.waits:
-            return None
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
         if not self._ranks:
-            return self._las.changes_s(request, now_s)
+            return self._las.rank_until(request, now_s)
         executed_s = _executed_s(request, now_s)
         place = bisect_right(self._bounds, executed_s * request.weight)
-        return (
-            _after(request, now_s, self._bounds[place] / request.weight - executed_s)
-            if place < len(self._bounds)
-            else None
-        )
+        rank = self._ranks[place - 1]
+        if place == len(self._bounds):
+            return rank, None
+        return rank, _after(request, now_s, self._bounds[place] / request.weight - executed_s)
 
     def learn(self, gpu_s: float, wrong: float | None = None) -> Learnt:
         insort(self.history, gpu_s)
@@ -307,10 +312,9 @@ class Slices(_Unlearned):
     def rank(self, request: GangRequest, now_s: float) -> int:
         return int(request.since_s is not None and now_s - request.since_s >= self.slice_s - SLACK_S)
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        if request.since_s is None or self.rank(request, now_s):
-            return None
-        return request.since_s + self.slice_s
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        rank = self.rank(request, now_s)
+        return rank, None if rank or request.since_s is None else request.since_s + self.slice_s
 
 
 @dataclass(slots=True)
@@ -357,12 +361,11 @@ class FairFinish(_Unlearned):
     def rank(self, request: GangRequest, now_s: float) -> int:
         return int((request.submitted_s + SHARERS * self._early_s(request, _executed_s(request, now_s))) // 60)
 
-    def changes_s(self, request: GangRequest, now_s: float) -> float | None:
-        """Return the time at which it has run longer than assumed."""
-        if request.waits:
-            return None
+    def rank_until(self, request: GangRequest, now_s: float) -> tuple[int, float | None]:
+        """Return the rank, and the time at which it has run longer than assumed."""
         executed_s = _executed_s(request, now_s)
-        return _after(request, now_s, self._early_s(request, executed_s) - executed_s)
+        early_s = self._early_s(request, executed_s)
+        return int((request.submitted_s + SHARERS * early_s) // 60), _after(request, now_s, early_s - executed_s)
 
 
 ORDERS: Final[Mapping[str, type]] = {

@@ -160,7 +160,7 @@ class Preemption:
         safe_s = request.began_s + self._guard.bound_s(request) if is_safe else now_s
         if now_s < safe_s:
             return -2, safe_s
-        return self._order.rank(request, now_s), self._order.changes_s(request, now_s)
+        return self._order.rank_until(request, now_s)
 
     def rerank(self, request: GangRequest, now_s: float) -> bool:
         """Recompute the rank of a running job. Return whether more jobs may preempt it now."""

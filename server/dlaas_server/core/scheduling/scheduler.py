@@ -302,10 +302,13 @@ class Scheduler:
             if is_strict:
                 if backfill.could_fit(alike):
                     return
-            elif backfill.reserves_first and backfill.is_before_first(key) and backfill.could_fit(alike):
-                backfill.set_first((key, request))
-                if backfill.retry_if_holder_changed():
-                    candidates = self._open_classes()
+            elif (
+                backfill.reserves_first
+                and backfill.is_before_first(key)
+                and backfill.could_fit(alike)
+                and backfill.set_first((key, request))
+            ):
+                candidates = self._open_classes()
 
     def _open_classes(self) -> list[_Candidate]:
         """Return a heap of the classes whose heads are to be tried; in strict order, of all classes.
@@ -329,10 +332,8 @@ class Scheduler:
             elif reserves_first and (first is None or key < first[0]) and backfill.could_fit(alike):
                 assert alike.head is not None
                 first = (key, alike.head)
-        if reserves_first:
-            backfill.set_first(first)
-            if backfill.retry_if_holder_changed():
-                return self._open_classes()
+        if reserves_first and backfill.set_first(first):
+            return self._open_classes()
         queue.is_open = is_strict
         if len(candidates) > 1:
             heapify(candidates)
@@ -440,9 +441,10 @@ class Scheduler:
         """Return the decisions of the pass, and the time of the next one if no event occurs before."""
         queue, backfill = self._queue, self._backfill
         starts, preempted, reservation = current.starts, current.preempted, current.reservation
-        has_timers = queue.count and (self._preemption.is_possible or queue.relaxes or backfill.refused)
+        refused = backfill.refused
+        has_timers = queue.count and (refused or queue.relaxes or self._preemption.is_possible)
         wake_s = self._timers.next_s() if has_timers else None
-        if backfill.refused:
+        if refused:
             reservation = backfill.reopen_refused(reservation, current.now_s)
             wake_s = backfill.next_admission_s(reservation, current.now_s, inf if wake_s is None else wake_s)
         if reservation is not None:

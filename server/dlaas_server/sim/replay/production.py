@@ -127,7 +127,7 @@ class ByCore:
             runs.append(run)
             scheduler.enqueue(ask, now_s)
         choice = scheduler.decide(now_s)
-        is_blocked = scheduler.waiting_count > 0 and scheduler.capacity.devices > 0 and self._is_blocked()
+        is_blocked = scheduler.capacity.devices > 0 and scheduler.waiting_count > 0 and self._is_blocked()
         if choice is IDLE and not is_blocked:
             return NOTHING
         return Decision(
