@@ -36,6 +36,7 @@ __all__ = [
     "memory",
     "method",
     "new_object",
+    "parametrized_module",
     "read_header",
     "skipped",
     "to_header",
@@ -54,6 +55,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_memory"),
     "method": ("types", "MethodType"),
     "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
+    "parametrized_module": ("jupyter_dlaas.objects.torch_parametrizations", "rebuild"),
     "skipped": ("jupyter_dlaas.objects.object_items", "Skipped"),
     "typed_memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_typed_memory"),
 }
@@ -144,6 +146,11 @@ def method(*arguments: Any) -> Any:
 def new_object(*arguments: Any) -> Any:
     """Create an object without calling its `__init__`."""
     return _load("new_object", arguments)
+
+
+def parametrized_module(*arguments: Any) -> Any:
+    """Create a torch module with parametrized tensors, without its state."""
+    return _load("parametrized_module", arguments)
 
 
 def typed_memory(*arguments: Any) -> Any:

@@ -10,7 +10,7 @@ import importlib
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_dlaas import stored
@@ -29,6 +29,7 @@ __all__ = [
     "is_stateful",
     "layers_in",
     "load_state",
+    "owners",
     "put_generator_states",
     "recreate",
     "reduce_state",
@@ -272,6 +273,17 @@ def variables_of(value: Any) -> Sequence[Any]:
     if _is(value, "optimizers", "Optimizer"):
         return trained_by(value)
     return list(value.variables) if _is(value, "layers", "Layer") else []
+
+
+def owners(values: Mapping[str, object]) -> dict[str, str]:
+    """Return the names of optimisers among these values, by the name of the model that was compiled with each."""
+    models = [(name, one) for name, one in values.items() if is_model(one)]
+    return {
+        name: owner
+        for name, one in values.items()
+        for owner, model in models
+        if one is not None and one is getattr(model, "optimizer", None)
+    }
 
 
 def reduce_state(value: Any) -> Any:

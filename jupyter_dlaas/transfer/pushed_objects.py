@@ -24,8 +24,9 @@ from typing import IO, Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
-from jupyter_dlaas.objects import torch_optimizers
-from jupyter_dlaas.transfer import code_by_value, fitted_models, tensor_devices
+from jupyter_dlaas.objects import keras_objects
+from jupyter_dlaas.transfer import code_by_value, tensor_devices
+from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, process_bound_kind, title, walk
 from jupyter_dlaas.wire.codec import DlaasError
 
@@ -51,6 +52,8 @@ _OBJECTS_MAX: Final = 200_000
 """Maximum number of objects to search for the one that cannot be sent."""
 _GRADIENTS: Final = "gradients of tensors"
 """Key of the list of tensors with their gradients, beside the objects by name."""
+_OPTIMIZERS: Final = "optimizers of models"
+"""Key of the names of optimisers, by which model each belongs to: Keras stores an optimiser with its model."""
 _INSTEAD: Final = "Create it in the training cell, or push the data it was created from."
 
 
@@ -202,8 +205,7 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
                 return importlib.import_module, (obj.__name__,)
             elif is_from(obj, "torch.utils.data.dataloader", "DataLoader"):
                 return _idle_loader(obj, self.proto)
-            reduced = torch_optimizers.reduce_state(obj)
-            return fitted_models.reduce_state(obj) if reduced is NotImplemented else reduced
+            return reduce_state(obj)
 
         proto = PROTOCOL
 
@@ -256,14 +258,17 @@ def _idle_loader(loader: Any, protocol: int) -> Any:
 def _dump(objects: Mapping[str, object], target: _Bounded, *, has_gradients: bool) -> set[str]:
     notes = _Notes(set())
     pickler = _pickler(notes)
+    owners = keras_objects.owners(objects)
+    written: dict[str, Any] = {name: one for name, one in objects.items() if name not in owners}
+    written |= {_OPTIMIZERS: owners} if owners else {}
     try:
         target.write(stored.to_header("pushed objects", FORMAT))
         if (torch := sys.modules.get("torch")) is not None:
             # last: the list is complete when it is written
-            written = {**objects, **({_GRADIENTS: notes.gradients} if has_gradients else {})}
+            written |= {_GRADIENTS: notes.gradients} if has_gradients else {}
             torch.save(written, target, pickle_module=stored.like_pickle(Pickler=pickler), pickle_protocol=PROTOCOL)
         else:
-            pickler(target, protocol=PROTOCOL).dump(dict(objects))
+            pickler(target, protocol=PROTOCOL).dump(written)
     except Exception as error:
         if target.is_full:
             raise _TooMuch from error
@@ -320,6 +325,8 @@ def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
         else:
             objects = stored.Unpickler(file).load()
     assert isinstance(objects, dict), "written by write_pushed"
+    for name, owner in objects.pop(_OPTIMIZERS, {}).items():
+        objects[name] = objects[owner].optimizer
     return objects
 
 
@@ -375,7 +382,9 @@ def _check(path: Path, objects: Mapping[str, object]) -> None:
             f"{_INSTEAD}"
         ) from error
     for name, value in objects.items():
-        if type(loaded[name]) is not type(value):
+        if title(type(loaded[name])) != title(
+            type(value)
+        ):  # torch makes a class for each traced or parametrized module
             raise NotSendable(
                 f"--push {name}: `{name}` is a {title(type(value))[1]} here and would be a "
                 f"{title(type(loaded[name]))[1]} in the job. Push the data it was created from."

@@ -20,6 +20,7 @@ from jupyter_dlaas.objects import keras_objects, torch_optimizers
 from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
 from jupyter_dlaas.objects.object_values import is_infrastructure
 from jupyter_dlaas.objects.random_generators import generator_of
+from jupyter_dlaas.objects.torch_parametrizations import class_of
 from jupyter_dlaas.transfer import fitted_models
 from jupyter_dlaas.transfer.plain_values import is_plain
 
@@ -125,7 +126,7 @@ class _Pairs:
                 self._order.append((old, new))
                 self._loaded.add(id(new))
             return why
-        if type(old) is not type(new):
+        if class_of(old) is not class_of(new):
             old_part, new_part = type(old).__qualname__, type(new).__qualname__
             return (
                 f"the job's value is a {new_part}"
@@ -263,7 +264,9 @@ class _Pairs:
 
     def _module(self, old: Any, new: Any) -> str:
         old_part, new_part = (dict(one.named_modules(remove_duplicate=False)) for one in (old, new))
-        if [*old_part] != [*new_part] or any(type(old_part[key]) is not type(new_part[key]) for key in old_part):
+        if [*old_part] != [*new_part] or any(
+            class_of(old_part[key]) is not class_of(new_part[key]) for key in old_part
+        ):
             return _OTHERWISE_BUILT
         before = dict(self.old_of), dict(self._new_of)
         for get in ("named_parameters", "named_buffers"):

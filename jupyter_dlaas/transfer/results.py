@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
-from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
-from jupyter_dlaas.transfer import class_definitions, fitted_models, shared_objects
+from jupyter_dlaas.objects import code_versions, keras_objects
+from jupyter_dlaas.transfer import class_definitions, shared_objects
+from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_to, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
@@ -155,21 +156,12 @@ def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
     return _TORCH, file.getvalue()
 
 
-def _reduce(value: Any) -> Any:
-    """Reduce optimisers, metrics and fitted models with the state that their own pickling omits."""
-    for reduce_state in (torch_optimizers.reduce_state, keras_objects.reduce_state, fitted_models.reduce_state):
-        reduced = reduce_state(value)
-        if reduced is not NotImplemented:
-            return reduced
-    return NotImplemented
-
-
 def _pickle_with_state() -> ModuleType:
     """Return a `pickle` module that stores optimisers and metrics with all their state."""
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
-            return _reduce(obj)
+            return reduce_state(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 
@@ -181,7 +173,7 @@ def _by_value() -> ModuleType:
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
-            return byvalue.reduce(obj) if is_lost else _reduce(obj)
+            return byvalue.reduce(obj) if is_lost else reduce_state(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from jupyter_dlaas.objects import keras_objects
+from jupyter_dlaas.transfer.library_reducers import reduce_state
 
 __all__ = ["groups"]
 
@@ -77,7 +78,7 @@ class _Scan(pickle.Pickler):
         self._storages.update(("variable", id(one)) for one in keras_objects.variables_of(obj))
         if isinstance(obj, types.FunctionType) and not self._byvalue.is_found(obj):
             return self._byvalue.reduce(obj)
-        return NotImplemented
+        return reduce_state(obj)
 
     def _note_storage(self, tensor: Any) -> None:
         """Record a tensor's storage: views share memory, which torch keeps shared in a file."""

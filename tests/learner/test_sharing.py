@@ -109,6 +109,13 @@ def state_of_a_model() -> tuple[dict[str, Any], Callable[[dict[str, Any]], bool]
     )
 
 
+def parametrized_layers() -> tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 1))
+    return {"model": model, "opt": torch.optim.SGD(model.parameters(), lr=0.1)}, (
+        lambda got: {id(p) for p in got["opt"].param_groups[0]["params"]} == {id(p) for p in got["model"].parameters()}
+    )
+
+
 def table_of_arrays() -> tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]:
     array = np.zeros(3)
     return {"array": array, "table": {"first": array}}, lambda got: got["table"]["first"] is got["array"]
@@ -133,6 +140,7 @@ GRAPHS = [
     two_models_one_optimiser,
     list_of_models,
     state_of_a_model,
+    parametrized_layers,
     table_of_arrays,
     closure,
 ]

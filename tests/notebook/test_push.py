@@ -190,7 +190,7 @@ def test_jax_arrays_trees_and_optimisers(tmp_path: Path) -> None:
     )
 
 
-def test_keras_model_is_pushed_with_weights_and_optimiser(tmp_path: Path) -> None:
+def test_keras_objects_are_pushed_with_their_state(tmp_path: Path) -> None:
     travel(
         tmp_path,
         definitions="""
@@ -208,14 +208,22 @@ def test_keras_model_is_pushed_with_weights_and_optimiser(tmp_path: Path) -> Non
         model.compile(keras.optimizers.Adam(0.01), "mse")
         model.fit(x, y, epochs=1, verbose=0)
         said = model.predict(x, verbose=0)
-        steps = int(model.optimizer.iterations.numpy())
+        optimizer, alone = model.optimizer, keras.optimizers.SGD(0.1, momentum=0.9)
+        weight = keras.Variable([1.0])
+        alone.apply([keras.ops.ones(1)], [weight])
+        metric = keras.metrics.Mean()
+        metric.update_state([3.0, 5.0])
+        steps = int(optimizer.iterations.numpy())
         """,
         used="""
         assert np.allclose(model.predict(x, verbose=0), said)
         assert int(model.optimizer.iterations.numpy()) == steps > 0
+        assert optimizer is model.optimizer
+        assert float(metric.result()) == 4.0
+        assert [np.asarray(one).tolist() for one in alone.variables] == [1, np.float32(0.1), [np.float32(-0.1)]]
         model.fit(x, y, epochs=1, verbose=0)
         """,
-        names="x y model said steps",
+        names="x y model said steps optimizer alone metric",
         KERAS_BACKEND="tensorflow",
     )
 

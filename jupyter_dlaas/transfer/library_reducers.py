@@ -1,0 +1,25 @@
+"""Pickling of library objects whose own pickling omits state or refuses: for results, pushed objects and checkpoints.
+
+Every pickler of these files uses the same reductions. A file that stores an object otherwise than the search for shared
+objects reads it would separate an optimiser from its model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jupyter_dlaas.objects import keras_objects, torch_optimizers, torch_parametrizations
+from jupyter_dlaas.transfer import fitted_models
+
+__all__ = ["reduce_state"]
+
+_LIBRARIES: Final = (torch_optimizers, torch_parametrizations, keras_objects, fitted_models)
+
+
+def reduce_state(value: Any) -> Any:
+    """Return the reduction of an object with all its state; NotImplemented if its own pickling keeps everything."""
+    for library in _LIBRARIES:
+        reduced = library.reduce_state(value)
+        if reduced is not NotImplemented:
+            return reduced
+    return NotImplemented
