@@ -29,6 +29,7 @@ __all__ = [
     "code",
     "exact_batch",
     "fill_function",
+    "fill_shared_state",
     "fitted_model",
     "function",
     "keras_object",
@@ -38,6 +39,7 @@ __all__ = [
     "new_object",
     "parametrized_module",
     "read_header",
+    "shared_state_object",
     "skipped",
     "to_header",
     "too_new",
@@ -49,6 +51,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "code": ("jupyter_dlaas.transfer.code_by_value", "load_code"),
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
     "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
+    "fill_shared_state": ("jupyter_dlaas.objects.shared_state_objects", "fill"),
     "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
     "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
@@ -56,6 +59,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "method": ("types", "MethodType"),
     "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
     "parametrized_module": ("jupyter_dlaas.objects.torch_parametrizations", "rebuild"),
+    "shared_state_object": ("jupyter_dlaas.objects.shared_state_objects", "rebuild"),
     "skipped": ("jupyter_dlaas.objects.object_items", "Skipped"),
     "typed_memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_typed_memory"),
 }
@@ -151,6 +155,16 @@ def new_object(*arguments: Any) -> Any:
 def parametrized_module(*arguments: Any) -> Any:
     """Create a torch module with parametrized tensors, without its state."""
     return _load("parametrized_module", arguments)
+
+
+def shared_state_object(*arguments: Any) -> Any:
+    """Create an object that shares its `__dict__` with all objects of its class."""
+    return _load("shared_state_object", arguments)
+
+
+def fill_shared_state(*arguments: Any) -> Any:
+    """Set the state that all objects of a class share, unless it is set."""
+    return _load("fill_shared_state", arguments)
 
 
 def typed_memory(*arguments: Any) -> Any:

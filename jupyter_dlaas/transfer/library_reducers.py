@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from jupyter_dlaas.objects import keras_objects, torch_optimizers, torch_parametrizations
+from jupyter_dlaas.objects import keras_objects, shared_state_objects, torch_optimizers, torch_parametrizations
 from jupyter_dlaas.transfer import fitted_models
 
 __all__ = ["reduce_state"]
 
-_LIBRARIES: Final = (torch_optimizers, torch_parametrizations, keras_objects, fitted_models)
+_KINDS: Final = (torch_optimizers, torch_parametrizations, keras_objects, fitted_models, shared_state_objects)
 
 
 def reduce_state(value: Any) -> Any:
     """Return the reduction of an object with all its state; NotImplemented if its own pickling keeps everything."""
-    for library in _LIBRARIES:
-        reduced = library.reduce_state(value)
+    for kind in _KINDS:
+        reduced = kind.reduce_state(value)
         if reduced is not NotImplemented:
             return reduced
     return NotImplemented

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from jupyter_dlaas.objects import keras_objects, torch_optimizers
+from jupyter_dlaas.objects import keras_objects, shared_state_objects, torch_optimizers
 from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
 from jupyter_dlaas.objects.object_values import is_infrastructure
 from jupyter_dlaas.objects.random_generators import generator_of
@@ -133,6 +133,9 @@ class _Pairs:
                 if old_part != new_part
                 else f"the class `{old_part}` was defined again"
             )
+        if shared_state_objects.is_shared(new):
+            self.old_of[id(new)], self._new_of[id(old)] = old, new
+            return ""
         if id(new) in self.old_of or id(old) in self._new_of:
             if not self.is_pair(old, new):
                 self.conflict = _OTHER_PARTS

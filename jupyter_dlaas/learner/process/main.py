@@ -28,7 +28,7 @@ from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.learner import autolog
 from jupyter_dlaas.learner.control.context import Context, Leave, enter
 from jupyter_dlaas.learner.control.guardian_channel import Control
-from jupyter_dlaas.learner.environment import left_out_variables, malloc, seeds, visible_devices
+from jupyter_dlaas.learner.environment import left_out_variables, lone_learner, malloc, seeds, visible_devices
 from jupyter_dlaas.learner.log_capture import stdout_reader
 from jupyter_dlaas.learner.process import failure_report, interpreter_shutdown, notebook_shims, prelude, thread_errors
 from jupyter_dlaas.learner.process.source_links import link_originals
@@ -214,6 +214,8 @@ def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shut
         program = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
         keeps = context.rank == 0
         context.at_end.append(notebook_shims.install(lambda: context.output_dir, program=program, keeps=keeps))
+    if spec.learners_max == 1:
+        lone_learner.train_alone()
     if spec.autolog:
         autolog.install()
     stdout_reader.watch(context)
