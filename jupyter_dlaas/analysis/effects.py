@@ -163,6 +163,7 @@ class Call:
     line: int
     has_number: bool = False  # a positional argument is a number above 1
     is_direct: bool = False  # `a.c(x)`, not `a.b.c(x)`
+    maker: str = ""  # `B` of `a.B(x).c(y)`
 
     @property
     def args(self) -> frozenset[str]:
@@ -470,7 +471,17 @@ def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
         line=node.lineno,
         has_number=any(_is_number(arg) for arg in node.args),
         is_direct=isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name),
+        maker=_maker_of(node.func),
     )
+
+
+def _maker_of(function: ast.expr) -> str:
+    """Return the name of the function whose value has this method: `Trainer` of `lightning.Trainer(…).fit`."""
+    match function:
+        case ast.Attribute(value=ast.Call(func=maker)):
+            return verb_of(maker)
+        case _:
+            return ""
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -27,6 +27,8 @@ _DATA: Final = re.compile(
 """Types of data, losses and configurations: a training changes them only where its text says so."""
 _SHOWN: Final = re.compile(r"^(tqdm|matplotlib|mpl_toolkits|IPython|ipywidgets|fastprogress|rich|plotly|bokeh)\.")
 """Types of progress bars, figures and displays: they show a state and hold none of the training."""
+_ADVANCED: Final = re.compile(r"metric|stopping|checkpoint|callback\w*$", re.I)
+"""Types of objects that a training advances though it does not train them: metrics, early stopping."""
 _FUNCTIONS: Final = words("function builtin_function_or_method")
 
 
@@ -124,9 +126,11 @@ def altered_names(steps: Sequence[Step], facts: KernelFacts | None) -> frozenset
     """Return the names whose objects from earlier cells the steps train or change in place."""
     found: set[str] = set()
     bound: frozenset[str] = frozenset()
+    known = facts.names if facts is not None else {}
+    advanced = frozenset(name for name, fact in known.items() if _ADVANCED.search(fact.type_name))
     for step in steps:
         if not step.is_definition:
-            names = _altered_by(step) - bound - (_loop_variables(step) - step.flow.reads)
+            names = _altered_by(step, advanced) - bound - (_loop_variables(step) - step.flow.reads)
             found |= {name for name in names if facts is None or may_alter(step, name, facts)}
         bound |= step.flow.kills
     return frozenset(found)
@@ -212,10 +216,16 @@ def changed_in_turn(step: Step) -> frozenset[str]:
     return step.altered - (step.flow.binds - step.flow.reads) | (step.flow.binds & step.flow.reads)
 
 
-def _altered_by(step: Step) -> frozenset[str]:
+def _altered_by(step: Step, advanced: frozenset[str] = frozenset()) -> frozenset[str]:
+    """Return the names whose objects a step changes.
+
+    `advanced`: of these also those that it does not train, or that an object holds which it changes.
+    """
     touched = frozenset(touch.name for touch in step.touches)
     certain = step.altered & (touched | step.changes)
-    return (touched - (step.passive | _quiet(step))) | certain | step.trained | step.fits
+    quiet = _quiet(step)
+    held = frozenset[str]().union(*(one.below for one in step.touches if one.name not in step.passive | quiet))
+    return (touched - ((step.passive - advanced) | quiet)) | (held & advanced) | certain | step.trained | step.fits
 
 
 def _quiet(step: Step) -> frozenset[str]:

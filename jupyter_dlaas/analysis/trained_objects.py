@@ -171,7 +171,7 @@ class Trainings:
         `stepper.train(20)`, `trainer.run(loader, max_epochs=5)`, `svi.run(key, 9, data)`, `nlp.update(docs, sgd=opt)`.
         """
         receiver = call.receiver or ""
-        kind = self.kinds.get(receiver, "")
+        kind = call.maker or self.kinds.get(receiver, "")
         is_trainer = _TRAINERS.search(receiver) is not None or _TRAINER_KINDS.search(kind) is not None
         options = {key for key, _ in call.arguments if isinstance(key, str)}
         match call.verb:
@@ -370,4 +370,5 @@ def only_hands_on(call: Call) -> bool:
 
 
 def _takes_model(call: Call) -> bool:
-    return "trainer" in (call.receiver or "").lower() or call.receiver in _LEARNERS
+    is_trainer = "trainer" in (call.receiver or "").lower() or _TRAINER_KINDS.search(call.maker) is not None
+    return is_trainer or call.receiver in _LEARNERS

@@ -349,6 +349,34 @@ def test_data_and_displays_change_only_by_assignment(kind: str, train: str, *, i
     assert ("x" in made.altered) is is_altered
 
 
+@pytest.mark.parametrize(
+    ("kind", "train", "is_altered"),
+    [
+        ("EarlyStopping", "trainer = L.Trainer(callbacks=[x])\ntrainer.fit(net, rows)", True),
+        ("EarlyStopping", "for fold in range(2):\n    t = L.Trainer(callbacks=[x])\n    t.fit(net, rows)", True),
+        ("EarlyStopping", "trainer = L.Trainer(callbacks=[x])\nprint(trainer, x.best_score)", False),
+        ("ModelCheckpoint", "trainer = L.Trainer(callbacks=[x])\ntrainer.fit(net, rows)", True),
+        ("MeanMetric", "for row in rows:\n    x.update(net(row))", True),
+        ("MeanMetric", "print(x.compute())", False),
+        ("CSVLogger", "trainer = L.Trainer(logger=x)\ntrainer.fit(net, rows)", False),
+        ("Tokenizer", "trainer = L.Trainer(tokenizer=x)\ntrainer.fit(net, rows)", False),
+    ],
+)
+def test_metrics_and_early_stopping_change_with_a_training(kind: str, train: str, *, is_altered: bool) -> None:
+    setup = f"import lightning as L\nfrom somewhere import {kind}, net, rows\nx = {kind}()"
+
+    made = job(setup, train=train, facts=facts(x=NameFact(type_name=f"library.{kind}")))
+
+    assert ("x" in made.altered) is is_altered
+
+
+def test_model_given_to_a_trainer_of_one_line_changes() -> None:
+    setup = "import lightning as L\nfrom somewhere import Net, rows\nnet = Net()"
+
+    assert "net" in job(setup, train="L.Trainer(max_epochs=2).fit(net, rows)").altered
+    assert "net" not in job(setup, train="L.Trainer(max_epochs=2).validate(net, rows)").altered
+
+
 @pytest.mark.parametrize(("line", "is_altered"), [("print(CFG.lr)", False), ("CFG.lr *= 0.5", True)])
 def test_classes_of_settings_change_only_by_assignment(line: str, *, is_altered: bool) -> None:
     body = f"opt = SGD(net.parameters(), lr=CFG.lr)\n    opt.step()\n    {line}"
