@@ -22,7 +22,7 @@ _MODES: Final = words(
 )
 """Methods that set a mode, a device or gradients, which each training sets itself, or the text of a bar."""
 _DATA: Final = re.compile(
-    r"^(torch\.Tensor$|torch\.nn\.modules\.loss\.|numpy\.ndarray|jaxlib\.|pandas\.)|(Config|Namespace|DataLoader)$"
+    r"^(torch\.Tensor$|torch\.nn\.modules\.loss\.|numpy\.ndarray|jaxlib\.|pandas\.)|(Config|Arguments|Namespace|DataLoader)$"
 )
 """Types of data, losses and configurations: a training changes them only where its text says so."""
 _SHOWN: Final = re.compile(r"^(tqdm|matplotlib|mpl_toolkits|IPython|ipywidgets|fastprogress|rich|plotly|bokeh)\.")

@@ -26,7 +26,8 @@ def reduce_state(value: Any) -> Any:
     """
     if not is_shared(value):
         return NotImplemented
-    return stored.shared_state_object, (type(value), _name_of(value)), vars(value), None, None, stored.fill_shared_state
+    made_from, state = (type(value), _name_of(value)), {name: _lasting(one) for name, one in vars(value).items()}
+    return stored.shared_state_object, made_from, state, None, None, stored.fill_shared_state
 
 
 def rebuild(kind: Any, name: str) -> Any:
@@ -41,6 +42,13 @@ def fill(value: Any, state: dict[str, Any]) -> None:
     own = vars(value)
     if not own:
         own.update(state)
+
+
+def _lasting(value: Any) -> Any:
+    """Return a value of the state without weak references, which mean objects of this process."""
+    if isinstance(value, weakref.ref):
+        return None
+    return [one for one in value if not isinstance(one, weakref.ref)] if type(value) is list else value
 
 
 def _name_of(value: Any) -> str | None:

@@ -11,13 +11,16 @@ __all__ = ["SharedGroups", "added_fields", "reduce_state"]
 _NOT_STORED: Final = ("_optimizer_", "_zero_grad_profile_name", "_warned_")
 """Prefixes of attributes that torch creates itself: hooks and names for the profiler."""
 _STORED: Final = frozenset({"defaults", "state", "param_groups"})
+_COUNTED: Final = "_wrapped_by_lr_sched"
+"""Marker of the method that a scheduler of torch puts in place of `step` to count the calls."""
 
 
 def reduce_state(value: Any) -> Any:
     """Return the reduction of an optimiser with all its attributes; NotImplemented for other objects.
 
     `Optimizer.__getstate__` returns defaults, state and parameter groups only: LBFGS loses its parameters, and wrappers
-    such as SAM or Lookahead the optimiser inside. A class with its own pickling is left alone.
+    such as SAM or Lookahead the optimiser inside. Of a class with its own pickling only the `step` is left out that a
+    scheduler has replaced: it holds a weak reference, and is replaced again where it is loaded.
     """
     torch: Any = sys.modules.get("torch")
     base = getattr(getattr(torch, "optim", None), "Optimizer", None)
@@ -25,11 +28,20 @@ def reduce_state(value: Any) -> Any:
         return NotImplemented
     usual = {"__getstate__": base.__getstate__, "__reduce__": object.__reduce__, "__reduce_ex__": object.__reduce_ex__}
     if any(getattr(type(value), name) is not method for name, method in usual.items()):
-        return NotImplemented
+        return _without_counted_step(value)
     reduced = value.__reduce_ex__(5)
     state = reduced[2]
     added = {name: one for name, one in added_fields(value).items() if name not in state}
     return (*reduced[:2], state | added, *reduced[3:]) if added else NotImplemented
+
+
+def _without_counted_step(value: Any) -> Any:
+    if not hasattr(vars(value).get("step"), _COUNTED):
+        return NotImplemented
+    reduced = value.__reduce_ex__(5)
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return NotImplemented
+    return (*reduced[:2], {name: one for name, one in reduced[2].items() if name != "step"}, *reduced[3:])
 
 
 def added_fields(optimizer: Any) -> dict[str, Any]:

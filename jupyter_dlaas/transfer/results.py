@@ -93,10 +93,17 @@ def _why_not(name: str, value: object, error: Exception, script: Mapping[str, An
         why += f"; its {part} can be: {name}_state = {name}.state_dict() in the cell, and -o {name}_state"
     elif hasattr(type(value), "get_weights"):
         why += f"; its weights can be: {name}_weights = {name}.get_weights() in the cell, and -o {name}_weights"
-        held = {id(one) for one in getattr(value, "__dict__", {}).values() if hasattr(type(one), "get_weights")}
-        parts = [other for other, one in script.items() if id(one) in held and other != name]
+        parts = _names_of_parts(name, value, script, "get_weights")
         why += f"; so can its models: -o {','.join(parts)}" if parts else ""
+    elif parts := _names_of_parts(name, value, script, "state_dict"):
+        why += f"; what it trains can be: -o {','.join(parts)}"
     return why
+
+
+def _names_of_parts(name: str, value: object, script: Mapping[str, Any], method: str) -> list[str]:
+    """Return the other names of the objects in a value's fields whose class has this method."""
+    held = {id(one) for one in getattr(value, "__dict__", {}).values() if hasattr(type(one), method)}
+    return [other for other, one in script.items() if id(one) in held and other != name]
 
 
 def _of_former_class(name: str, value: object, script: Mapping[str, Any]) -> str:

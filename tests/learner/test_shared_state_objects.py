@@ -119,3 +119,37 @@ def test_returned_optimiser_of_accelerate_still_accumulates() -> None:
     )
 
     assert done.stdout.split() == ["2", "2"], done.stderr[-2000:]
+
+
+TRAINER = """
+import sys, torch
+sys.path[:0] = {path!r}
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from jupyter_dlaas.transfer import results
+from jupyter_dlaas.transfer.result_restore import restore
+size = dict(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
+rows = [dict(input_ids=torch.tensor([i % 9, 1]), labels=i % 2) for i in range(16)]
+options = dict(max_steps=3, per_device_train_batch_size=4, use_cpu=True, report_to=[], disable_tqdm=True)
+def made():
+    model = BertForSequenceClassification(BertConfig(**size))
+    args = TrainingArguments({folder!r}, save_strategy="no", gradient_accumulation_steps=2, **options)
+    return dict(model=model, trainer=Trainer(model, args, train_dataset=rows))
+there, here = made(), made()
+model = here["model"]
+there["trainer"].train()
+found = restore(results.load(results.dump(there)), here, changed=["trainer"]).values
+trained = there["model"].state_dict()
+print(found["model"] is model is found["trainer"].model)
+print(all(torch.equal(one, trained[name]) for name, one in model.state_dict().items()))
+print(found["trainer"].state.global_step)
+found["trainer"].train()
+print(any(not torch.equal(one, trained[name]) for name, one in model.state_dict().items()))
+"""
+
+
+def test_trainer_of_transformers_returns_with_its_model(tmp_path: Path) -> None:
+    code = TRAINER.format(path=sys.path, folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+
+    said = [line for line in done.stdout.splitlines() if not line.startswith("{")]
+    assert said == ["True", "True", "3", "True"], done.stderr[-2000:]

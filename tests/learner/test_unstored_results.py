@@ -70,3 +70,12 @@ def test_object_without_weights_has_only_a_state(tmp_path: Path) -> None:
     _, errors = results.store(tmp_path / "results", ["plan"], {"plan": plan})
 
     assert errors["plan"].endswith("its state can be: plan_state = plan.state_dict() in the cell, and -o plan_state")
+
+
+def test_unstorable_holder_of_a_model_names_the_model(tmp_path: Path) -> None:
+    model, opt = torch.nn.Linear(2, 1), torch.optim.SGD([torch.ones(1)], lr=0.1)
+    trainer = types.SimpleNamespace(net=model, opt=opt, rows=(number for number in range(0)))
+
+    _, errors = results.store(tmp_path / "results", ["trainer"], {"model": model, "opt": opt, "trainer": trainer})
+
+    assert errors["trainer"].endswith("; what it trains can be: -o model,opt")

@@ -339,6 +339,7 @@ def test_indirect_changes_of_a_job_are_known(setup: str, train: str, altered: se
         ("numpy.ndarray", "go(x)", False),
         ("numpy.ndarray", "x += 1", True),
         ("argparse.Namespace", "go(x)", False),
+        ("transformers.training_args.TrainingArguments", "go(x)", False),
         ("argparse.Namespace", "x.lr = 1", True),
         ("Queue", "go(x)", True),
     ],
