@@ -16,7 +16,7 @@ __all__ = ["fill", "is_shared", "rebuild", "reduce_state"]
 
 def is_shared(value: Any) -> bool:
     """Return whether an object has the `__dict__` that its class keeps for all of its objects."""
-    return bool(_dicts_of(type(value))) and _name_of(value) is not None
+    return _name_of(value) is not None
 
 
 def reduce_state(value: Any) -> Any:
@@ -24,10 +24,11 @@ def reduce_state(value: Any) -> Any:
 
     Where the class has its state already, the object takes part in it. Else it brings the state along.
     """
-    if not is_shared(value):
+    name = _name_of(value)
+    if name is None:
         return NotImplemented
-    made_from, state = (type(value), _name_of(value)), {name: _lasting(one) for name, one in vars(value).items()}
-    return stored.shared_state_object, made_from, state, None, None, stored.fill_shared_state
+    state = {key: _lasting(one) for key, one in vars(value).items()}
+    return stored.shared_state_object, (type(value), name), state, None, None, stored.fill_shared_state
 
 
 def rebuild(kind: Any, name: str) -> Any:
@@ -52,8 +53,10 @@ def _lasting(value: Any) -> Any:
 
 
 def _name_of(value: Any) -> str | None:
-    own = getattr(value, "__dict__", None)
-    return next((name for name in _dicts_of(type(value)) if getattr(value, name, None) is own), None)
+    """Return the name under which the class keeps the object's `__dict__`; None if the object has its own."""
+    names = _dicts_of(type(value))
+    own = getattr(value, "__dict__", None) if names else None
+    return next((name for name in names if getattr(value, name, None) is own), None)
 
 
 def _dicts_of(kind: type) -> tuple[str, ...]:

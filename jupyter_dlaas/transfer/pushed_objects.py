@@ -53,7 +53,7 @@ _OBJECTS_MAX: Final = 200_000
 _GRADIENTS: Final = "gradients of tensors"
 """Key of the list of tensors with their gradients, beside the objects by name."""
 _OPTIMIZERS: Final = "optimizers of models"
-"""Key of the names of optimisers, by which model each belongs to: Keras stores an optimiser with its model."""
+"""Key of the names of optimisers with the name of the model of each: Keras stores a model's optimiser with it, too."""
 _INSTEAD: Final = "Create it in the training cell, or push the data it was created from."
 
 
@@ -259,8 +259,7 @@ def _dump(objects: Mapping[str, object], target: _Bounded, *, has_gradients: boo
     notes = _Notes(set())
     pickler = _pickler(notes)
     owners = keras_objects.owners(objects)
-    written: dict[str, Any] = {name: one for name, one in objects.items() if name not in owners}
-    written |= {_OPTIMIZERS: owners} if owners else {}
+    written = {**objects, **({_OPTIMIZERS: owners} if owners else {})}
     try:
         target.write(stored.to_header("pushed objects", FORMAT))
         if (torch := sys.modules.get("torch")) is not None:
@@ -326,7 +325,9 @@ def _load(path: Path, placed: Callable[[Any, str], Any]) -> dict[str, object]:
             objects = stored.Unpickler(file).load()
     assert isinstance(objects, dict), "written by write_pushed"
     for name, owner in objects.pop(_OPTIMIZERS, {}).items():
-        objects[name] = objects[owner].optimizer
+        found = getattr(objects[owner], "optimizer", None)  # Keras stores that of a compiled model only
+        if type(found) is type(objects[name]):
+            objects[name] = found
     return objects
 
 
@@ -382,12 +383,11 @@ def _check(path: Path, objects: Mapping[str, object]) -> None:
             f"{_INSTEAD}"
         ) from error
     for name, value in objects.items():
-        if title(type(loaded[name])) != title(
-            type(value)
-        ):  # torch makes a class for each traced or parametrized module
+        there, here = title(type(loaded[name])), title(type(value))  # torch makes a class for each traced module
+        if there != here:
             raise NotSendable(
-                f"--push {name}: `{name}` is a {title(type(value))[1]} here and would be a "
-                f"{title(type(loaded[name]))[1]} in the job. Push the data it was created from."
+                f"--push {name}: `{name}` is a {here[1]} here and would be a {there[1]} in the job. "
+                "Push the data it was created from."
             )
 
 

@@ -211,6 +211,8 @@ def test_keras_objects_are_pushed_with_their_state(tmp_path: Path) -> None:
         optimizer, alone = model.optimizer, keras.optimizers.SGD(0.1, momentum=0.9)
         weight = keras.Variable([1.0])
         alone.apply([keras.ops.ones(1)], [weight])
+        other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        other.optimizer = rest = keras.optimizers.SGD(0.3)  # Keras stores it with a compiled model only
         metric = keras.metrics.Mean()
         metric.update_state([3.0, 5.0])
         steps = int(optimizer.iterations.numpy())
@@ -220,10 +222,11 @@ def test_keras_objects_are_pushed_with_their_state(tmp_path: Path) -> None:
         assert int(model.optimizer.iterations.numpy()) == steps > 0
         assert optimizer is model.optimizer
         assert float(metric.result()) == 4.0
+        assert type(rest) is keras.optimizers.SGD and float(rest.learning_rate.numpy()) == np.float32(0.3)
         assert [np.asarray(one).tolist() for one in alone.variables] == [1, np.float32(0.1), [np.float32(-0.1)]]
         model.fit(x, y, epochs=1, verbose=0)
         """,
-        names="x y model said steps optimizer alone metric",
+        names="x y model said steps optimizer alone metric other rest",
         KERAS_BACKEND="tensorflow",
     )
 
