@@ -28,7 +28,7 @@ from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.process.last_expression import with_last_values
 from jupyter_dlaas.runtime.system.process import PRIVATE
 
-__all__ = ["execute"]
+__all__ = ["execute", "parts_of"]
 
 LOCK: Final = "prelude.lock"
 _PATIENCE_S: Final = 10.0
@@ -50,7 +50,7 @@ _MEETINGS: Final = (
 def execute(script: Path, names: dict[str, Any], context: Context) -> None:
     """Run a program in a module's namespace. In a gang, the cells above the training cell run in turns."""
     source, path = script.read_bytes(), str(script)
-    parts = _parts(source.decode(errors="replace"), script, context.spec.cells) if context.spec.cells else None
+    parts = parts_of(source.decode(errors="replace"), script, context.spec.cells) if context.spec.cells else None
     if parts is None:
         exec(compile(source, path, "exec", dont_inherit=True), names)  # noqa: S102 - the user's program
         return
@@ -68,7 +68,7 @@ def execute(script: Path, names: dict[str, Any], context: Context) -> None:
     exec(entry, names)  # noqa: S102 - the user's program
 
 
-def _parts(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType, ast.Module] | None:
+def parts_of(text: str, script: Path, cells: Mapping[str, str]) -> tuple[CodeType, ast.Module] | None:
     """Return the two parts of a program made from cells: above its `if __name__ == "__main__":`, and the rest.
 
     The rest keeps its line numbers. Returns None for any other program. The upper part is not parsed to a syntax tree,

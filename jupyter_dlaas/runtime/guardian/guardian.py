@@ -156,6 +156,7 @@ class Guardian:
         if not self._is_closed:
             self._go_on()
             self._keep()
+            self._spawner.park(time.monotonic())
 
     def _look_after(self) -> None:
         """Maintain this guardian's lock, socket and status files, and read the wanted document without a datagram."""
@@ -170,8 +171,8 @@ class Guardian:
         self._woken()
 
     def _due(self, now: float) -> float:
-        dues = (self._shutdown.due(), self._logs.due(now), self._hangs.due(now), self._host.due(now))
-        times = [self._presence.due(now), *(at for at in dues if at is not None)]
+        parts = (self._shutdown.due(), self._logs.due(now), self._hangs.due(now), self._host.due(now))
+        times = [self._presence.due(now), *(at for at in (*parts, self._spawner.due()) if at is not None)]
         if now < self._hellos_by:
             times.append(self._hellos_by)
         if not self._journal.journal.flush():

@@ -298,6 +298,10 @@ def redirect(log: str) -> None:
 
 
 def put_on(environment: Mapping[str, str]) -> None:
-    """Replace this process's environment."""
+    """Replace this process's environment.
+
+    All variables are set again, also unchanged ones: `after_fork.show_environment` overwrites the memory in which they
+    lay when the process was started.
+    """
     os.environ.clear()
     os.environ.update(environment)

@@ -34,6 +34,7 @@ QUIET: Final = {
 MEMORY_LEAST_BYTES: Final = 512 << 20
 _OURS: Final = (
     "jupyter_dlaas.learner.process.main",
+    "jupyter_dlaas.learner.process.rehearsal",
     "jupyter_dlaas.learner.training_run.run",
     "jupyter_dlaas.transfer.results",
     "jupyter_dlaas.learner.training_run.pushed",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -12,21 +14,22 @@ from typing import Final
 from jupyter_dlaas.jobdir import layout
 from jupyter_dlaas.jobdir.log_index import LOG
 from jupyter_dlaas.runtime.spawn import job_zygote, launch
+from jupyter_dlaas.runtime.spawn.forked_ahead import Parked, fork_ahead, give, wait_as_learner
 from jupyter_dlaas.runtime.spawn.job_zygote import JobZygote
 from jupyter_dlaas.runtime.spawn.launch import Order
 from jupyter_dlaas.runtime.spawn.preload import PADDING
 from jupyter_dlaas.runtime.system.process import JOB_MARK, thread_count
 from jupyter_dlaas.wire.secret_masking import without_secrets
 
-__all__ = ["LEARNER", "Origin", "Spawner", "TakeParked"]
+__all__ = ["LEARNER", "Origin", "Spawner"]
 
 LEARNER: Final = "jupyter_dlaas.learner.process.main"
 """Module of a learner's process."""
 STORE: Final = "jupyter_dlaas.runtime.guardian.rendezvous_store"
+PARK_DELAY_S: Final = 0.25
+"""Seconds after the start of a learner in which no other is forked ahead: it starts first."""
 _PADDING_BYTES: Final = 1024
 """Reserved bytes: environments of one job's learners differ in a few digits."""
-TakeParked = Callable[[Order], int | None]
-"""Function that gives its order to a learner that was forked ahead; returns None when none is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class Origin:
 
     is_warm: bool = False
     """True if it was forked from a zygote, so that its own forks need no imports."""
-    take_parked: TakeParked | None = None
+    learner: Parked | None = None
+    """Learner that was forked ahead."""
     start_watchdog: Callable[[Path], int] | None = None
     """Function that starts the job's watchdog and returns its pidfd; None if the guardian must fork one."""
     interpreter: str | None = None
@@ -57,6 +61,8 @@ class Spawner:
         self._job_dir, self._environment = job_dir, environment
         self._origin, self._may_change, self._is_torch = origin, may_change, is_torch
         self._job_zygote: JobZygote | None = None
+        self._parked = origin.learner
+        self._park_s: float | None = None
 
     def learner(self, member: int, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         """Start a learner and return its pid. Raise OSError if the system refuses."""
@@ -78,8 +84,11 @@ class Spawner:
                 arguments=(*order.arguments, job_zygote.FLAG),
                 environment={**order.environment, PADDING: " " * _PADDING_BYTES},
             )
-        if pid is None and self._origin.take_parked is not None:
-            pid = self._origin.take_parked(order)
+        if pid is None and self._parked is not None:
+            pid = give(self._parked, order)
+            self._parked = None
+        if self._may_change and self._origin.is_warm and "torch" in sys.modules:
+            self._park_s = time.monotonic() + PARK_DELAY_S
         return self._start(order) if pid is None else pid
 
     def store(self, listening: socket.socket) -> int:
@@ -94,6 +103,22 @@ class Spawner:
         )
         pid = self._from_nursery(order, listening.fileno())
         return self._start(order, listening.fileno()) if pid is None else pid
+
+    def due(self) -> float | None:
+        """Return when `park` has something to do; None if it has not."""
+        return self._park_s
+
+    def park(self, now: float) -> None:
+        """Fork a learner ahead once the last one has started, so that one that joins does so at once.
+
+        Only where PyTorch is loaded: otherwise joining learners start from the job's zygote.
+        """
+        if self._park_s is None or now < self._park_s:
+            return
+        self._park_s = None
+        if self._parked is None and thread_count() == 1:
+            with suppress(OSError):  # too many processes: the next learner is forked when it is needed
+                self._parked = fork_ahead(wait_as_learner)
 
     def adopt_zygote(self, sock: socket.socket) -> None:
         """Use the connection of a job zygote in place of any other one."""

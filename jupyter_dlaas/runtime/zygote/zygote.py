@@ -17,9 +17,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +29,7 @@ from jupyter_dlaas.runtime.guardian import entrypoint
 from jupyter_dlaas.runtime.guardian.exit_status import Result, reap
 from jupyter_dlaas.runtime.spawn import huge_pages, launch, preload
 from jupyter_dlaas.runtime.spawn.after_fork import openblas, wake
+from jupyter_dlaas.runtime.spawn.forked_ahead import Parked, fork_ahead, wait_as_learner
 from jupyter_dlaas.runtime.spawn.spawner import Origin
 from jupyter_dlaas.runtime.system.inotify import Watch
 from jupyter_dlaas.runtime.system.process import boot_id, identity, marked, stat_of, thread_count
@@ -57,14 +57,6 @@ On a busy zygote, forking ahead would save nothing.
 """
 WATCHDOG_DELAY_S: Final = 0.05
 """Seconds in which a watchdog only waits for its guardian's end: first the job starts, which may end at once."""
-
-
-@dataclass(slots=True)
-class Parked:
-    """Process that was forked ahead and waits for a job on its line: a guardian, and its learner and watchdog."""
-
-    pid: int
-    line: socket.socket
 
 
 class Zygote:
@@ -142,25 +134,18 @@ class Zygote:
     def _park(self) -> None:
         if preload.unfit(self._seen) is not None:
             return
-        self._parked = _fork_ahead(_wait_as_guardian)
+        self._parked = fork_ahead(_wait_as_guardian)
 
 
 # -- in forked processes -----------------------------------------------------------------------------------------------
-
-
-def _fork_ahead(child: Callable[[socket.socket], None]) -> Parked:
-    mine, theirs = socket.socketpair()
-    pid = launch.fork(lambda: child(theirs))
-    theirs.close()
-    return Parked(pid, mine)
 
 
 def _wait_as_guardian(line: socket.socket) -> None:
     """Fork a learner and a watchdog ahead, and wait for a job. End if the zygote closes the connection."""
     _leave_zygote(keep=(line.fileno(),))
     me = os.pidfd_open(os.getpid())
-    learner = _fork_ahead(_wait_as_learner)
-    watcher = _fork_ahead(lambda line: _wait_as_watchdog(line, me))
+    learner = fork_ahead(wait_as_learner)
+    watcher = fork_ahead(lambda line: _wait_as_watchdog(line, me))
     os.close(me)
     job_dir = line.recv(1 << 16).decode()
     line.close()
@@ -179,13 +164,6 @@ def _be_guardian(job_dir: str, learner: Parked | None = None, watcher: Parked | 
     if learner is None:
         _leave_zygote(keep=())
     _join_job(job_dir)
-    left = [learner] if learner is not None else []
-
-    def take_parked(order: launch.Order) -> int | None:
-        if not left:
-            return None
-        parked = left.pop()
-        return parked.pid if launch.give(parked.line, order) else None
 
     def start_watchdog(folder: Path) -> int:
         if watcher is not None:
@@ -194,7 +172,7 @@ def _be_guardian(job_dir: str, learner: Parked | None = None, watcher: Parked | 
                 return os.pidfd_open(watcher.pid)
         return watchdog.keep(folder)
 
-    origin = Origin(is_warm=True, take_parked=take_parked, start_watchdog=start_watchdog)
+    origin = Origin(is_warm=True, learner=learner, start_watchdog=start_watchdog)
     sys.exit(entrypoint.guard(Path(job_dir), origin))
 
 
@@ -208,11 +186,6 @@ def _join_job(job_dir: str) -> None:
     wake(environment | {"OMP_NUM_THREADS": "1"})
     gc.disable()  # this process forks too
     os.chdir("/")
-
-
-def _wait_as_learner(line: socket.socket) -> None:
-    launch.close_all_but((line.fileno(),))
-    launch.await_order(line)
 
 
 def _wait_as_watchdog(line: socket.socket, guardian: int) -> None:
