@@ -164,6 +164,7 @@ class Call:
     has_number: bool = False  # a positional argument is a number above 1
     is_direct: bool = False  # `a.c(x)`, not `a.b.c(x)`
     maker: str = ""  # `B` of `a.B(x).c(y)`
+    made_with: frozenset[str] = frozenset()  # the objects that this value holds: `x`
 
     @property
     def args(self) -> frozenset[str]:
@@ -461,6 +462,7 @@ def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
         arguments.append((-1 if is_spread else position, frozenset(objects_in(arg))))
     for keyword in node.keywords:
         arguments.append((keyword.arg or -1, frozenset(objects_in(keyword.value))))
+    maker = _maker_of(node.func)
     return Call(
         function=node.func.id if isinstance(node.func, ast.Name) else None,
         receiver=root_name(node.func) if not isinstance(node.func, ast.Name) else None,
@@ -471,17 +473,18 @@ def call_of(node: ast.Call, *, is_dropped: bool, is_called: bool) -> Call:
         line=node.lineno,
         has_number=any(_is_number(arg) for arg in node.args),
         is_direct=isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name),
-        maker=_maker_of(node.func),
+        maker="" if maker is None else verb_of(maker.func),
+        made_with=frozenset() if maker is None else _hold([], maker, is_sure=False).objects,
     )
 
 
-def _maker_of(function: ast.expr) -> str:
-    """Return the name of the function whose value has this method: `Trainer` of `lightning.Trainer(…).fit`."""
+def _maker_of(function: ast.expr) -> ast.Call | None:
+    """Return the call whose value has this method: `lightning.Trainer(…)` of `lightning.Trainer(…).fit`."""
     match function:
-        case ast.Attribute(value=ast.Call(func=maker)):
-            return verb_of(maker)
+        case ast.Attribute(value=ast.Call() as maker):
+            return maker
         case _:
-            return ""
+            return None
 
 
 def _is_number(node: ast.expr) -> bool:

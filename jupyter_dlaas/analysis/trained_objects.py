@@ -139,12 +139,12 @@ class Trainings:
             if self.call_trains(call):
                 trains = True
                 trained |= self._trained_by(call, uses, binds)
-            elif call.receiver and call.receiver not in self.modules and self._may_fit(call):
+            elif call.receiver and (call.maker or call.receiver not in self.modules) and self._may_fit(call):
                 if self.only_computes(call):
                     continue
                 if call.verb == "train" and not self.is_training(call):
                     continue  # `model.train()` sets a mode
-                fits |= self._with_parts({call.receiver, *self._first_of(call)})
+                fits |= self._with_parts({*self._fitted_by(call)})
         return frozenset(fits), frozenset(trained - self.modules), trains
 
     def _has_mode(self, node: ast.ClassDef) -> bool:
@@ -161,6 +161,13 @@ class Trainings:
         """Return the model passed to `trainer.fit(model, …)`."""
         first = [names for key, names in call.arguments if key in {0, "model"}] if _takes_model(call) else []
         return frozenset().union(*first)
+
+    def _fitted_by(self, call: Call) -> frozenset[str]:
+        """Return the receiver of a `fit` and the model passed to it; of `Trainer(model, args).train()`, the model."""
+        held = frozenset(name for name in call.made_with if self._is_trainable(name))
+        given = held | self._first_of(call)
+        is_made_here = call.maker and (given or call.receiver in self.modules)
+        return given if is_made_here or call.receiver is None else given | {call.receiver}
 
     def _may_fit(self, call: Call) -> bool:
         return call.verb in FITS or self.is_training(call)

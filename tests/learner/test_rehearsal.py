@@ -28,24 +28,26 @@ gc.disable()
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 done = []
-for name in ("_take_order", "_enter_job", "_read_program", "_begin_loop", "_end"):
+for name in ("_take_order", "_enter_job", "_read_program", "_end", "_begin_loop"):
     def act(act=getattr(rehearsal, name), name=name):
         act()
         done.append(name)
     setattr(rehearsal, name, act)
 before = state()
-rehearsal.rehearse(lambda: False)
+waits = []
+rehearsal.rehearse(lambda within_s: waits.append(within_s), 0.2)
 once = list(done)
-rehearsal.rehearse(lambda: len(done) == 7)
-print(json.dumps([before, state(), once, done[5:]]), file=sys.__stdout__)
+rehearsal.rehearse(lambda _: len(done) == 7, 0.0)
+print(json.dumps([before, state(), once, done[5:], waits]), file=sys.__stdout__)
 """
 
 
 def test_rehearsal_has_no_effect_and_stops_for_an_order() -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    before, after, once, stopped = json.loads(ran.stdout)
+    before, after, once, stopped, waits = json.loads(ran.stdout)
 
     assert ran.stderr == "", "no part has failed"
     assert len(once) == 5
+    assert waits == [0.0] * 4 + [0.2]
     assert after == before
     assert stopped == once[:2]

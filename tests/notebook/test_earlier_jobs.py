@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from textwrap import dedent
 from types import SimpleNamespace
 
 import pytest
@@ -371,11 +372,30 @@ def test_metrics_and_early_stopping_change_with_a_training(kind: str, train: str
     assert ("x" in made.altered) is is_altered
 
 
-def test_model_given_to_a_trainer_of_one_line_changes() -> None:
-    setup = "import lightning as L\nfrom somewhere import Net, rows\nnet = Net()"
+@pytest.mark.parametrize(
+    ("line", "is_altered"),
+    [
+        ("L.Trainer(max_epochs=2).fit(net, rows)", True),
+        ("L.Trainer(max_epochs=2).validate(net, rows)", False),
+        ("Trainer(model=net, train_dataset=rows).train()", True),
+        ("result = transformers.Trainer(net, train_dataset=rows).train()", True),
+        ("transformers.Trainer(net, train_dataset=rows).evaluate()", False),
+        ("make_pipeline(StandardScaler(), net).fit(rows)", True),
+        ("Pipeline([('scale', StandardScaler()), ('net', net)]).fit(rows)", True),
+        ("copy.deepcopy(net).fit(rows)", False),
+    ],
+)
+def test_model_given_to_a_trainer_of_one_line_changes(line: str, *, is_altered: bool) -> None:
+    imports = """
+    import copy, transformers
+    import lightning as L
+    from transformers import Trainer
+    from sklearn.pipeline import Pipeline, make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from somewhere import Net, rows
+    """
 
-    assert "net" in job(setup, train="L.Trainer(max_epochs=2).fit(net, rows)").altered
-    assert "net" not in job(setup, train="L.Trainer(max_epochs=2).validate(net, rows)").altered
+    assert ("net" in job(dedent(imports), "net = Net()", train=line).altered) is is_altered
 
 
 @pytest.mark.parametrize(("line", "is_altered"), [("print(CFG.lr)", False), ("CFG.lr *= 0.5", True)])

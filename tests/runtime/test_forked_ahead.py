@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from jupyter_dlaas.runtime.system.process import MEMBER_MARK, Identity, environment_of, is_alive, send, stat_of
+from jupyter_dlaas.runtime.system.process import MEMBER_MARK, Identity, environment_of, is_alive, stat_of
 from jupyter_dlaas.wire.journal import FactKind
 from tests.learner.live_programs import LIVE, trains
 from tests.learner.test_live import OPTIONS
 from tests.runtime.jobs import Job, until
-from tests.runtime.test_nursery import SEEN, ended, guardian
+from tests.runtime.test_nursery import SEEN, ended, guardian, killed
 from tests.runtime.test_zygote import torch_zygote, warm_up
 
 __all__ = ["torch_zygote"]
@@ -68,7 +67,7 @@ def test_joiner_was_forked_ahead_and_looks_like_any_other(started: Job) -> None:
 
 
 def test_job_grows_when_its_learner_forked_ahead_was_killed(started: Job) -> None:
-    send(parked(started), signal.SIGKILL)
+    killed(parked(started))
     started.resize(0, fresh=1)
     trains(started, 1, size=2)
     ended(started)

@@ -38,20 +38,26 @@ _CELLS: Final = {"1": "cell 1"}
 _PROGRAM: Final = 'import os\n\nif __name__ == "__main__":\n    print(os.name)\n    os.name\n'
 
 
-def rehearse(is_ordered: Callable[[], bool]) -> None:
+def rehearse(is_ordered: Callable[[float], bool], quiet_s: float) -> None:
     """Use what the start of a learner uses, without an effect on the job to come; return once its order is there.
 
-    An error ends this part of the rehearsal and is logged: if it matters, the start raises it again.
+    `is_ordered` waits some seconds for the order. The last part is long, and would slow down the starts of other jobs:
+    it waits for `quiet_s` seconds without an order.
     """
-    acts: tuple[Callable[[], object], ...] = (_take_order, _enter_job, _read_program, _begin_loop, _end)
-    for act in acts:
-        if is_ordered():
-            break
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - a start that was not rehearsed only takes longer
-            print(f"rehearsal: {act.__name__}: {error!r}", file=sys.stderr, flush=True)
+    if not any(_is_over(act, is_ordered, 0.0) for act in (_take_order, _enter_job, _read_program, _end)):
+        _is_over(_begin_loop, is_ordered, quiet_s)
     gc.disable()  # until the order is there
+
+
+def _is_over(act: Callable[[], object], is_ordered: Callable[[float], bool], within_s: float) -> bool:
+    """Carry out a part unless the order is there. An error is logged: if it matters, the start raises it again."""
+    if is_ordered(within_s):
+        return True
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - a start that was not rehearsed only takes longer
+        print(f"rehearsal: {act.__name__}: {error!r}", file=sys.stderr, flush=True)
+    return False
 
 
 def _take_order() -> None:
@@ -78,6 +84,11 @@ def _read_program() -> None:
     exec(parts[0], {})  # noqa: S102 - imports what is imported
 
 
+def _end() -> None:
+    rng_state.written()
+    results.dump([0.5])
+
+
 def _begin_loop() -> None:
     """Record the objects of a small program, store their changes and restore them, as loops of `run` do.
 
@@ -94,8 +105,3 @@ def _begin_loop() -> None:
     loaded = namespace.load(namespace.store({}).data)
     namespace.put_back(loaded, reverts=True, seed=0, undone=undone)
     checkpoint_files.from_bytes(checkpoint_files.to_bytes(rng_state.snapshot()))
-
-
-def _end() -> None:
-    rng_state.written()
-    results.dump([0.5])

@@ -38,8 +38,12 @@ def give(parked: Parked, order: Order) -> int | None:
     return parked.pid if launch.give(parked.line, order) else None
 
 
-def wait_as_learner(line: socket.socket) -> None:
-    """Rehearse a learner's start, and wait for an order. Runs in the process that was forked ahead."""
+def wait_as_learner(line: socket.socket, quiet_s: float = 0.0) -> None:
+    """Rehearse a learner's start, and wait for an order. Runs in the process that was forked ahead.
+
+    `quiet_s`: seconds without an order before the long part of the rehearsal.
+    """
     launch.close_all_but((line.fileno(),))
-    importlib.import_module(REHEARSAL).rehearse(lambda: bool(select.select([line], [], [], 0)[0]))
+    rehearsal = importlib.import_module(REHEARSAL)
+    rehearsal.rehearse(lambda within_s: bool(select.select([line], [], [], within_s)[0]), quiet_s)
     launch.await_order(line)

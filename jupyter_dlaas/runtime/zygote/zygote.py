@@ -55,6 +55,8 @@ PARK_DELAY_S: Final = 0.03
 
 On a busy zygote, forking ahead would save nothing.
 """
+QUIET_S: Final = 0.2
+"""Seconds without a job before the long part of a learner's rehearsal: many small jobs may come in a row."""
 WATCHDOG_DELAY_S: Final = 0.05
 """Seconds in which a watchdog only waits for its guardian's end: first the job starts, which may end at once."""
 
@@ -144,9 +146,11 @@ def _wait_as_guardian(line: socket.socket) -> None:
     """Fork a learner and a watchdog ahead, and wait for a job. End if the zygote closes the connection."""
     _leave_zygote(keep=(line.fileno(),))
     me = os.pidfd_open(os.getpid())
-    learner = fork_ahead(wait_as_learner)
+    learner = fork_ahead(lambda line: wait_as_learner(line, QUIET_S))
     watcher = fork_ahead(lambda line: _wait_as_watchdog(line, me))
     os.close(me)
+    if not select.select([line], [], [], 0)[0]:
+        _rehearse_guardian()
     job_dir = line.recv(1 << 16).decode()
     line.close()
     if job_dir:
@@ -225,6 +229,15 @@ def _rehearse() -> None:
     Watch().close()
     openblas()
     importlib.import_module("jupyter_dlaas.transfer.results").dump(object())
+
+
+def _rehearse_guardian() -> None:
+    """Use what a guardian's start uses, in a fork that waits for its job: the memory that it uses first is copied."""
+    _rehearse()
+    environment = dict(os.environ)
+    launch.put_on(environment)
+    wake(environment)
+    gc.disable()
 
 
 def main(arguments: list[str]) -> int:
