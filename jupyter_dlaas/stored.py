@@ -25,6 +25,7 @@ __all__ = [
     "FormatTooNew",
     "Header",
     "Unpickler",
+    "array_of",
     "changes",
     "code",
     "exact_batch",
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 LOADERS: Final[Mapping[str, tuple[str, str]]] = {
+    "array_of": ("jupyter_dlaas.transfer.shared_arrays", "array_of"),
     "changes": ("jupyter_dlaas.objects.object_items", "Changes"),
     "code": ("jupyter_dlaas.transfer.code_by_value", "load_code"),
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
@@ -125,6 +127,11 @@ def keras_object(*arguments: Any) -> Any:
 def fitted_model(*arguments: Any) -> Any:
     """Create a fitted model of Keras."""
     return _load("fitted_model", arguments)
+
+
+def array_of(*arguments: Any) -> Any:
+    """Create an array over the memory of a tensor."""
+    return _load("array_of", arguments)
 
 
 def changes(*arguments: Any) -> Any:

@@ -28,6 +28,7 @@ from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import code_by_value, tensor_devices
 from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, process_bound_kind, title, walk
+from jupyter_dlaas.transfer.shared_arrays import SharedMemory
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = [
@@ -103,8 +104,11 @@ def write_pushed(
     try:
         with _preserved_random_state():
             with os.fdopen(handle, "wb") as file:
-                target = _Bounded(file, bytes_max)
-                needs = _dump(dict(objects), target, has_gradients=has_gradients)
+                memory = SharedMemory()
+                needs = _dump(dict(objects), _Bounded(file, bytes_max), memory, has_gradients=has_gradients)
+                if not memory.is_complete():
+                    file.truncate(file.seek(0))
+                    needs = _dump(dict(objects), _Bounded(file, bytes_max), memory, has_gradients=has_gradients)
                 file.flush()
                 os.fsync(file.fileno())
             _check(Path(temporary), objects)
@@ -188,8 +192,11 @@ class _Notes:
     """Written tensors with their gradients."""
 
 
-def _pickler(notes: _Notes) -> type[pickle.Pickler]:
-    """Return a pickler that records the notebook's names an object needs and sends objects without a name by value."""
+def _pickler(notes: _Notes, memory: SharedMemory | None = None) -> type[pickle.Pickler]:
+    """Return a pickler that records the notebook's names an object needs and sends objects without a name by value.
+
+    `memory` receives the arrays and tensors.
+    """
     torch: Any = sys.modules.get("torch")
 
     class Pickler(pickle.Pickler):
@@ -205,7 +212,7 @@ def _pickler(notes: _Notes) -> type[pickle.Pickler]:
                 return importlib.import_module, (obj.__name__,)
             elif is_from(obj, "torch.utils.data.dataloader", "DataLoader"):
                 return _idle_loader(obj, self.proto)
-            return reduce_state(obj)
+            return (memory is not None and memory.reduce(obj)) or reduce_state(obj)
 
         proto = PROTOCOL
 
@@ -255,9 +262,9 @@ def _idle_loader(loader: Any, protocol: int) -> Any:
     return (function, arguments, {**state, "_iterator": None} if isinstance(state, dict) else state, *rest)
 
 
-def _dump(objects: Mapping[str, object], target: _Bounded, *, has_gradients: bool) -> set[str]:
+def _dump(objects: Mapping[str, object], target: _Bounded, memory: SharedMemory, *, has_gradients: bool) -> set[str]:
     notes = _Notes(set())
-    pickler = _pickler(notes)
+    pickler = _pickler(notes, memory)
     owners = keras_objects.owners(objects)
     written = {**objects, **({_OPTIMIZERS: owners} if owners else {})}
     try:

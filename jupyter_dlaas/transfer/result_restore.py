@@ -23,6 +23,7 @@ from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.objects.torch_parametrizations import class_of
 from jupyter_dlaas.transfer import fitted_models
 from jupyter_dlaas.transfer.plain_values import is_plain
+from jupyter_dlaas.transfer.shared_arrays import existing_memory, keep_views
 
 __all__ = ["Restored", "can_be_filled", "restore"]
 
@@ -117,6 +118,9 @@ class _Pairs:
         self._loaded: set[int] = set()  # weights of modules, and weights that are results themselves
         self._trained: set[int] = set()  # weights of optimisers
         self._memo: dict[int, Any] = {}
+        self._memories: list[Any] = []
+        """The memory of loaded arrays and tensors, with the existing one in its place."""
+        self._tensors: list[tuple[Any, Any]] = []
 
     def add(self, old: Any, new: Any, depth: int = 0) -> str:
         """Pair two objects with all their parts. Return the reason if that is not possible, else ""."""
@@ -182,7 +186,11 @@ class _Pairs:
 
     def connected(self, value: Any) -> Any:
         """Copy a value so that it refers to the existing objects, once all pairs are known."""
-        self._memo = self._memo or dict(self.old_of)
+        if not self._memo:
+            self._memo = dict(self.old_of)
+            pairs = [pair for pair in (*self._order, *self._tensors) if self.is_pair(*pair)]
+            self._memories = existing_memory(pairs)
+        keep_views(value, self._memo, self._memories)
         if keras_objects.is_stateful(value) and id(value) not in self.old_of:
             return self._over_model(value)
         return copy.deepcopy(value, self._memo)
@@ -263,6 +271,7 @@ class _Pairs:
         if old.shape != new.shape or old.dtype != new.dtype:
             return _OTHER_SHAPES
         self.old_of[id(new)], self._new_of[id(old)] = old, new
+        self._tensors.append((old, new))
         return ""
 
     def _module(self, old: Any, new: Any) -> str:

@@ -28,6 +28,7 @@ from jupyter_dlaas.transfer import class_definitions, shared_objects
 from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_to, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
+from jupyter_dlaas.transfer.shared_arrays import SharedMemory
 from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
 from jupyter_dlaas.wire.codec import DlaasError
 
@@ -148,39 +149,44 @@ def dump(value: Any) -> bytes:
 
 def _with_header(value: Any, **fields: Any) -> bytes:
     try:
-        content, body = _dump(value, _pickle_with_state())
+        content, body = _dump(value, _pickle_with_state)
     except Exception:  # noqa: BLE001 - its parts may raise anything, such as a function without an importable name
-        content, body = _dump(value, _by_value())
+        content, body = _dump(value, _by_value)
     return stored.to_header("result", FORMAT, content=content, **fields) + body
 
 
-def _dump(value: Any, pickling: Any) -> tuple[str, bytes]:
-    torch, file = sys.modules.get("torch"), io.BytesIO()
-    if torch is None or is_plain(value):
-        pickling.Pickler(file, protocol=5).dump(value)
-        return _PICKLE, file.getvalue()
-    torch.save(_to_cpu(value, torch), file, pickle_module=pickling)
-    return _TORCH, file.getvalue()
+def _dump(value: Any, pickling: Callable[[SharedMemory], Any]) -> tuple[str, bytes]:
+    torch, memory = sys.modules.get("torch"), SharedMemory()
+    is_torch = torch is not None and not is_plain(value)
+    moved = _to_cpu(value, torch) if is_torch else value
+    while True:
+        file = io.BytesIO()
+        if is_torch:
+            torch.save(moved, file, pickle_module=pickling(memory))  # type: ignore[union-attr]  # it is loaded
+        else:
+            pickling(memory).Pickler(file, protocol=5).dump(moved)
+        if memory.is_complete():
+            return _TORCH if is_torch else _PICKLE, file.getvalue()
 
 
-def _pickle_with_state() -> ModuleType:
+def _pickle_with_state(memory: SharedMemory) -> ModuleType:
     """Return a `pickle` module that stores optimisers and metrics with all their state."""
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
-            return reduce_state(obj)
+            return memory.reduce(obj) or reduce_state(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 
 
-def _by_value() -> ModuleType:
+def _by_value(memory: SharedMemory) -> ModuleType:
     """Return a `pickle` module that stores lambdas and closures (hooks, callbacks) as code."""
     byvalue = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
-            return byvalue.reduce(obj) if is_lost else reduce_state(obj)
+            return byvalue.reduce(obj) if is_lost else memory.reduce(obj) or reduce_state(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer.library_reducers import reduce_state
+from jupyter_dlaas.transfer.shared_arrays import SharedMemory, shared_between
 
 __all__ = ["groups"]
 
@@ -39,8 +40,13 @@ def groups(values: Mapping[str, object]) -> list[tuple[str, ...]]:
     parts: dict[str, frozenset[object]] = {}
     for name, value in values.items():  # every scan keeps its objects alive, so that no id is reused
         parts[name] = scans[name].parts(value)
+    blocks = shared_between({name: scan.memory for name, scan in scans.items()})
     for name, own_ids in parts.items():
-        joined = {other for other in found if not own_ids.isdisjoint(parts[other])}
+        joined = {
+            other
+            for other in found
+            if not (own_ids.isdisjoint(parts[other]) and blocks[name].isdisjoint(blocks[other]))
+        }
         members = {name}.union(*(found[other] for other in joined))
         group = tuple(one for one in values if one in members)
         found.update(dict.fromkeys(group, group))
@@ -62,6 +68,8 @@ class _Scan(pickle.Pickler):
         self._torch: Any = sys.modules.get("torch")
         self._byvalue: Any = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
         self._storages: set[tuple[str, int]] = set()
+        self.memory = SharedMemory()
+        """The arrays and tensors of the value."""
 
     def parts(self, value: object) -> frozenset[object]:
         try:
@@ -72,6 +80,7 @@ class _Scan(pickle.Pickler):
         return frozenset(number for number, (_, one) in memo.items() if not _is_constant(one)) | self._storages
 
     def reducer_override(self, obj: Any) -> Any:
+        self.memory.reduce(obj)
         if self._torch is not None and isinstance(obj, self._torch.Tensor):
             self._note_storage(obj)
             return str, ()

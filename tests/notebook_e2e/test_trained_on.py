@@ -74,6 +74,26 @@ def test_all_references_point_to_the_trained_model(torched: Kernel, pool: Pool) 
     assert torched.value("error()") < before
 
 
+def test_parameters_that_are_views_of_a_vector_train_on(torched: Kernel, pool: Pool) -> None:
+    torched.run("import numpy as np\ndata, goal = X.numpy(), Y.numpy()")
+    torched.run(
+        "theta = np.zeros(5)\nweight, bias = theta[:4].reshape(4, 1), theta[4:]\nparts = {'weight': weight}\n"
+        "def miss():\n    return data @ parts['weight'] + bias - goal"
+    )
+    cell = (
+        "for _ in range(5):\n    slope = np.append(data.T @ miss(), miss().sum()) / 64\n    theta -= 0.2 * slope\n"
+        "    seen.append((miss() ** 2).mean())"
+    )
+    torched.run(f"seen = []\nkept = theta.copy()\n{cell}\n{cell}\nexpected = seen\ntheta[:] = kept\nseen = []")
+
+    for _ in range(2):
+        torched.run(f"%%train vector -o theta,weight,bias,parts,seen --wait\n{cell}")
+
+    assert torched.value("(seen == expected, np.shares_memory(parts['weight'], theta))") == (True, True)
+    torched.run(cell)
+    assert torched.value("bool(seen[-1] < expected[-1])")
+
+
 def test_scalers_generators_and_metrics_are_restored_in_place(torched: Kernel, pool: Pool) -> None:
     torched.run(
         "class Meter:\n    def __init__(self):\n        self.seen = []\n"
