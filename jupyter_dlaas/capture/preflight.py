@@ -248,12 +248,15 @@ def check_earlier_jobs(
     order = {one.job: number for number, one in enumerate(jobs)}
     taken = {ref.name: order.get(ref.job, -1) for line in solved.slice.lines for ref in line.refs}
     settled = frozenset(training.push)
+    # pickle stores them by name: -o does not return their attributes
+    by_name = frozenset[str]().union(*(step.flow.kills for step in trace.steps[:goal] if step.is_definition))
     problems: list[Problem] = []
     for number, one in reversed([*enumerate(jobs)]):
         later = [step for step in trace.steps[:goal] if step.statement.cell > one.cell and step.statement.ran == "yes"]
         rebound = frozenset[str]().union(*(step.flow.kills | step.flow.deletes for step in later))
         stale = (((one.altered | one.unstored) & reached) | (one.bound & named)) - settled - rebound
-        stale = frozenset(name for name in (stale & facts.names.keys()) - one.loaded if taken.get(name, -1) < number)
+        stale = (stale & facts.names.keys()) - one.loaded
+        stale = frozenset(name for name in stale if name in by_name or taken.get(name, -1) < number)
         settled |= stale | one.altered | one.bound
         definitions = frozenset(name for name in stale if facts.names[name].is_callable)
         problems += _stale_names(one, sorted(stale - definitions), sorted(definitions), training, facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Final
 
 from jupyter_dlaas.analysis.model import Capture, EarlierJob
@@ -82,5 +83,7 @@ class EarlierJobs:
         one = self._jobs.get(job)
         if one is None:
             return ()
-        names = one.changes.altered - one.changes.loaded - frozenset(one.changes.outputs)
+        # A class or function is returned by name, without its attributes.
+        returned = {name for name in one.changes.outputs if not isinstance(space.get(name), type | FunctionType)}
+        names = one.changes.altered - one.changes.loaded - returned
         return tuple(sorted(name for name in names if name in space and id(space[name]) == one.objects.get(name)))

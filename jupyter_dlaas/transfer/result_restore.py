@@ -81,8 +81,8 @@ def restore(
                 or (name in changed and pairs.take_fields(into[name], values[name]))
             ):
                 kept[name] = into[name]
-        if pairs.conflict or pairs.lacks_weights() or not kept:
-            return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if kept else ""))
+        if pairs.conflict or pairs.lacks_weights() or not pairs.old_of:
+            return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if pairs.lacks_weights() else ""))
         found = {name: kept[name] if name in kept else pairs.connected(value) for name, value in values.items()}
         actions = list(pairs.actions())
     except Exception as error:  # noqa: BLE001 - copying runs the user's own classes, which may raise anything
@@ -169,6 +169,9 @@ class _Pairs:
             return False
         if id(new) not in self.old_of and id(old) not in self._new_of:
             self._note(old, new)
+            before = self.conflict
+            self._add_all(_inside(old, new), 1)  # models in it keep their identity, too
+            self.conflict = before  # a model that does not fit is a new item
         return self.is_pair(old, new)
 
     def take_fields(self, old: Any, new: Any) -> bool:
@@ -322,15 +325,11 @@ class _Pairs:
 
     def _holder(self, old: Any, new: Any, depth: int) -> str:
         """Pair two user objects that hold models: their fields are taken over. Containers are only searched."""
-        inside: list[tuple[Any, Any]] = []
         if depth == _DEPTH_MAX or id(new) in self._seen:
             return "it is not a model"
         self._seen.add(id(new))
-        if type(new) is dict:
-            inside = [(old[key], new[key]) for key in new if key in old]
-        elif type(new) in (list, tuple) and len(old) == len(new):
-            inside = list(zip(old, new, strict=True))
-        elif _has_plain_fields(new):
+        inside = _inside(old, new)
+        if not inside and _has_plain_fields(new):
             inside = _common(vars(old), vars(new))
         count = len(self.old_of)
         self._add_all(inside, depth + 1)
@@ -343,6 +342,13 @@ class _Pairs:
             if not is_plain(new_part):
                 why = self.add(old_part, new_part, depth)
                 self.conflict = self.conflict or (why if _has_state(old_part) and _has_state(new_part) else "")
+
+
+def _inside(old: Any, new: Any) -> list[tuple[Any, Any]]:
+    """Return the corresponding items of two dicts, or of two lists or tuples of the same length."""
+    if isinstance(new, dict):
+        return [(old[key], new[key]) for key in new if key in old]
+    return list(zip(old, new, strict=True)) if type(new) in (list, tuple) and len(old) == len(new) else []
 
 
 def _common(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[tuple[Any, Any]]:

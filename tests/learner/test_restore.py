@@ -165,6 +165,37 @@ def test_a_new_list_holds_the_models_that_were_there() -> None:
     assert fives(*models)
 
 
+def test_models_that_only_containers_hold_keep_their_identity() -> None:
+    nets = {name: nn.Linear(2, 1) for name in "ab"}
+    steppers = {name: torch.optim.Adam(net.parameters()) for name, net in nets.items()}
+    plans = [lr_scheduler.StepLR(one, 2) for one in steppers.values()]
+    got: dict[str, Any] = results.load(results.dump({"nets": nets, "steppers": steppers, "plans": plans}))
+    got["nets"]["b"].weight.data.fill_(5.0)
+
+    found = restore(got, {"nets": nets, "steppers": steppers, "plans": plans}).values
+
+    assert [found["nets"][name] is net for name, net in nets.items()] == [True, True]
+    assert found["steppers"]["b"] is steppers["b"]
+    assert found["plans"][1].optimizer is steppers["b"]
+    assert nets["b"].weight.tolist() == [[5.0, 5.0]]
+    alone = restore({"steppers": got["steppers"]}, {"steppers": steppers})
+    assert alone.values["steppers"]["b"] is not steppers["b"]
+    assert "is not among the results" in alone.reason
+
+
+def test_items_of_a_filled_dict_keep_their_identity() -> None:
+    nets: dict[str, nn.Module] = {"same": nn.Linear(2, 1), "other": nn.Linear(2, 1)}
+    same, other = nets["same"], nets["other"]
+    got: dict[str, Any] = results.load(results.dump({"nets": {**nets, "other": nn.Linear(3, 1), "new": nn.ReLU()}}))
+    got["nets"]["same"].weight.data.fill_(5.0)
+
+    found = restore(got, {"nets": nets}, changed={"nets"})
+
+    assert found.values["nets"] is nets
+    assert (nets["same"] is same, nets["other"] is other, [*nets]) == (True, False, ["same", "other", "new"])
+    assert same.weight.tolist() == [[5.0, 5.0]]  # type: ignore[operator]  # a tensor
+
+
 def test_arrays_and_plain_values_are_new_and_stay_one_graph() -> None:
     array, model = np.zeros(2), nn.Linear(2, 1)
     values = {"array": array, "table": {"first": array}, "model": model, "pair": [model, array]}

@@ -166,12 +166,15 @@ COUNTED = (
 )
 
 
+@pytest.mark.parametrize("outputs", [("net",), ("net", "Net")])
 @pytest.mark.parametrize("count", ["Net.calls", "type(self).calls", "self.__class__.calls"])
-def test_values_of_a_class_are_reported_with_a_way(count: str) -> None:
+def test_values_of_a_class_are_reported_with_a_way(count: str, outputs: tuple[str, ...]) -> None:
     setup = COUNTED.format(count=count)
     first = job(setup, train="net(torch.ones(1)).backward()")
-    known = facts(Net=NameFact(type_name="type", is_callable=True), net=NameFact(type_name="Net"))
-    earlier = EarlierJob(job="first-2", cell=2, outputs=("net",), altered=frozenset(first.altered))
+    refs = {name: ResultRef(job="first-2", name=name, after_cell=2) for name in outputs}
+    kind = NameFact(type_name="type", is_callable=True, result=refs.get("Net"))
+    known = facts(Net=kind, net=NameFact(type_name="Net", result=refs["net"]))
+    earlier = EarlierJob(job="first-2", cell=2, outputs=outputs, altered=frozenset(first.altered))
 
     made = job(setup, "%%train\npass", train="print(Net.calls)", facts=replace(known, jobs=(earlier,)))
 
@@ -213,6 +216,18 @@ def test_results_that_could_not_be_stored_are_not_returned() -> None:
     text = made.warnings[0].message
     assert "changed `mean`, which cannot be returned" in text
     assert "Create it in the training cell" in text
+
+
+def test_class_among_the_outputs_is_named_as_not_returned() -> None:
+    net = SimpleNamespace()
+    space = {"Net": type("Net", (), {}), "net": net}
+    view = SimpleNamespace(id="first-2", state=State.PROCESSING, results=())
+    earlier = EarlierJobs()
+    made = job(COUNTED.format(count="Net.calls"), train="net(torch.ones(1)).backward()")
+
+    earlier.note(Job(view, SimpleNamespace()), made, 2, ("net", "Net"), space)  # type: ignore[arg-type]
+
+    assert earlier.not_returned("first-2", space) == ("Net",)
 
 
 HELD = """
