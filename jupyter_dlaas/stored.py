@@ -26,9 +26,11 @@ __all__ = [
     "Header",
     "Unpickler",
     "array_of",
+    "cell",
     "changes",
     "code",
     "exact_batch",
+    "fill_cell",
     "fill_function",
     "fill_shared_state",
     "fitted_model",
@@ -49,9 +51,11 @@ __all__ = [
 
 LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "array_of": ("jupyter_dlaas.transfer.shared_arrays", "array_of"),
+    "cell": ("jupyter_dlaas.transfer.code_by_value", "make_cell"),
     "changes": ("jupyter_dlaas.objects.object_items", "Changes"),
     "code": ("jupyter_dlaas.transfer.code_by_value", "load_code"),
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
+    "fill_cell": ("jupyter_dlaas.transfer.code_by_value", "fill_cell"),
     "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
     "fill_shared_state": ("jupyter_dlaas.objects.shared_state_objects", "fill"),
     "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
@@ -117,6 +121,16 @@ def code(*arguments: Any) -> Any:
 def fill_function(*arguments: Any) -> Any:
     """Set the closure and defaults of a function that is stored by value."""
     return _load("fill_function", arguments)
+
+
+def cell(*arguments: Any) -> Any:
+    """Create an empty variable of a closure."""
+    return _load("cell", arguments)
+
+
+def fill_cell(*arguments: Any) -> Any:
+    """Bind a variable of a closure."""
+    return _load("fill_cell", arguments)
 
 
 def keras_object(*arguments: Any) -> Any:

@@ -13,9 +13,20 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 
-__all__ = ["fill", "is_former_class", "is_found", "load_code", "make", "reads", "reduce", "reduce_code"]
+__all__ = [
+    "fill",
+    "fill_cell",
+    "is_former_class",
+    "is_found",
+    "load_code",
+    "make",
+    "make_cell",
+    "reads",
+    "reduce",
+    "reduce_cell",
+    "reduce_code",
+]
 
-_EMPTY: Final = "a cell that is not bound yet"
 _READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 
 
@@ -52,22 +63,27 @@ def _globals_in(code: types.CodeType) -> Iterator[str]:
 
 def reduce(function: types.FunctionType) -> tuple[Any, ...]:
     """Return what `__reduce__` would: first the empty function, so that it may refer to itself."""
-    cells = []
-    for cell in function.__closure__ or ():
-        try:
-            cells.append((True, cell.cell_contents))
-        except ValueError:
-            cells.append((False, _EMPTY))
     start = (
         sys.implementation.cache_tag,
         marshal.dumps(function.__code__),
         function.__module__,
         function.__name__,
         function.__qualname__,
-        len(cells),
+        function.__closure__ or (),
     )
-    state = (function.__defaults__, function.__kwdefaults__, function.__dict__, cells)
+    state = (function.__defaults__, function.__kwdefaults__, function.__dict__, ())
     return stored.function, start, state, None, None, stored.fill_function
+
+
+def reduce_cell(cell: types.CellType) -> tuple[Any, ...]:
+    """Return the reduction of a variable of a closure, which functions share: a counter and the function that shows it.
+
+    The empty variable comes first, since its function may refer to itself.
+    """
+    try:
+        return stored.cell, (), (cell.cell_contents,), None, None, stored.fill_cell
+    except ValueError:  # not bound yet
+        return stored.cell, ()
 
 
 def reduce_code(value: Any) -> Any:
@@ -105,25 +121,32 @@ def load_code(python: str, code: bytes, qualname: str) -> types.CodeType:
     return found
 
 
-def make(python: str, code: bytes, module: str | None, name: str, qualname: str, cells: int) -> types.FunctionType:
-    """Create a function that `fill` completes."""
+def make(
+    python: str, code: bytes, module: str | None, name: str, qualname: str, cells: tuple[types.CellType, ...] | int
+) -> types.FunctionType:
+    """Create a function that `fill` completes. `cells`: the variables of its closure, in older files their number."""
     space = vars(importlib.import_module(module or "builtins"))
-    made = types.FunctionType(
-        load_code(python, code, qualname),
-        space,
-        name,
-        None,
-        tuple(types.CellType() for _ in range(cells)),
-    )
+    closure = cells if isinstance(cells, tuple) else tuple(types.CellType() for _ in range(cells))
+    made = types.FunctionType(load_code(python, code, qualname), space, name, None, closure)
     made.__qualname__ = qualname
     made.__module__ = module  # type: ignore[assignment]  # None is possible
     return made
 
 
 def fill(function: types.FunctionType, state: Any) -> None:
-    """Set a function's defaults, attributes and closure."""
+    """Set a function's defaults, attributes and, from older files, the variables of its closure."""
     function.__defaults__, function.__kwdefaults__, fields, cells = state
     function.__dict__.update(fields)
-    for cell, (is_bound, content) in zip(function.__closure__ or (), cells, strict=True):
+    for cell, (is_bound, content) in zip(function.__closure__ or (), cells, strict=False):
         if is_bound:
             cell.cell_contents = content
+
+
+def make_cell() -> types.CellType:
+    """Create a variable of a closure that `fill_cell` binds."""
+    return types.CellType()
+
+
+def fill_cell(cell: types.CellType, state: tuple[Any]) -> None:
+    """Bind a variable of a closure."""
+    (cell.cell_contents,) = state

@@ -12,16 +12,19 @@ import importlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import FunctionType
 from typing import Any, Final
 
-from jupyter_dlaas.objects import keras_objects, shared_state_objects, torch_optimizers
+from jupyter_dlaas.objects import code_versions, keras_objects, shared_state_objects, torch_optimizers
 from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
 from jupyter_dlaas.objects.object_values import is_infrastructure
 from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.objects.torch_parametrizations import class_of
-from jupyter_dlaas.transfer import fitted_models
+from jupyter_dlaas.transfer import code_by_value, fitted_models
+from jupyter_dlaas.transfer.object_traversal import walk
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.transfer.shared_arrays import existing_memory, keep_views
 
@@ -32,6 +35,7 @@ _OTHER_SHAPES: Final = "its weights have different shapes or types"
 _OTHERWISE_BUILT: Final = "it is built differently"
 _NO_WEIGHTS: Final = "the model that it trains is not among the results"
 _FILLED: Final = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
+_OBJECTS_MAX: Final = 200_000
 _DEPTH_MAX: Final = 8
 """Depth to which other objects are searched for models."""
 
@@ -194,9 +198,19 @@ class _Pairs:
             pairs = [pair for pair in (*self._order, *self._tensors) if self.is_pair(*pair)]
             self._memories = existing_memory(pairs)
         keep_views(value, self._memo, self._memories)
+        self._connect_closures(value)
         if keras_objects.is_stateful(value) and id(value) not in self.old_of:
             return self._over_model(value)
         return copy.deepcopy(value, self._memo)
+
+    def _connect_closures(self, value: Any) -> None:
+        """Let closures of loaded functions refer to the existing objects: `copy.deepcopy` leaves functions alone."""
+        for _, part in walk({"": value}, _OBJECTS_MAX):
+            for cell in part.__closure__ or () if _is_own_function(part) else ():  # type: ignore[attr-defined]
+                if id(cell) not in self._memo:
+                    self._memo[id(cell)] = cell
+                    with suppress(ValueError):  # it is not bound yet
+                        cell.cell_contents = self.connected(cell.cell_contents)
 
     def _items(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -407,6 +421,13 @@ def _is_own_object(value: object) -> bool:
     kind: Any = type(value)
     is_own = has_plain_fields(kind) and not isinstance(value, type) and not is_infrastructure(value)
     return is_estimator or (is_own and not _has_state(value) and not _is_keras_part(value))
+
+
+def _is_own_function(value: object) -> bool:
+    """Return whether a value is a function of the user's that was stored by value."""
+    if not isinstance(value, FunctionType) or code_by_value.is_found(value):
+        return False
+    return value.__module__ == "__main__" or code_versions.is_own_module(sys.modules.get(value.__module__))
 
 
 def _is_keras_part(value: object) -> bool:
