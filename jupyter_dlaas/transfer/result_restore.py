@@ -425,7 +425,7 @@ def _is_own_object(value: object) -> bool:
 
 def _is_own_function(value: object) -> bool:
     """Return whether a value is a function of the user's that was stored by value."""
-    if not isinstance(value, FunctionType) or code_by_value.is_found(value):
+    if type(value) is not FunctionType or code_by_value.is_found(value):
         return False
     return value.__module__ == "__main__" or code_versions.is_own_module(sys.modules.get(value.__module__))
 

@@ -74,7 +74,7 @@ def shared_between(memories: Mapping[str, SharedMemory]) -> dict[str, frozenset[
 def array_of(tensor: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...]) -> Any:
     """Return an array over the memory of a flat tensor."""
     numpy: Any = sys.modules["numpy"]
-    return numpy.ndarray(shape, dtype, tensor.numpy(), offset, strides)
+    return numpy.ndarray(shape, dtype, _bytes_of(tensor), offset, strides)
 
 
 def existing_memory(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[_Span, Any]]:
@@ -106,7 +106,7 @@ def _existing_memory(old: Any, new: Any) -> tuple[_Span, Any] | None:
         return None
     if not hasattr(old, "untyped_storage"):
         return (spans[1], old) if old.flags.c_contiguous and new.flags.c_contiguous else None
-    return spans[1], _flat(old).numpy()
+    return spans[1], _bytes_of(old)
 
 
 def _over(span: _Span, buffer: Any, part: Any) -> Any:
@@ -156,10 +156,10 @@ def _bounds(array: Any) -> tuple[int, int]:
     return begin + below, begin + above + int(array.itemsize)
 
 
-def _flat(tensor: Any) -> Any:
-    """Return a tensor over the whole memory of another one."""
+def _bytes_of(tensor: Any) -> Any:
+    """Return an array over the whole memory of a tensor of any dtype."""
     torch: Any = sys.modules["torch"]
-    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
 
 
 def _root(array: Any) -> Any:
@@ -228,7 +228,8 @@ def _block(arrays: Sequence[_Span], begin: int, end: int) -> tuple[int, Any] | N
 
 
 def _views_of_tensor(arrays: Sequence[_Span], owner: _Span) -> dict[int, tuple[Any, ...]]:
-    flat = _flat(owner.value)
+    torch: Any = sys.modules["torch"]
+    flat = torch.empty(0, dtype=owner.value.dtype).set_(owner.value.untyped_storage())  # torch.save stores one dtype
     return {
         id(one.value): (
             stored.array_of,

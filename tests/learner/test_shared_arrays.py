@@ -147,8 +147,10 @@ def test_views_of_a_kept_array_become_views_of_it() -> None:
     assert not np.shares_memory(found["part"].theta, before["theta"])
 
 
-def test_array_over_weights_follows_the_kept_model() -> None:
+@pytest.mark.parametrize("other", [torch.float32, torch.bfloat16, torch.complex64])
+def test_array_over_weights_follows_the_kept_model(other: torch.dtype) -> None:
     model = torch.nn.Linear(3, 2)
+    model.register_buffer("other", torch.zeros(2, dtype=other))
     values = {"model": model, "weights": model.weight.data.numpy()}
     loaded = results.load(results.dump(values))
     loaded["weights"][...] = 5.0
