@@ -64,7 +64,7 @@ def _take_order() -> None:
     environment = dict(os.environ)
     order = Order(module=__name__, arguments=("", "0"), environment=environment, log=os.devnull)
     decode(Order, json.loads(json.dumps(encode(order))))
-    launch.put_on({**environment, "DLAAS_REHEARSAL": "1"})
+    launch.put_on({**environment, "REHEARSAL": "1"})
     launch.put_on(environment)
     after_fork.wake(environment)
 
