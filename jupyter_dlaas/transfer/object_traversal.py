@@ -206,12 +206,19 @@ def _content(cell: types.CellType) -> Iterator[object]:
         return
 
 
-def walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object]]:
-    """Yield objects and their parts, nearest first, each once, with the path to it."""
-    return ((path, value) for path, value, _ in _walk(roots, objects_max))
+def walk(
+    roots: Mapping[str, object], objects_max: int, *, stops_at: Callable[[object], bool] = lambda _: False
+) -> Iterator[tuple[str, object]]:
+    """Yield objects and their parts, nearest first, each once, with the path to it.
+
+    The parts of an object that `stops_at` names are left out.
+    """
+    return ((path, value) for path, value, _ in _walk(roots, objects_max, stops_at))
 
 
-def _walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, object, _Kind]]:
+def _walk(
+    roots: Mapping[str, object], objects_max: int, stops_at: Callable[[object], bool] = lambda _: False
+) -> Iterator[tuple[str, object, _Kind]]:
     queue = deque(roots.items())
     seen = {id(value) for value in roots.values()}
     kinds: dict[int, _Kind] = {}  # by identity: a metaclass may define its own hash
@@ -220,6 +227,8 @@ def _walk(roots: Mapping[str, object], objects_max: int) -> Iterator[tuple[str, 
         number = id(type(value))
         kind = kinds.get(number) or kinds.setdefault(number, _kind(type(value)))
         yield path, value, kind
+        if stops_at(value):
+            continue
         for step, part in _parts(value, kind):
             if id(part) not in seen and len(seen) < objects_max:
                 seen.add(id(part))

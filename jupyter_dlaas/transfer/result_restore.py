@@ -87,6 +87,7 @@ def restore(
                 kept[name] = into[name]
         if pairs.conflict or pairs.lacks_weights() or not pairs.old_of:
             return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if pairs.lacks_weights() else ""))
+        pairs.connect_closures(values)
         found = {name: kept[name] if name in kept else pairs.connected(value) for name, value in values.items()}
         actions = list(pairs.actions())
     except Exception as error:  # noqa: BLE001 - copying runs the user's own classes, which may raise anything
@@ -198,19 +199,20 @@ class _Pairs:
             pairs = [pair for pair in (*self._order, *self._tensors) if self.is_pair(*pair)]
             self._memories = existing_memory(pairs)
         keep_views(value, self._memo, self._memories)
-        self._connect_closures(value)
         if keras_objects.is_stateful(value) and id(value) not in self.old_of:
             return self._over_model(value)
         return copy.deepcopy(value, self._memo)
 
-    def _connect_closures(self, value: Any) -> None:
-        """Let closures of loaded functions refer to the existing objects: `copy.deepcopy` leaves functions alone."""
-        for _, part in walk({"": value}, _OBJECTS_MAX):
-            for cell in part.__closure__ or () if _is_own_function(part) else ():  # type: ignore[attr-defined]
-                if id(cell) not in self._memo:
-                    self._memo[id(cell)] = cell
-                    with suppress(ValueError):  # it is not bound yet
-                        cell.cell_contents = self.connected(cell.cell_contents)
+    def connect_closures(self, values: Mapping[str, Any]) -> None:
+        """Let closures of loaded functions refer to the existing objects: `copy.deepcopy` leaves functions alone.
+
+        The variables are collected first: once one is changed, a search through it would find the notebook's functions.
+        """
+        parts = [one for _, one in walk(values, _OBJECTS_MAX, stops_at=_is_named_function)]
+        functions = [one for one in parts if type(one) is FunctionType and _is_own_function(one)]
+        for cell in {id(cell): cell for one in functions for cell in one.__closure__ or ()}.values():
+            with suppress(ValueError):  # it is not bound yet
+                cell.cell_contents = self.connected(cell.cell_contents)
 
     def _items(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -423,11 +425,16 @@ def _is_own_object(value: object) -> bool:
     return is_estimator or (is_own and not _has_state(value) and not _is_keras_part(value))
 
 
-def _is_own_function(value: object) -> bool:
-    """Return whether a value is a function of the user's that was stored by value."""
-    if type(value) is not FunctionType or code_by_value.is_found(value):
-        return False
-    return value.__module__ == "__main__" or code_versions.is_own_module(sys.modules.get(value.__module__))
+def _is_named_function(value: object) -> bool:
+    """Return whether a value is a function that is stored by its name: it is the notebook's own, not a loaded one."""
+    return type(value) is FunctionType and code_by_value.is_found(value)
+
+
+def _is_own_function(function: FunctionType) -> bool:
+    """Return whether a function is the user's and was stored by value. Closures of libraries hold unpaired parts."""
+    name = function.__module__
+    is_users = name == "__main__" or code_versions.is_own_module(sys.modules.get(name))
+    return is_users and not code_by_value.is_found(function)
 
 
 def _is_keras_part(value: object) -> bool:

@@ -212,7 +212,7 @@ def _views(group: Sequence[_Span]) -> dict[int, tuple[Any, ...]]:
 def _block(arrays: Sequence[_Span], begin: int, end: int) -> tuple[int, Any] | None:
     """Return the address of a block that contains all these arrays, and the block.
 
-    None if it would be too large, or is no array's, such as a file's.
+    Return None if the block would be too large, or if the memory does not belong to an array (as that of a file).
     """
     numpy: Any = sys.modules["numpy"]
     whole = next((one for one in arrays if (one.begin, one.end) == (begin, end) and one.value.flags.c_contiguous), None)

@@ -29,6 +29,11 @@ def make_counter():
         late = 1
     return add, read, unbound
 
+def make_hook(seen):
+    def hook(module, inputs, output):
+        seen.append(output)
+    return hook
+
 def make_step(model):
     steps = 0
     def step():
@@ -86,3 +91,15 @@ def test_closures_refer_to_the_kept_model(notebook: dict[str, Any]) -> None:
     assert found["step"]() is model
     assert found["held"][0] is found["step"]
     assert found["step"].__closure__[1].cell_contents == 2
+
+
+def test_closures_of_the_notebook_itself_stay_unchanged(notebook: dict[str, Any]) -> None:
+    model, seen = torch.nn.Linear(2, 1), list[torch.Tensor]()
+    step = notebook["make_step"](model)
+    loaded = results.load(results.dump({"model": model, "step": step, "held": [step]}))
+    model.register_forward_hook(notebook["make_hook"](seen))
+
+    found = restore(loaded, {"model": model}).values
+    found["step"]()(torch.ones(2))
+
+    assert len(seen) == 1
