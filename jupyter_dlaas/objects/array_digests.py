@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Budget", "digest", "is_lazy", "own_memory", "tensor_digest"]
+__all__ = ["Budget", "bytes_of", "digest", "is_lazy", "own_memory", "tensor_digest"]
 
 _FULL_BYTES: Final = 1 << 26
 """Size above which an array is compared by a part of each memory page."""
@@ -33,6 +33,28 @@ def is_lazy(value: Any) -> bool:
     return hasattr(type(value), "materialize")
 
 
+class _Bytes:
+    """The bytes of a tensor in the form that NumPy accepts."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+def bytes_of(tensor: Any) -> Any:
+    """Return a read-only array over the bytes of a contiguous tensor on the CPU, valid as long as the tensor is.
+
+    Memory that `tensor.numpy()` has returned cannot be resized any more, neither by `resize_` nor by `out=…`. Raises
+    TypeError for tensors without memory of their own.
+    """
+    numpy: Any = sys.modules["numpy"]
+    size, address = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+    if not size:
+        return numpy.empty(0, numpy.uint8)
+    if not address or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise TypeError(f"a {type(tensor).__name__} has no contiguous memory on the CPU")
+    return numpy.asarray(_Bytes(address, size))
+
+
 def digest(array: Any, budget: Budget) -> int:
     """Return a checksum of an array: of all of it, or of a part of each memory page if it is large."""
     numpy: Any = sys.modules["numpy"]
@@ -49,11 +71,13 @@ def tensor_digest(tensor: Any, budget: Budget) -> int:
     torch: Any = sys.modules["torch"]
     tensor = tensor.detach()
     if tensor.numel() * tensor.element_size() <= min(_FULL_BYTES, budget.full_bytes) or not tensor.is_contiguous():
-        return digest(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), budget)
+        flat = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+        return digest(bytes_of(flat), budget)
     data = tensor.reshape(-1).view(torch.uint8)
     whole = len(data) // _PAGE * _PAGE
     pages = data[:whole].view(-1, _PAGE)[:, :_SAMPLE].contiguous()
-    return _of_pages(pages.cpu().numpy(), data[whole:].cpu().numpy().tobytes())
+    pages, rest = pages.cpu(), data[whole:].cpu()
+    return _of_pages(bytes_of(pages).reshape(-1, _SAMPLE), bytes_of(rest).tobytes())
 
 
 def _of_pages(parts: Any, rest: bytes) -> int:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import importlib
 import locale
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.objects.object_values import is_atom
@@ -160,15 +158,13 @@ def _set_dialects(csv: Any, values: Mapping[str, tuple[Any, ...]]) -> None:
         csv.register_dialect(name, **dict(zip(_DIALECT, one, strict=True)))
 
 
-_STATUS: Final = Path("/proc/self/status")
-
-
 def _umask(_: Any) -> int:
     """Return the mask of new files. `os.umask` would have to set it, and other threads create files meanwhile."""
-    found = re.search(r"^Umask:\s*(\d+)", _STATUS.read_text(), re.MULTILINE)
-    if found is None:
+    with open("/proc/self/status", "rb", buffering=0) as file:  # noqa: PTH123 - read at each checkpoint
+        _, _, mask = file.read(1024).partition(b"\nUmask:")
+    if not mask:
         raise OSError
-    return int(found[1], 8)
+    return int(mask.split(maxsplit=1)[0], 8)
 
 
 _STANDARD: Final = {
@@ -255,8 +251,11 @@ def _set_autocast(torch: Any, values: Mapping[str, tuple[bool, Any]]) -> None:
 
 
 def _flushes_denormals(torch: Any) -> bool:
-    """Return whether the processor takes tiny numbers for zero: torch has no function that returns it."""
-    return not (torch.full((1,), 1e-310, dtype=torch.float64, device="cpu") * 1).any()
+    """Return whether this thread's processor takes tiny numbers for zero: torch has no function that returns it."""
+    return _TINY / 2.0 == 0.0
+
+
+_TINY: Final = 1e-310
 
 
 _TORCH: Final = {

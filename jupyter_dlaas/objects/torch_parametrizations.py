@@ -45,7 +45,7 @@ def rebuild(kind: Any, names: tuple[str, ...]) -> Any:
     module = kind.__new__(kind)
     torch.nn.Module.__init__(module)
     for name in names:
-        module._parameters[name] = torch.nn.Parameter(torch.empty(0))
+        module._parameters[name] = torch.nn.Parameter(torch.empty(0, device="cpu"))
         parametrize.register_parametrization(module, name, torch.nn.Identity(), unsafe=True)
     return module
 

@@ -78,7 +78,7 @@ def array_of(tensor: Any, shape: tuple[int, ...], dtype: Any, offset: int, strid
 
 
 def existing_memory(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[_Span, Any]]:
-    """Return the memory of loaded arrays and tensors, each with an array over that of the existing one in its place.
+    """Return the memory of loaded arrays and tensors, each with the existing one in its place.
 
     `pairs`: existing objects with the loaded ones whose content they take over.
     """
@@ -100,21 +100,22 @@ def keep_views(value: Any, memo: dict[int, Any], memories: Sequence[tuple[_Span,
 
 
 def _existing_memory(old: Any, new: Any) -> tuple[_Span, Any] | None:
-    """Return the memory of a loaded array or tensor, and an array over that of the existing one, if these are alike."""
+    """Return the memory of a loaded array or tensor, and the existing one, if these are alike."""
     spans = _span_of(old), _span_of(new)
     if spans[0] is None or spans[1] is None or spans[0].end - spans[0].begin != spans[1].end - spans[1].begin:
         return None
     if not hasattr(old, "untyped_storage"):
         return (spans[1], old) if old.flags.c_contiguous and new.flags.c_contiguous else None
-    return spans[1], _bytes_of(old)
+    return spans[1], old
 
 
-def _over(span: _Span, buffer: Any, part: Any) -> Any:
-    """Return the view of an existing array that corresponds to a view of the loaded one; None if it is none."""
+def _over(span: _Span, existing: Any, part: Any) -> Any:
+    """Return the view of existing memory that corresponds to a view of the loaded one; None if it is none."""
     numpy: Any = sys.modules["numpy"]
     begin, end = _bounds(part) if part.nbytes else (0, 0)
     if not span.begin <= begin < end <= span.end:
         return None
+    buffer = _bytes_of(existing) if hasattr(existing, "untyped_storage") else existing
     return numpy.ndarray(part.shape, part.dtype, buffer, _address(part) - span.begin, part.strides)
 
 
@@ -159,7 +160,7 @@ def _bounds(array: Any) -> tuple[int, int]:
 def _bytes_of(tensor: Any) -> Any:
     """Return an array over the whole memory of a tensor of any dtype."""
     torch: Any = sys.modules["torch"]
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()).numpy()
 
 
 def _root(array: Any) -> Any:
@@ -229,7 +230,9 @@ def _block(arrays: Sequence[_Span], begin: int, end: int) -> tuple[int, Any] | N
 
 def _views_of_tensor(arrays: Sequence[_Span], owner: _Span) -> dict[int, tuple[Any, ...]]:
     torch: Any = sys.modules["torch"]
-    flat = torch.empty(0, dtype=owner.value.dtype).set_(owner.value.untyped_storage())  # torch.save stores one dtype
+    flat = torch.empty(0, dtype=owner.value.dtype, device="cpu").set_(
+        owner.value.untyped_storage()
+    )  # torch.save stores one dtype
     return {
         id(one.value): (
             stored.array_of,

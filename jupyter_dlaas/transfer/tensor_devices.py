@@ -5,9 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["ResultPlacement", "local_device", "place"]
+__all__ = ["ResultPlacement", "local_device", "place", "resizable"]
+
+_RESIZED_BYTES: Final = 1 << 26
+"""The maximum size of a storage that is copied so that it can be resized: copies take time."""
+
+
+def resizable(storage: Any) -> Any:
+    """Return a storage that can be resized, by `resize_` or `out=…`; what torch.load has read cannot."""
+    return storage.clone() if storage.nbytes() <= _RESIZED_BYTES else storage
 
 
 def local_device(kind: str, index: int | None) -> str:
@@ -27,7 +35,7 @@ def place(storage: Any, location: str) -> Any:
     kind, _, index = location.partition(":")
     where = local_device(kind, int(index) if index else None)
     return (
-        storage
+        resizable(storage)
         if where == "cpu"
         else importlib.import_module("torch").serialization.default_restore_location(storage, where)
     )
@@ -54,7 +62,7 @@ class ResultPlacement:
                 raise
         self.release()
         self.uses_gpu, self.reason = False, "the memory of the GPU is full"
-        return read(lambda storage, _: storage)
+        return read(lambda storage, _: resizable(storage))
 
     def _place(self, storage: Any, location: str) -> Any:
         if location.partition(":")[0] != "cuda":
@@ -62,7 +70,7 @@ class ResultPlacement:
         torch = importlib.import_module("torch")
         if torch.cuda.is_available() and "DLAAS_JOB" not in os.environ and not torch.cuda.is_initialized():
             self.reason = "this process has not used the GPU"
-            return storage
+            return resizable(storage)
         self.uses_gpu = torch.cuda.is_available()
         return place(storage, location)
 

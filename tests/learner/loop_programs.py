@@ -185,6 +185,15 @@ LOOPS: dict[str, str] = {
         """,
         prepare="model, opt, other = run.prepare(model, opt, other)",
     ),
+    "resized buffers and another default device": _loop(
+        _flat(_TRAIN) + "\ntorch.mul(x, 2.0, out=doubled.resize_(0))\nrows.resize_(run.step % 5 + 1, 2)",
+        before="""
+        doubled, rows, numbers = torch.empty(0, dtype=torch.float64), torch.zeros(1), torch.arange(SAMPLES)
+        torch.set_default_device("meta")
+        """,
+        batches="run.batches((data, labels, numbers), BATCH)",
+        seen="(tuple(rows.shape), doubled.shape == x.shape)",
+    ),
     "what a loop keeps beside its model": """
 import collections, copy
 class Meter:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jupyter_dlaas.learner.checkpoint import checkpoint_files, user_state
 from jupyter_dlaas.learner.checkpoint.namespace import Namespace
-from jupyter_dlaas.learner.elastic.state_transfer import allocated_for, put_together, take_apart
+from jupyter_dlaas.learner.elastic.state_transfer import allocated_for, put_together, take_apart, to_bytes
 
 LARGE = 300_000
 
@@ -23,7 +23,7 @@ LARGE = 300_000
 def sent(state: Any) -> Any:
     """As it arrives: what has gaps as bytes, what was in them as it lies in memory."""
     rest, large = take_apart(state)
-    arrived = checkpoint_files.from_bytes(checkpoint_files.to_bytes(rest))
+    arrived = checkpoint_files.from_bytes(to_bytes(rest))
     allocated = allocated_for(arrived)
     for here, there in zip(allocated, large, strict=True):
         here.view(-1).view(torch.uint8).copy_(there.view(-1).view(torch.uint8))
@@ -94,6 +94,18 @@ def test_any_tensor_arrives_with_its_shape_kind_and_values(one: torch.Tensor) ->
 
     assert (found.shape, found.dtype, found.layout) == (one.shape, one.dtype, one.layout)
     assert torch.equal(found.to_dense(), one.detach().to_dense())
+
+
+def test_tensors_of_one_memory_share_it_where_they_arrive() -> None:
+    whole = torch.arange(12.0)
+
+    found = sent({"whole": whole, "part": whole[3:7], "turned": whole.view(3, 4).t(), "bits": whole.view(torch.int32)})
+    found["whole"][4] = 99.0
+
+    assert found["part"].tolist() == [3.0, 99.0, 5.0, 6.0]
+    assert found["turned"][0].tolist() == [0.0, 99.0, 8.0]
+    assert found["bits"].view(torch.float32)[4] == 99.0
+    assert found["whole"].resize_(20).shape == whole.resize_(20).shape, "at both ends"
 
 
 @given(*[st.dictionaries(st.sampled_from("abcd"), st.integers() | st.lists(st.integers(), max_size=2))] * 3)

@@ -1,4 +1,7 @@
-"""Arrays that share memory share it in results, in pushed objects, and in the notebook that takes the results."""
+"""Arrays that share memory share it in results, in pushed objects, and in the notebook that takes the results.
+
+Tensors can be resized there, as before.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_dlaas.learner.checkpoint import checkpoint_files
 from jupyter_dlaas.transfer import results
 from jupyter_dlaas.transfer.pushed_objects import load_pushed, write_pushed
 from jupyter_dlaas.transfer.result_restore import restore
@@ -34,6 +38,11 @@ def stored(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 def pushed(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     write_pushed(folder / "pushed.bin", {"all": values})
     found: dict[str, Any] = load_pushed(folder / "pushed.bin", ["all"])
+    return found
+
+
+def kept(values: dict[str, Any], _folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = checkpoint_files.from_bytes(checkpoint_files.to_bytes(values))
     return found
 
 
@@ -160,3 +169,19 @@ def test_array_over_weights_follows_the_kept_model(other: torch.dtype) -> None:
     assert found["model"] is model
     assert model.weight.tolist() == [[5.0] * 3] * 2
     assert np.shares_memory(found["weights"], model.weight.detach().numpy())
+
+
+@pytest.mark.parametrize("way", [stored, pushed, kept])
+def test_loaded_tensors_can_be_resized(way: Way, tmp_path: Path) -> None:
+    found = way({"buffer": torch.zeros(5), "empty": torch.empty(0), "rows": np.zeros(5)}, tmp_path)
+
+    assert torch.add(torch.ones(9), 1.0, out=found["empty"]).tolist() == [2.0] * 9
+    assert found["buffer"].resize_(9).shape == (9,)
+
+
+def test_kept_tensors_can_be_resized_after_results_were_taken() -> None:
+    model, rows = torch.nn.Linear(3, 2), np.zeros(4)
+    loaded = results.load(results.dump({"model": model, "rows": rows}))
+
+    assert restore(loaded, {"model": model, "rows": rows}).values["model"] is model
+    assert model.bias.data.resize_(9).shape == (9,)

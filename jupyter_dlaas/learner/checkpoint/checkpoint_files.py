@@ -37,6 +37,7 @@ from jupyter_dlaas.jobdir.checkpoint_manifest import (
 from jupyter_dlaas.jobdir.checkpoint_manifest import to_bytes as manifest_bytes
 from jupyter_dlaas.jobdir.journal_file import read_facts
 from jupyter_dlaas.learner.data.position import Position
+from jupyter_dlaas.transfer.tensor_devices import resizable
 from jupyter_dlaas.wire.journal import CheckpointSaved
 from jupyter_dlaas.wire.learner_messages import CheckpointWritten
 from jupyter_dlaas.wire.step_range import Range
@@ -348,5 +349,6 @@ def from_bytes(data: bytes) -> Any:
         import torch
 
         pickling = stored_files.like_pickle()
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False, pickle_module=pickling)
+        file = io.BytesIO(data)
+        return torch.load(file, map_location=lambda one, _: resizable(one), weights_only=False, pickle_module=pickling)
     return stored_files.Unpickler(io.BytesIO(data)).load()

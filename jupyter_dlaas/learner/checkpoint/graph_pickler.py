@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from jupyter_dlaas import stored
+from jupyter_dlaas.objects.array_digests import bytes_of
 from jupyter_dlaas.objects.special_objects import reduce_special
 from jupyter_dlaas.transfer.code_by_value import reduce_code
 
-__all__ = ["ID_OF", "PART", "Memory", "make_memory", "make_typed_memory", "new_pickler"]
+__all__ = ["ID_OF", "PART", "Memory", "make_memory", "make_typed_memory", "new_pickler", "reduce_memory"]
 
 ID_OF: Final = "id of "
 """Begin of what a pickle holds in place of an object's address, which differs in each process."""
@@ -41,8 +42,7 @@ def new_pickler(
     parts: Mapping[int, str],
 ) -> pickle.Pickler:
     """Return a pickler that writes existing objects as their paths, and tensors of shared memory as views of it."""
-    storages: dict[tuple[str, int], Memory] = {}
-    torch: Any = sys.modules.get("torch")
+    memories: dict[tuple[str, int], Memory] = {}
 
     class Pickler(base):  # type: ignore[valid-type, misc]  # chosen at run time
         def persistent_id(self, obj: Any) -> str | None:
@@ -54,13 +54,9 @@ def new_pickler(
             return entry.path if entry is not None and id(obj) not in wholes else None
 
         def reducer_override(self, obj: Any) -> Any:
-            if torch is not None and isinstance(obj, torch.storage.TypedStorage):
-                untyped = obj._untyped_storage
-                key = (str(untyped.device), untyped.data_ptr())
-                made = storages.setdefault(key, Memory(untyped)) if key[1] else Memory(untyped)
-                return stored.typed_memory, (made, obj.dtype)
-            if isinstance(obj, Memory):
-                return stored.memory, obj.content()
+            memory = reduce_memory(obj, memories)
+            if memory is not NotImplemented:
+                return memory
             if type(obj).__module__.startswith("cupy.random."):
                 raise TypeError("CuPy cannot return the position of a random stream")
             weak = reduce_special(obj)
@@ -108,15 +104,33 @@ class Memory:
 
     def content(self) -> tuple[str, bytes]:
         torch: Any = sys.modules["torch"]
-        flat = torch.empty(0, dtype=torch.uint8).set_(self.untyped.cpu())
-        return self.untyped.device.type, flat.numpy().tobytes()
+        flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(self.untyped.cpu())
+        return self.untyped.device.type, bytes_of(flat).tobytes()
 
     def __setstate__(self, content: tuple[str, bytes]) -> None:
         torch: Any = importlib.import_module("torch")
         kind, data = content
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        flat = torch.empty(len(data), dtype=torch.uint8, device="cpu")  # not memory of Python: the loop may resize it
+        if data:
+            flat.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         is_there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
         self.untyped = flat.to(kind if is_there else "cpu").untyped_storage()
+
+
+def reduce_memory(value: Any, memories: dict[tuple[str, int], Memory]) -> Any:
+    """Reduce what tensors refer to, and the memory within; return NotImplemented for all other values.
+
+    `memories`: the memory stored so far, by device and address, so that it is stored once.
+    """
+    if isinstance(value, Memory):
+        return stored.memory, value.content()
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.storage.TypedStorage):
+        return NotImplemented
+    untyped = value._untyped_storage
+    key = (str(untyped.device), untyped.data_ptr())
+    made = memories.setdefault(key, Memory(untyped)) if key[1] else Memory(untyped)
+    return stored.typed_memory, (made, value.dtype)
 
 
 def make_memory(device: str, data: bytes) -> Memory:

@@ -183,7 +183,7 @@ def _index(torch: Any, numbers: Sequence[int]) -> Any:
     """Return these numbers as a tensor, without a copy if they are in an array."""
     if isinstance(numbers, array):
         return torch.frombuffer(numbers, dtype=torch.long)
-    return torch.tensor(numbers, dtype=torch.long)
+    return torch.tensor(numbers, dtype=torch.long, device="cpu")  # whatever the default device is
 
 
 def _items(data: Any, reading: Reading) -> Fetch:

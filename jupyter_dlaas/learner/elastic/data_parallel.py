@@ -24,12 +24,12 @@ from jupyter_dlaas.learner.elastic.gradient_averaging import Averager, count_reg
 from jupyter_dlaas.learner.elastic.non_raising_group import QuietGroup
 from jupyter_dlaas.learner.elastic.shared_model import SharedModel, attach
 from jupyter_dlaas.learner.elastic.shm_allreduce import AllReduce, Diverged, SharedSegment
-from jupyter_dlaas.learner.elastic.state_transfer import allocated_for, put_together, take_apart
+from jupyter_dlaas.learner.elastic.state_transfer import allocated_for, put_together, take_apart, to_bytes
 from jupyter_dlaas.learner.elastic.step_gate import Gate
 from jupyter_dlaas.learner.elastic.step_timing import Work
 from jupyter_dlaas.wire.codec import DlaasError
 
-__all__ = ["Gang", "NotShareable", "to_device"]
+__all__ = ["Gang", "NotShareable"]
 
 _HEAVY: Final = "_dlaas_heavy"
 _c10d: Final[Any] = dist
@@ -248,7 +248,11 @@ class Gang:
 
     def mean(self, values: list[float], weight: float) -> list[float]:
         """Return each value's weighted mean over the gang. A collective call."""
-        table = torch.tensor([*(value * weight if weight else 0.0 for value in values), weight], dtype=torch.float64)
+        table = torch.tensor(
+            [*(value * weight if weight else 0.0 for value in values), weight],
+            dtype=torch.float64,
+            device=process_group.CPU,
+        )
         if not self.is_alone and not self.is_stranded:
             self._try(lambda: process_group.AllReduce(self._group, table).wait())
         total = table[-1].item()
@@ -271,16 +275,17 @@ class Gang:
 
     def total(self, count: int) -> int:
         """Return the sum of `count` over the gang; if learners are lost, `count` itself. A collective call."""
-        table = torch.tensor([count], dtype=torch.int64)
+        table = torch.tensor([count], dtype=torch.int64, device=process_group.CPU)
         if not self.is_alone and not self.is_stranded:
             self._try(lambda: process_group.AllReduce(self._group, table).wait())
         return int(table.item())
 
     def steps(self, step: int) -> list[int]:
         """Return the step of each learner, in rank order. Raises RuntimeError if the group is lost."""
-        found = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        found = [torch.zeros(1, dtype=torch.int64, device=process_group.CPU) for _ in range(self.size)]
         if not self.is_alone:
-            process_group.finish(self._group, self._group.allgather([found], [torch.tensor([step], dtype=torch.int64)]))
+            mine = torch.tensor([step], dtype=torch.int64, device=process_group.CPU)
+            process_group.finish(self._group, self._group.allgather([found], [mine]))
         else:
             found[0][0] = step
         return [int(one.item()) for one in found]
@@ -293,14 +298,22 @@ class Gang:
 
     def send(self, data: bytes | None, source: int) -> bytes:
         """Send bytes from one learner to all, and return them. Raises RuntimeError if the group is lost."""
-        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
-        process_group.broadcast(self._group, size, source)
+        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64, device=process_group.CPU)
+        self._broadcast(size, source)
         if data is None:
-            content = torch.empty(int(size.item()), dtype=torch.uint8)
+            content = torch.empty(int(size.item()), dtype=torch.uint8, device=process_group.CPU)
         else:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        process_group.broadcast(self._group, content, source)
+        self._broadcast(content, source)
         return content.numpy().tobytes() if data is None else data
+
+    def _broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Broadcast one learner's tensor on the CPU. Raises RuntimeError if the group is lost."""
+        if self._segment is not None:
+            self._segment.broadcast(tensor, source)
+        else:
+            bits = tensor.view(-1).view(torch.uint8)  # gloo does not support all dtypes
+            process_group.broadcast(self._group, bits, source)
 
     def hand(self, light: dict[str, Any] | None, heavy: dict[str, Any] | None, source: int) -> dict[str, Any]:
         """Send a state from one learner to all, and return it. Raises RuntimeError if the group is lost.
@@ -309,7 +322,7 @@ class Gang:
         """
         if light is not None:
             rest, large = take_apart(heavy)
-            self.send(checkpoint_files.to_bytes(light | {_HEAVY: rest}), source)
+            self.send(to_bytes(light | {_HEAVY: rest}), source)
             found = light | (heavy or {})
         else:
             arrived = checkpoint_files.from_bytes(self.send(None, source))
@@ -317,11 +330,7 @@ class Gang:
             large = allocated_for(rest)
             found = arrived | put_together(rest, large)
         for one in large:
-            if self._segment is not None:
-                self._segment.broadcast(one, source)
-            else:
-                bits = one.view(-1).view(torch.uint8)  # gloo does not support all dtypes
-                process_group.broadcast(self._group, bits, source)
+            self._broadcast(one, source)
         return found
 
     def exchange(self, given: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -384,7 +393,7 @@ class Gang:
         A collective call at the end of an epoch; returns one line per rank. Returns zeros if learners are lost or have
         diverged.
         """
-        lines = torch.zeros(self.size, dtype=torch.float64)
+        lines = torch.zeros(self.size, dtype=torch.float64, device=process_group.CPU)
         lines[self.rank] = line
         self.compare_tags()
         if not self.is_alone and not self.is_stranded and self.diverged is None:
@@ -420,7 +429,7 @@ class Gang:
         if segment is None or self.is_stranded or self.diverged is not None:
             return
         self.compare_tags()
-        note = torch.tensor([line], dtype=torch.float64)
+        note = torch.tensor([line], dtype=torch.float64, device=process_group.CPU)
         try:
             self._try(lambda: segment.all_reduce_now(note, tag_of(self.step, Kind.LEFT)))
         except Diverged as error:
@@ -584,16 +593,3 @@ def _settle(ddp: Any) -> None:
     for one, own in users:
         one.update(own)
     reducer._rebuild_buckets()
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Return a batch with its tensors moved to a device."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, dict):
-        return type(batch)({key: to_device(value, device) for key, value in batch.items()})
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch

@@ -104,7 +104,7 @@ def average(gang: Gang, parameters: Sequence[torch.nn.Parameter]) -> None:
 
     A collective call, with the same parameters in all learners.
     """
-    has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.float32)
+    has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.float32, device="cpu")
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
     for one in parameters:
         kinds.setdefault((one.dtype, one.device), []).append(one)

@@ -170,11 +170,11 @@ class Exact:
         if total is None:
             self._put_buffers(before)
             seed_all(derive(self.seed, step))
-            return torch.tensor(float("nan"))
+            return torch.tensor(float("nan"), device="cpu")
         seed_all(derive(self.seed, step))
         if not total.numbers[0].item():
             self._put_buffers(before)  # no sample of this batch could be read
-            return torch.tensor(float("nan"))
+            return torch.tensor(float("nan"), device="cpu")
         self._put(total)
         self._is_stepping = True
         try:
@@ -197,7 +197,7 @@ class Exact:
         self._put_buffers(before)
         for one in self._parameters:
             one.grad = None
-        loss = torch.zeros((), dtype=torch.float64)
+        loss = torch.zeros((), dtype=torch.float64, device="cpu")
         if count:
             seed_all(derive(self.seed, step, number))
             loss = fn(part)
@@ -224,7 +224,7 @@ class Exact:
             vectors = {kind: torch.cat(parts) for kind, parts in kinds.items()}
             for vector in vectors.values():
                 vector.mul_(count) if count else vector.zero_()  # samples that do not count may be infinite
-        return _Sum(vectors, torch.tensor(numbers, dtype=torch.float64))
+        return _Sum(vectors, torch.tensor(numbers, dtype=torch.float64, device="cpu"))
 
     def _put_buffers(self, values: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -264,7 +264,7 @@ class Exact:
             vectors[kind] = self._tree(given, nodes, shards, length, whole)
         length = 2 + len(self._parameters) + sum(one.numel() for one in self._buffers if not one.is_floating_point())
         given = {node: one.numbers for node, one in mine.items()}
-        whole = torch.zeros(len(given), gang.size * -(-length // gang.size), dtype=torch.float64)
+        whole = torch.zeros(len(given), gang.size * -(-length // gang.size), dtype=torch.float64, device="cpu")
         return _Sum(vectors, self._tree(given, nodes, shards, length, whole))
 
     def _shapes(self) -> dict[torch.dtype, int]:

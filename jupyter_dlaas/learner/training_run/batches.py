@@ -209,5 +209,5 @@ class _Nowhere(io.TextIOBase):
 def placed(batch: Any, device: Any) -> Any:
     """Return a batch with its tensors on `device`."""
     if "torch" in sys.modules and device.type != "cpu":
-        return importlib.import_module("jupyter_dlaas.learner.elastic.data_parallel").to_device(batch, device)
+        return importlib.import_module("jupyter_dlaas.learner.data.batch_device").to_device(batch, device)
     return batch
