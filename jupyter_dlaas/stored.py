@@ -40,6 +40,7 @@ __all__ = [
     "memory",
     "method",
     "new_object",
+    "parametrized_class",
     "parametrized_module",
     "read_header",
     "shared_state_object",
@@ -64,6 +65,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_memory"),
     "method": ("types", "MethodType"),
     "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
+    "parametrized_class": ("jupyter_dlaas.objects.torch_parametrizations", "rebuild_class"),
     "parametrized_module": ("jupyter_dlaas.objects.torch_parametrizations", "rebuild"),
     "shared_state_object": ("jupyter_dlaas.objects.shared_state_objects", "rebuild"),
     "skipped": ("jupyter_dlaas.objects.object_items", "Skipped"),
@@ -171,6 +173,11 @@ def method(*arguments: Any) -> Any:
 def new_object(*arguments: Any) -> Any:
     """Create an object without calling its `__init__`."""
     return _load("new_object", arguments)
+
+
+def parametrized_class(*arguments: Any) -> Any:
+    """Create the class of torch modules with parametrized tensors."""
+    return _load("parametrized_class", arguments)
 
 
 def parametrized_module(*arguments: Any) -> Any:

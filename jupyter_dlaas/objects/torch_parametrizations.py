@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_dlaas import stored
 
-__all__ = ["class_of", "rebuild", "reduce_state"]
+__all__ = ["class_of", "rebuild", "rebuild_class", "reduce_state"]
 
 
 def class_of(value: Any) -> type:
@@ -22,10 +22,12 @@ def class_of(value: Any) -> type:
 
 
 def reduce_state(value: Any) -> Any:
-    """Return the reduction of a parametrized module with all its state; NotImplemented for other objects.
+    """Return the reduction of a parametrized module with all its state, or of its class; else NotImplemented.
 
     A class with its own `__reduce__` is left alone, and so is one with other state than a dictionary.
     """
+    if isinstance(value, type):
+        return _reduce_class(value)
     if _parametrize_of(value) is None:
         return NotImplemented
     kind: Any = class_of(value)
@@ -36,6 +38,18 @@ def reduce_state(value: Any) -> Any:
     if not isinstance(state, dict):
         return NotImplemented
     return stored.parametrized_module, (kind, tuple(value.parametrizations)), state
+
+
+def _reduce_class(kind: type) -> Any:
+    if kind.__module__ != "torch.nn.utils.parametrize" or not kind.__name__.startswith("Parametrized"):
+        return NotImplemented
+    names = tuple(name for name, one in vars(kind).items() if isinstance(one, property))
+    return stored.parametrized_class, (kind.__base__, names)
+
+
+def rebuild_class(kind: Any, names: tuple[str, ...]) -> type:
+    """Create the class of modules of this class whose tensors of these names are parametrized."""
+    return type(rebuild(kind, names))
 
 
 def rebuild(kind: Any, names: tuple[str, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
+from jupyter_dlaas.learner.checkpoint.namespace import Namespace
 from jupyter_dlaas.transfer import results
 from jupyter_dlaas.transfer.pushed_objects import load_pushed, write_pushed
 from jupyter_dlaas.transfer.result_restore import restore
@@ -95,6 +97,35 @@ def test_parametrized_model_of_the_notebook_keeps_its_identity(make: Callable[[]
     assert found.values["model"] is model
     assert found.values["optimizer"] is optimizer
     assert torch.equal(model.eval()(x), job["model"].eval()(x))
+
+
+LAYERS: list[tuple[type[nn.Linear], Callable[[nn.Module], nn.Module]]] = [
+    (nn.Linear, parametrizations.weight_norm),
+    (nn.Linear, parametrizations.spectral_norm),
+    (nn.Linear, parametrizations.orthogonal),
+    (Doubled, parametrizations.weight_norm),
+]
+
+
+@pytest.mark.parametrize(("kind", "change"), LAYERS)
+def test_layer_that_a_loop_parametrizes_is_kept_in_checkpoints(
+    kind: type[nn.Linear], change: Callable[[nn.Module], nn.Module]
+) -> None:
+    restarted = {"model": nn.Sequential(kind(3, 3))}
+    trained = copy.deepcopy(restarted)
+    before, after = (Namespace(one, [Path("/none")], []) for one in (trained, restarted))
+    change(trained["model"][0])
+    model, layer, x = restarted["model"], restarted["model"][0], torch.randn(2, 3)
+
+    stored = before.store(None)
+    after.put_back(after.load(stored.data), reverts=True, seed=0)
+
+    assert not stored.left_out
+    assert (restarted["model"], model[0]) == (model, layer)
+    for _ in range(2):
+        assert torch.equal(model(x), trained["model"](x))
+    parametrize.remove_parametrizations(layer, "weight")
+    assert type(layer) is kind
 
 
 def test_parametrization_of_another_layer_does_not_fit() -> None:
