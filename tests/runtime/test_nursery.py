@@ -73,9 +73,9 @@ def nursery(job: Job, *, after: Identity | None = None) -> Identity:
 
 
 def killed(one: Identity) -> None:
-    """Kill a process and wait for its end, which takes a while on a busy machine."""
+    """Kill a process and wait until its last thread has closed its files, which takes a while on a busy machine."""
     send(one, signal.SIGKILL)
-    until(lambda: not is_alive(one), "it has ended")
+    until(lambda: not is_alive(one) and len([*Path("/proc").glob(f"{one.pid}/task/*")]) <= 1, "it has ended")
 
 
 def is_fork(job: Job, member: int, of: int = 0) -> bool:
