@@ -36,12 +36,14 @@ def is_lazy(value: Any) -> bool:
 class _Bytes:
     """The bytes of a tensor in the form that NumPy accepts."""
 
-    def __init__(self, address: int, size: int) -> None:
+    def __init__(self, tensor: Any, address: int, size: int) -> None:
+        self.tensor = tensor
+        """Keeps the memory as long as the array is used."""
         self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 def bytes_of(tensor: Any) -> Any:
-    """Return a read-only array over the bytes of a contiguous tensor on the CPU, valid as long as the tensor is.
+    """Return a read-only array over the bytes of a contiguous tensor on the CPU, until that is resized.
 
     Memory that `tensor.numpy()` has returned cannot be resized any more, neither by `resize_` nor by `out=…`. Raises
     TypeError for tensors without memory of their own.
@@ -52,7 +54,7 @@ def bytes_of(tensor: Any) -> Any:
         return numpy.empty(0, numpy.uint8)
     if not address or tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise TypeError(f"a {type(tensor).__name__} has no contiguous memory on the CPU")
-    return numpy.asarray(_Bytes(address, size))
+    return numpy.asarray(_Bytes(tensor, address, size))
 
 
 def digest(array: Any, budget: Budget) -> int:

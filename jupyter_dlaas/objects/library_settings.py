@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
 from jupyter_dlaas.objects.object_values import is_atom
@@ -158,9 +159,12 @@ def _set_dialects(csv: Any, values: Mapping[str, tuple[Any, ...]]) -> None:
         csv.register_dialect(name, **dict(zip(_DIALECT, one, strict=True)))
 
 
+_STATUS: Final = Path("/proc/self/status")
+
+
 def _umask(_: Any) -> int:
     """Return the mask of new files. `os.umask` would have to set it, and other threads create files meanwhile."""
-    with open("/proc/self/status", "rb", buffering=0) as file:  # noqa: PTH123 - read at each checkpoint
+    with _STATUS.open("rb", buffering=0) as file:
         _, _, mask = file.read(1024).partition(b"\nUmask:")
     if not mask:
         raise OSError

@@ -230,9 +230,8 @@ def _block(arrays: Sequence[_Span], begin: int, end: int) -> tuple[int, Any] | N
 
 def _views_of_tensor(arrays: Sequence[_Span], owner: _Span) -> dict[int, tuple[Any, ...]]:
     torch: Any = sys.modules["torch"]
-    flat = torch.empty(0, dtype=owner.value.dtype, device="cpu").set_(
-        owner.value.untyped_storage()
-    )  # torch.save stores one dtype
+    # torch.save stores one dtype of a storage
+    flat = torch.empty(0, dtype=owner.value.dtype, device="cpu").set_(owner.value.untyped_storage())
     return {
         id(one.value): (
             stored.array_of,

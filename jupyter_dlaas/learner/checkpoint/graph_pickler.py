@@ -5,6 +5,7 @@ Tensors of shared memory are written as views of it, arrays as views of their ow
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import pickle
 import sys
@@ -111,8 +112,7 @@ class Memory:
         torch: Any = importlib.import_module("torch")
         kind, data = content
         flat = torch.empty(len(data), dtype=torch.uint8, device="cpu")  # not memory of Python: the loop may resize it
-        if data:
-            flat.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        ctypes.memmove(flat.data_ptr(), data, len(data))
         is_there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
         self.untyped = flat.to(kind if is_there else "cpu").untyped_storage()
 

@@ -122,7 +122,7 @@ def cut(group: Any) -> None:
     if (half := _halves.get(group)) is not None:
         half.cut()
     with suppress(RuntimeError):
-        group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), _TAG_CUT).wait(_AT_ONCE)
+        group.recv([torch.empty(1, device=CPU)], (group.rank() + 1) % group.size(), _TAG_CUT).wait(_AT_ONCE)
 
 
 def drop(group: list[Any]) -> None:

@@ -15,7 +15,7 @@ from jupyter_dlaas.learner.checkpoint.trained_steps import Trained
 from jupyter_dlaas.learner.control.boundaries import Verdict
 from jupyter_dlaas.learner.control.context import Context
 from jupyter_dlaas.learner.data.position import Position
-from jupyter_dlaas.learner.elastic import process_group
+from jupyter_dlaas.learner.elastic import process_group, state_transfer
 from jupyter_dlaas.learner.environment.seeds import derive, seed_all
 from jupyter_dlaas.learner.reporting.metrics import Metrics
 from jupyter_dlaas.learner.training_run import checkpoint_state, training_loop
@@ -142,7 +142,7 @@ class LearnerMembership:
         """Do now what the gang would wait for: undo the rehearsed steps, and read a state for the first time."""
         if self._run.namespace is not None:
             self._undone = self._run.namespace.revert_ahead()
-        checkpoint_files.from_bytes(checkpoint_files.to_bytes(rng_state.snapshot()))
+        checkpoint_files.from_bytes(state_transfer.to_bytes(rng_state.snapshot()))
 
     def _enter(self, switch: SwitchGroup, position: Position) -> dict[str, Any] | None:
         """Enter the group; return the state of the learner furthest ahead if this one is behind it, otherwise None.
