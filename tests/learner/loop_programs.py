@@ -185,15 +185,36 @@ LOOPS: dict[str, str] = {
         """,
         prepare="model, opt, other = run.prepare(model, opt, other)",
     ),
-    "resized buffers and another default device": _loop(
-        _flat(_TRAIN) + "\ntorch.mul(x, 2.0, out=doubled.resize_(0))\nrows.resize_(run.step % 5 + 1, 2)",
+    "resized buffers, layers unfrozen and another default device": _loop(
+        """
+        if epoch == 1:
+            model.requires_grad_(True)
+        opt.zero_grad()
+        (loss_of(x, y) * factor).backward()
+        opt.step()
+        torch.mul(x, 2.0, out=doubled.resize_(0))
+        rows.resize_(run.step % 5 + 1, 2)
+        """,
         before="""
         doubled, rows, numbers = torch.empty(0, dtype=torch.float64), torch.zeros(1), torch.arange(SAMPLES)
+        factor = nn.Parameter(torch.ones((), dtype=torch.float64))
+        opt.add_param_group({"params": [factor], "lr": 0.01})
+        model[0].requires_grad_(False)
         torch.set_default_device("meta")
         """,
         batches="run.batches((data, labels, numbers), BATCH)",
         seen="(tuple(rows.shape), doubled.shape == x.shape)",
     ),
+    "exact steps under another default device": """
+numbers = torch.arange(SAMPLES)
+torch.set_default_device("meta")
+model, opt = run.prepare(model, opt, shards=8)
+for epoch in run.epochs(EPOCHS):
+    for batch in run.batches((data, labels, numbers), BATCH):
+        step(torch.cat([torch.empty(0, dtype=torch.long, device="cpu"), *(part[2] for part, _ in batch.own.values())]))
+        seen.append(run.train_step(lambda part: loss_of(*part[:2]), batch).item())
+        run.state["steps"] += 1
+""",
     "what a loop keeps beside its model": """
 import collections, copy
 class Meter:
