@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -206,13 +207,42 @@ def test_another_interpreter_or_start_variable_means_another_zygote(tmp_path: Pa
 def test_parked_processes_end_with_their_zygote(job: Build, zygotes: Path) -> None:
     one = job("pass")
     zygote = warm_up(one, zygotes)
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    parked = [pid for pid in pids if is_child(pid, zygote.pid)]
-    grandchildren = [pid for pid in pids if is_child(pid, *parked)]
-    assert parked
+    [parked] = children(zygote.pid)
+    grandchildren = children(parked)
     send(zygote, signal.SIGKILL)
 
-    until(lambda: not any(stat_of(pid) for pid in (*parked, *grandchildren)), "the parked processes are gone")
+    until(lambda: not any(stat_of(pid) for pid in (parked, *grandchildren)), "the parked processes are gone")
+
+
+SLOW_TO_PARK = """
+import sys
+from jupyter_dlaas.runtime.zygote import zygote
+zygote.PARK_DELAY_S = 600.0
+sys.exit(zygote.main(sys.argv[1:]))
+"""
+
+
+def test_guardian_is_forked_ahead_when_all_jobs_have_ended(job: Build, zygotes: Path) -> None:
+    one = job("print('forked')")
+    one.zygote_dir = zygotes
+    path = zygote_path(zygotes, one.interpreter, one.package_dir, one.environment, "lean")
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_PARK, str(path), "lean"]) as zygote:
+        try:
+            until(path.exists, "the zygote is ready")
+            [first] = children(zygote.pid)
+            one.run()
+
+            assert one.closed() == "completed"
+            assert one.guardian is not None
+            assert one.guardian.how == "zygote"
+            until(lambda: bool(children(zygote.pid)) and first not in children(zygote.pid), "another guardian waits")
+        finally:
+            stop_zygotes(zygotes)
+
+
+def children(parent: int) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if is_child(pid, parent)]
 
 
 def is_child(pid: int, *parents: int) -> bool:

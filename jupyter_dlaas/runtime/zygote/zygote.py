@@ -53,7 +53,7 @@ IDLE_S: Final = 30 * 60.0
 PARK_DELAY_S: Final = 0.03
 """Seconds without a request after which processes are forked ahead again: not while a job that was just given starts.
 
-On a busy zygote, forking ahead would save nothing.
+On a busy zygote, forking ahead would save nothing. Once all of its jobs have ended, it forks ahead at once.
 """
 QUIET_S: Final = 0.2
 """Seconds without a job before the long part of a learner's rehearsal: many small jobs may come in a row."""
@@ -68,6 +68,8 @@ class Zygote:
         self._path = path
         self._seen = preload.places()
         self._parked: Parked | None = None
+        self._guardians: set[int] = set()
+        """The guardians at work, by pid."""
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_w.setblocking(False)
         self._wake_r.setblocking(False)
@@ -81,12 +83,10 @@ class Zygote:
     def serve(self) -> None:
         """Serve until the zygote ends."""
         last_s = time.monotonic()
-        may_park = False
+        park_at_s: float | None = None
         while time.monotonic() - last_s < IDLE_S and preload.has_memory():
-            ready, _, _ = select.select([self._listener, self._wake_r], [], [], PARK_DELAY_S if may_park else 60.0)
-            if not ready and may_park:
-                may_park = False
-                self._park()
+            within_s = 60.0 if park_at_s is None else max(0.0, park_at_s - time.monotonic())
+            ready, _, _ = select.select([self._listener, self._wake_r], [], [], within_s)
             if self._wake_r in ready:
                 with suppress(BlockingIOError):
                     while self._wake_r.recv(4096):
@@ -98,11 +98,15 @@ class Zygote:
                 with caller:
                     if not self._answer(caller):
                         break
-                may_park = self._parked is None
+                park_at_s = last_s + PARK_DELAY_S if self._parked is None else None
+            elif park_at_s is not None and (not self._guardians or time.monotonic() >= park_at_s):
+                park_at_s = None
+                self._park()
         self._path.unlink(missing_ok=True)
 
     def _reap(self) -> None:
         ended = reap()
+        self._guardians.difference_update(ended)
         if self._parked is not None and self._parked.pid in ended:
             self._parked.line.close()
             self._parked = None
@@ -127,11 +131,15 @@ class Zygote:
 
     def _give(self, job_dir: str, caller: socket.socket) -> int:
         parked, self._parked = self._parked, None
+        pid = None
         if parked is not None:
             with parked.line, suppress(OSError):
                 parked.line.sendall(job_dir.encode())
-                return parked.pid
-        return launch.fork(lambda: _be_guardian(job_dir))
+                pid = parked.pid
+        if pid is None:
+            pid = launch.fork(lambda: _be_guardian(job_dir))
+        self._guardians.add(pid)
+        return pid
 
     def _park(self) -> None:
         if preload.unfit(self._seen) is not None:
