@@ -32,6 +32,7 @@ __all__ = [
     "exact_batch",
     "fill_cell",
     "fill_function",
+    "fill_hooks",
     "fill_shared_state",
     "fitted_model",
     "function",
@@ -58,6 +59,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "exact_batch": ("jupyter_dlaas.learner.exact.exact_step", "Parts"),
     "fill_cell": ("jupyter_dlaas.transfer.code_by_value", "fill_cell"),
     "fill_function": ("jupyter_dlaas.transfer.code_by_value", "fill"),
+    "fill_hooks": ("jupyter_dlaas.transfer.torch_hooks", "fill"),
     "fill_shared_state": ("jupyter_dlaas.objects.shared_state_objects", "fill"),
     "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
@@ -188,6 +190,11 @@ def parametrized_module(*arguments: Any) -> Any:
 def shared_state_object(*arguments: Any) -> Any:
     """Create an object that shares its `__dict__` with all objects of its class."""
     return _load("shared_state_object", arguments)
+
+
+def fill_hooks(*arguments: Any) -> Any:
+    """Call the loader `fill_hooks` of `LOADERS`."""
+    return _load("fill_hooks", arguments)
 
 
 def fill_shared_state(*arguments: Any) -> Any:

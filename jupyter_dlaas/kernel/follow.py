@@ -399,7 +399,7 @@ class JobFollower:
         reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")
         notes = _stale_references(users, stale, reasons)
         moved = [f"{', '.join(names)}: on the CPU, since {placement.reason}."] if placement.reason else []
-        return chain(moved, notes)
+        return chain(moved, restored.notes, notes)
 
     def _place(self) -> tuple[int, int | None]:
         """Return the count of the running or last cell, and its running line; None for the line between cells."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from jupyter_dlaas.objects.object_values import is_infrastructure
+
 __all__ = ["SharedGroups", "added_fields", "reduce_state"]
 
-_NOT_STORED: Final = ("_optimizer_", "_zero_grad_profile_name", "_warned_")
+_HOOKS: Final = "_optimizer_"
+_NOT_STORED: Final = (_HOOKS, "_zero_grad_profile_name", "_warned_")
 """Prefixes of attributes that torch creates itself: hooks and names for the profiler."""
 _STORED: Final = frozenset({"defaults", "state", "param_groups"})
 _COUNTED: Final = "_wrapped_by_lr_sched"
@@ -31,8 +35,17 @@ def reduce_state(value: Any) -> Any:
         return _without_counted_step(value)
     reduced = value.__reduce_ex__(5)
     state = reduced[2]
-    added = {name: one for name, one in added_fields(value).items() if name not in state}
+    added = {name: one for name, one in (added_fields(value) | _hooks_of(value)).items() if name not in state}
     return (*reduced[:2], state | added, *reduced[3:]) if added else NotImplemented
+
+
+def _hooks_of(optimizer: Any) -> dict[str, OrderedDict[int, Any]]:
+    """Return the hooks of the program, which torch does not store, in the dictionaries that torch has for them."""
+    found: dict[str, OrderedDict[int, Any]] = {}
+    for name, hooks in vars(optimizer).items():
+        if name.startswith(_HOOKS) and any(not is_infrastructure(one) for one in hooks.values()):
+            found[name] = OrderedDict((key, one) for key, one in hooks.items() if not is_infrastructure(one))
+    return found
 
 
 def _without_counted_step(value: Any) -> Any:

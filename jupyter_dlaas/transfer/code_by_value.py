@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import importlib
 import marshal
@@ -25,8 +26,10 @@ __all__ = [
     "reduce",
     "reduce_cell",
     "reduce_code",
+    "unbound",
 ]
 
+_BUILTINS: Final = frozenset(dir(builtins))
 _READS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 
 
@@ -50,6 +53,15 @@ def reads(function: types.FunctionType) -> set[str]:
     if function.__module__ != "__main__":
         return set()
     return {name for name in _globals_in(function.__code__) if name in function.__globals__}
+
+
+def unbound(function: types.FunctionType) -> set[str]:
+    """Return the names that a function of the program reads when it is called and that nothing binds."""
+    if function.__module__ != "__main__":
+        return set()
+    return {
+        name for name in _globals_in(function.__code__) if name not in function.__globals__ and name not in _BUILTINS
+    }
 
 
 def _globals_in(code: types.CodeType) -> Iterator[str]:

@@ -10,11 +10,18 @@ import types
 from typing import Any, Final
 
 from jupyter_dlaas.objects import keras_objects, shared_state_objects, torch_optimizers, torch_parametrizations
-from jupyter_dlaas.transfer import code_by_value, fitted_models
+from jupyter_dlaas.transfer import code_by_value, fitted_models, torch_hooks
 
 __all__ = ["reduce_state"]
 
-_KINDS: Final = (torch_optimizers, torch_parametrizations, keras_objects, fitted_models, shared_state_objects)
+_KINDS: Final = (
+    torch_optimizers,
+    torch_parametrizations,
+    keras_objects,
+    fitted_models,
+    shared_state_objects,
+    torch_hooks,
+)
 
 
 def reduce_state(value: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,14 +17,31 @@ from functools import partial
 from types import FunctionType
 from typing import Any, Final
 
-from jupyter_dlaas.objects import code_versions, keras_objects, shared_state_objects, torch_optimizers
-from jupyter_dlaas.objects.object_kinds import FIELDS, Budget, has_plain_fields
-from jupyter_dlaas.objects.object_values import is_infrastructure
+from jupyter_dlaas.objects import keras_objects, shared_state_objects, torch_optimizers
+from jupyter_dlaas.objects.object_kinds import FIELDS, Budget
 from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.objects.torch_parametrizations import class_of
-from jupyter_dlaas.transfer import code_by_value, fitted_models
+from jupyter_dlaas.transfer import code_by_value, fitted_models, torch_hooks
 from jupyter_dlaas.transfer.object_traversal import walk
 from jupyter_dlaas.transfer.plain_values import is_plain
+from jupyter_dlaas.transfer.result_kinds import (
+    DEPTH_MAX,
+    FILLED,
+    device_of,
+    has_state,
+    is_keras,
+    is_named_function,
+    is_own_function,
+    is_own_object,
+    is_scheduler,
+    is_table,
+    is_taken_over,
+    is_tensor,
+    is_torch,
+    is_trainable,
+    moved,
+    own_fields,
+)
 from jupyter_dlaas.transfer.shared_arrays import existing_memory, keep_views
 
 __all__ = ["Restored", "can_be_filled", "restore"]
@@ -34,10 +50,7 @@ _OTHER_PARTS: Final = "its parts are connected differently in the job"
 _OTHER_SHAPES: Final = "its weights have different shapes or types"
 _OTHERWISE_BUILT: Final = "it is built differently"
 _NO_WEIGHTS: Final = "the model that it trains is not among the results"
-_FILLED: Final = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
 _OBJECTS_MAX: Final = 200_000
-_DEPTH_MAX: Final = 8
-"""Depth to which other objects are searched for models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,8 @@ class Restored:
     """Names of the existing objects that received the new state."""
     loaded: frozenset[int] = frozenset()
     """Identities of all existing objects that received state, also as parts of a result."""
+    notes: tuple[str, ...] = ()
+    """What of the existing objects is not as in the job."""
 
 
 def restore(
@@ -72,13 +87,13 @@ def restore(
     pairs = _Pairs(with_weights=with_weights)
     kept: dict[str, Any] = {}
     try:
-        for name in sorted(values, key=lambda one: (not _is_keras(values[one]), not _has_state(values[one]))):
+        for name in sorted(values, key=lambda one: (not is_keras(values[one]), not has_state(values[one]))):
             # models before their holders
             if name in changed and name in into and pairs.fill(into[name], values[name]):
                 kept[name] = into[name]
                 continue
             why = pairs.add(into[name], values[name]) if name in into else ""
-            if why and _has_state(into[name]):
+            if why and has_state(into[name]):
                 return Restored(dict(values), why)
             if name in into and (
                 pairs.is_pair(into[name], values[name])
@@ -89,25 +104,26 @@ def restore(
             return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if pairs.lacks_weights() else ""))
         pairs.connect_closures(values)
         found = {name: kept[name] if name in kept else pairs.connected(value) for name, value in values.items()}
-        actions = list(pairs.actions())
+        actions = list(pairs.actions({id(value): name for name, value in values.items()}))
     except Exception as error:  # noqa: BLE001 - copying runs the user's own classes, which may raise anything
         return Restored(dict(values), f"{type(error).__name__}: {error}")
     for act in actions:
         act()
     if "torch" in sys.modules:
         importlib.import_module("jupyter_dlaas.transfer.pushed_objects").mend_schedulers(found.values())
-    return Restored(found, kept=frozenset(kept), loaded=frozenset(id(one) for one in pairs.old_of.values()))
+    loaded = frozenset(id(one) for one in pairs.old_of.values())
+    return Restored(found, kept=frozenset(kept), loaded=loaded, notes=tuple(pairs.notes))
 
 
 def can_be_filled(value: object) -> bool:
     """Return whether a value is a container, array, generator or object that can take over another one's state."""
-    is_filled = _is_container(value) or _is_table(value)
-    return is_filled or generator_of(value) is not None or _is_own_object(value)
+    is_filled = _is_container(value) or is_table(value)
+    return is_filled or generator_of(value) is not None or is_own_object(value)
 
 
 def _is_container(value: object) -> bool:
     numpy: Any = sys.modules.get("numpy")
-    return type(value) in _FILLED or (numpy is not None and type(value) is numpy.ndarray)
+    return type(value) in FILLED or (numpy is not None and type(value) is numpy.ndarray)
 
 
 class _Pairs:
@@ -117,6 +133,13 @@ class _Pairs:
         self.with_weights = with_weights
         self.old_of: dict[int, Any] = {}
         self.conflict = ""
+        self.notes: list[str] = []
+        self._tables: dict[int, torch_hooks.Table] = {}
+        """The hooks of the loaded objects and the existing ones in their place, by the identity of the loaded table."""
+        self._bound: set[str] = set()
+        """Names that the results bind."""
+        self._optimizers: list[Any] = []
+        """New optimisers without a counterpart that were not copied yet."""
         self._new_of: dict[int, Any] = {}
         self._order: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
@@ -129,7 +152,7 @@ class _Pairs:
 
     def add(self, old: Any, new: Any, depth: int = 0) -> str:
         """Pair two objects with all their parts. Return the reason if that is not possible, else ""."""
-        if _is_trainable(old) and _is_trainable(new):
+        if is_trainable(old) and is_trainable(new):
             why = self._tensor(old, new)
             if not why:
                 self._order.append((old, new))
@@ -149,28 +172,28 @@ class _Pairs:
             if not self.is_pair(old, new):
                 self.conflict = _OTHER_PARTS
             return self.conflict
-        if _is_keras(new):  # with the torch backend it is a torch module, too
+        if is_keras(new):  # with the torch backend it is a torch module, too
             return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
         if keras_objects.is_stateful(new):
             return self._note(old, new) if keras_objects.fits(old, new, self._keras_models()) else _OTHER_SHAPES
-        if _is_torch(new, "nn", "Module"):
+        if is_torch(new, "nn", "Module"):
             return self._module(old, new)
-        if _is_torch(new, "optim", "Optimizer"):
+        if is_torch(new, "optim", "Optimizer"):
             return self._optimiser(old, new)
-        if _is_scheduler(new):
+        if is_scheduler(new):
             return self.add(old.optimizer, new.optimizer, depth) or self._note(old, new)
-        if _is_torch(new, "amp", "GradScaler"):
+        if is_torch(new, "amp", "GradScaler"):
             return self._note(old, new)
         return self._holder(old, new, depth)
 
     def _keras_models(self) -> list[Any]:
-        return [one for one, _ in self._order if _is_keras(one)]
+        return [one for one, _ in self._order if is_keras(one)]
 
     def fill(self, old: Any, new: Any) -> bool:
         """Pair two containers or arrays of the same kind; the old one takes over the items of the new one."""
         if type(old) is not type(new) or not _is_container(new):
             return False
-        if type(new) not in _FILLED and (old.shape, old.dtype, old.flags.writeable) != (new.shape, new.dtype, True):
+        if type(new) not in FILLED and (old.shape, old.dtype, old.flags.writeable) != (new.shape, new.dtype, True):
             return False
         if id(new) not in self.old_of and id(old) not in self._new_of:
             self._note(old, new)
@@ -183,7 +206,7 @@ class _Pairs:
         """Pair two random generators or two objects of one class; the old one takes over the state."""
         if type(old) is not type(new) or id(new) in self.old_of or id(old) in self._new_of:
             return False
-        if not (_is_own_object(new) or _is_table(new) or _is_same_generator(old, new)):
+        if not (is_own_object(new) or is_table(new) or _is_same_generator(old, new)):
             return False
         self._note(old, new)
         return True
@@ -195,21 +218,35 @@ class _Pairs:
     def connected(self, value: Any) -> Any:
         """Copy a value so that it refers to the existing objects, once all pairs are known."""
         if not self._memo:
-            self._memo = dict(self.old_of)
+            self._memo = self.old_of | {number: one.have for number, one in self._tables.items()}
             pairs = [pair for pair in (*self._order, *self._tensors) if self.is_pair(*pair)]
             self._memories = existing_memory(pairs)
         keep_views(value, self._memo, self._memories)
         if keras_objects.is_stateful(value) and id(value) not in self.old_of:
             return self._over_model(value)
-        return copy.deepcopy(value, self._memo)
+        made = copy.deepcopy(value, self._memo)
+        self._complete_optimizers()
+        return made
+
+    def _complete_optimizers(self) -> None:
+        """Give copies of optimisers the attributes that torch omits: LBFGS would have no parameters."""
+        for one in [one for one in self._optimizers if id(one) in self._memo]:
+            self._optimizers.remove(one)
+            added = {name: copy.deepcopy(part, self._memo) for name, part in torch_optimizers.added_fields(one).items()}
+            vars(self._memo[id(one)]).update(added)
 
     def connect_closures(self, values: Mapping[str, Any]) -> None:
         """Let closures of loaded functions refer to the existing objects: `copy.deepcopy` leaves functions alone.
 
         The variables are collected first: once one is changed, a search through it would find the notebook's functions.
         """
-        parts = [one for _, one in walk(values, _OBJECTS_MAX, stops_at=_is_named_function)]
-        functions = [one for one in parts if type(one) is FunctionType and _is_own_function(one)]
+        parts = [one for _, one in walk(values, _OBJECTS_MAX, stops_at=is_named_function)]
+        functions = [one for one in parts if type(one) is FunctionType and is_own_function(one)]
+        self._optimizers = [one for one in parts if is_torch(one, "optim", "Optimizer") and id(one) not in self.old_of]
+        self._bound = {*values}
+        hooked = [(self.old_of[id(one)], one) for one in parts if id(one) in self.old_of and _has_hooks(one)]
+        self._tables = {id(one.come): one for pair in hooked for one in torch_hooks.tables(*pair)}
+        torch_hooks.renumber(parts, self._tables)
         for cell in {id(cell): cell for one in functions for cell in one.__closure__ or ()}.values():
             with suppress(ValueError):  # it is not bound yet
                 cell.cell_contents = self.connected(cell.cell_contents)
@@ -228,29 +265,31 @@ class _Pairs:
         keras_objects.load_state(made, value, models)
         return made
 
-    def actions(self) -> Iterator[Callable[[], object]]:
-        """Return the calls that load the state, once everything is known to fit."""
-        groups = torch_optimizers.SharedGroups(one for one, _ in self._order if _is_torch(one, "optim", "Optimizer"))
+    def actions(self, names: Mapping[int, str]) -> Iterator[Callable[[], object]]:
+        """Return the calls that load the state, once everything is known to fit. `names`: those of the new objects."""
+        groups = torch_optimizers.SharedGroups(one for one, _ in self._order if is_torch(one, "optim", "Optimizer"))
         for old, new in self._order:
-            if _is_keras(new):
+            label = names.get(id(new), type(new).__name__)
+            if is_keras(new):
                 yield partial(_load_keras, old, new)
             elif keras_objects.is_stateful(new):
                 yield partial(keras_objects.load_state, old, new, self._keras_models())
-            elif _is_torch(new, "nn", "Module"):
-                yield from self._module_actions(old, new)
-            elif _is_torch(new, "optim", "Optimizer"):
+            elif is_torch(new, "nn", "Module"):
+                yield from self._module_actions(old, new, label)
+            elif is_torch(new, "optim", "Optimizer"):
                 yield partial(groups.load, old, new.state_dict())
-                yield from self._field_actions(old, torch_optimizers.added_fields(new))
-            elif _is_scheduler(new) or _is_torch(new, "amp", "GradScaler"):
+                yield from self._field_actions(old, torch_optimizers.added_fields(new), label)
+                yield from self._hook_actions(old, new, label)
+            elif is_scheduler(new) or is_torch(new, "amp", "GradScaler"):
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
-            elif type(new) in _FILLED:
+            elif type(new) in FILLED:
                 yield partial(_fill, old, copy.copy(new) if is_plain(new) else self._items(new))
             elif type(new).__module__ == "numpy":
                 yield partial(old.__setitem__, ..., new)
-            elif _is_tensor(new):
+            elif is_tensor(new):
                 yield partial(old.data.copy_, new.data)
-            elif _is_table(new):
+            elif is_table(new):
                 yield partial(_refill_table, old, new)
             elif (generator := generator_of(new)) is not None:
                 yield partial(generator.put, old, generator.read(new, Budget()))
@@ -258,22 +297,60 @@ class _Pairs:
                 fields = {key: self.connected(part) for key, part in FIELDS.items(new).items()}
                 yield partial(_refill, old, fields)
 
-    def _module_actions(self, old: Any, new: Any) -> Iterator[Callable[[], object]]:
+    def _module_actions(self, old: Any, new: Any, label: str) -> Iterator[Callable[[], object]]:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
         yield partial(old.load_state_dict, new.state_dict())
-        for old_part, new_part in zip(old.modules(), new.modules(), strict=True):
-            yield from self._field_actions(old_part, _own_fields(new_part))
+        for (path, old_part), new_part in zip(old.named_modules(), new.modules(), strict=True):
+            part = f"{label}.{path}" if path else label
+            yield from self._field_actions(old_part, own_fields(new_part), part)
+            yield from self._hook_actions(old_part, new_part, part)
         for old_part, new_part in zip(old.parameters(), new.parameters(), strict=True):
+            yield from self._hook_actions(old_part, new_part, f"a weight of {label}")
             if old_part.is_leaf and old_part.requires_grad != new_part.requires_grad:
                 yield partial(old_part.requires_grad_, new_part.requires_grad)
 
-    def _field_actions(self, old: Any, fields: Mapping[str, Any]) -> Iterator[Callable[[], object]]:
-        found = {
-            key: _moved(self.connected(one), _device_of(vars(old).get(key)))
-            for key, one in fields.items()
-            if id(one) in self.old_of or _is_value(one)
-        }
+    def _field_actions(self, old: Any, fields: Mapping[str, Any], label: str) -> Iterator[Callable[[], object]]:
+        found: dict[str, Any] = {}
+        for key, one in fields.items():
+            before = vars(old).get(key)
+            if not is_taken_over(one, before, self.old_of):
+                continue
+            if (names := self._unbound(one)) and not is_tensor(one):
+                self.notes.append(f"{label}.{key} is not the job's: {_reads(names)}.")
+                continue
+            try:
+                found[key] = moved(self.connected(one), device_of(before))
+            except Exception as error:  # noqa: BLE001 - copying runs the user's own classes, which may raise anything
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                self.notes.append(f"{label}.{key} is not the job's: it cannot be copied ({why[:200]}).")
         yield partial(old.__dict__.update, found)
+
+    def _hook_actions(self, old: Any, new: Any, label: str) -> Iterator[Callable[[], object]]:
+        taken = [one for one in self._tables.values() if one.owner is old]
+        if left := sum(one.count_left() for one in taken):
+            hooks = "a hook" if left == 1 else f"{left} hooks"
+            self.notes.append(f"{label} still has {hooks} here that it did not have at the job's end.")
+
+        def is_refused(hook: Any) -> bool:
+            names = self._unbound(hook)
+            if names:
+                self.notes.append(f"{label} does not have the job's hook `{hook.__name__}`: {_reads(names)}.")
+            return bool(names)
+
+        for one in taken:
+            yield partial(one.take, is_refused, self._connected_hook)
+        yield partial(torch_hooks.take_flags, old, new, taken)
+
+    def _unbound(self, value: Any) -> set[str]:
+        """Return the names that a function reads and that the notebook will not have."""
+        return code_by_value.unbound(value) - self._bound if type(value) is FunctionType else set()
+
+    def _connected_hook(self, hook: Any) -> Any:
+        try:
+            return self.connected(hook)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.notes.append(f"the hook {hook!r} refers to the job's objects: {type(error).__name__}: {error}")
+            return hook
 
     def _note(self, old: Any, new: Any) -> str:
         self.old_of[id(new)], self._new_of[id(old)] = old, new
@@ -315,7 +392,7 @@ class _Pairs:
         self._order.append((old, new))
         self._loaded.update(id(parameter) for parameter in new.parameters())
         for key in old_part:
-            self._add_all(_common(_own_fields(old_part[key]), _own_fields(new_part[key])), 1)
+            self._add_all(_common(own_fields(old_part[key]), own_fields(new_part[key])), 1)
         return ""
 
     def _back(self, before: tuple[dict[int, Any], dict[int, Any]], why: str) -> str:
@@ -341,7 +418,7 @@ class _Pairs:
 
     def _holder(self, old: Any, new: Any, depth: int) -> str:
         """Pair two user objects that hold models: their fields are taken over. Containers are only searched."""
-        if depth == _DEPTH_MAX or id(new) in self._seen:
+        if depth == DEPTH_MAX or id(new) in self._seen:
             return "it is not a model"
         self._seen.add(id(new))
         inside = _inside(old, new)
@@ -357,7 +434,17 @@ class _Pairs:
         for old_part, new_part in inside:
             if not is_plain(new_part):
                 why = self.add(old_part, new_part, depth)
-                self.conflict = self.conflict or (why if _has_state(old_part) and _has_state(new_part) else "")
+                self.conflict = self.conflict or (why if has_state(old_part) and has_state(new_part) else "")
+
+
+def _has_hooks(value: Any) -> bool:
+    """Return whether a value is a module, an optimiser or a weight, which may have hooks."""
+    return is_torch(value, "nn", "Module") or is_torch(value, "optim", "Optimizer") or is_trainable(value)
+
+
+def _reads(names: Collection[str]) -> str:
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    return f"it reads {listed}, which the job did not return; add {','.join(sorted(names))} to -o"
 
 
 def _inside(old: Any, new: Any) -> list[tuple[Any, Any]]:
@@ -369,76 +456,6 @@ def _inside(old: Any, new: Any) -> list[tuple[Any, Any]]:
 
 def _common(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     return [(old[key], part) for key, part in new.items() if key in old]
-
-
-def _own_fields(module: Any) -> dict[str, Any]:
-    """State that a torch module keeps beside its parameters, buffers, submodules and hooks."""
-    torch: Any = sys.modules["torch"]
-    own = {*vars(torch.nn.Module())} - {"training"}
-    return {key: one for key, one in vars(module).items() if key not in own}
-
-
-def _is_value(value: Any, depth: int = 0) -> bool:
-    """Return whether a value consists of plain values, tensors, arrays, containers and objects of user classes."""
-    numpy: Any = sys.modules.get("numpy")
-    is_array = numpy is not None and type(value) is numpy.ndarray
-    if is_plain(value) or _is_tensor(value) or is_array or generator_of(value) is not None:
-        return True
-    if depth == _DEPTH_MAX or _has_state(value):
-        return False
-    if type(value) in (*_FILLED, tuple):
-        parts = [*value, *value.values()] if isinstance(value, dict) else value
-    elif _is_own_object(value):
-        parts = FIELDS.items(value).values()
-    else:
-        return False
-    return all(_is_value(part, depth + 1) for part in parts)
-
-
-def _device_of(value: Any, depth: int = 0) -> Any:
-    """Return the device of the first tensor in an existing field, or None."""
-    if _is_tensor(value):
-        return value.device
-    if depth == _DEPTH_MAX or not isinstance(value, list | tuple | dict):
-        return None
-    parts = value.values() if isinstance(value, dict) else value
-    return next((device for part in parts if (device := _device_of(part, depth + 1)) is not None), None)
-
-
-def _moved(value: Any, device: Any) -> Any:
-    """Move the tensors of a field to the device used here; results arrive on the CPU."""
-    if device is None or device.type == "cpu":
-        return value
-    if _is_tensor(value):
-        return value.to(device)
-    if type(value) in (list, tuple):
-        return type(value)(_moved(one, device) for one in value)
-    return {key: _moved(one, device) for key, one in value.items()} if type(value) is dict else value
-
-
-def _is_own_object(value: object) -> bool:
-    """Return whether an object keeps everything in its own fields, so that it can take over those of another one."""
-    base = getattr(sys.modules.get("sklearn.base"), "BaseEstimator", None)
-    is_estimator = base is not None and isinstance(value, base)
-    kind: Any = type(value)
-    is_own = has_plain_fields(kind) and not isinstance(value, type) and not is_infrastructure(value)
-    return is_estimator or (is_own and not _has_state(value) and not _is_keras_part(value))
-
-
-def _is_named_function(value: object) -> bool:
-    """Return whether a value is a function that is stored by its name: it is the notebook's own, not a loaded one."""
-    return type(value) is FunctionType and code_by_value.is_found(value)
-
-
-def _is_own_function(function: FunctionType) -> bool:
-    """Return whether a function is the user's and was stored by value. Closures of libraries hold unpaired parts."""
-    name = function.__module__
-    is_users = name == "__main__" or code_versions.is_own_module(sys.modules.get(name))
-    return is_users and not code_by_value.is_found(function)
-
-
-def _is_keras_part(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("keras", "tensorflow") or keras_objects.is_stateful(value)
 
 
 def _is_same_generator(old: Any, new: Any) -> bool:
@@ -455,13 +472,6 @@ def _has_plain_fields(value: Any) -> bool:
     )
     is_own = not any(hasattr(kind, one) for one in ("__setstate__", "__slots__", "__deepcopy__"))
     return is_default and is_own and hasattr(value, "__dict__")
-
-
-def _is_table(value: Any) -> bool:
-    """Return whether a value is a table or a column of pandas."""
-    pandas: Any = sys.modules.get("pandas")
-    kinds = [getattr(pandas, name, None) for name in ("DataFrame", "Series")]
-    return type(value) in kinds and hasattr(value, "_update_inplace")
 
 
 def _refill_table(value: Any, new: Any) -> None:
@@ -482,37 +492,6 @@ def _refill(value: Any, new: Mapping[str, Any]) -> None:
         FIELDS.delete(value, name)
     for name, part in new.items():
         FIELDS.set(value, name, part)
-
-
-def _is_torch(value: Any, part: str, name: str) -> bool:
-    module = sys.modules.get(f"torch.{part}")
-    kind = getattr(module, name, None)
-    return kind is not None and isinstance(value, kind)
-
-
-def _is_tensor(value: Any) -> bool:
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_trainable(value: Any) -> bool:
-    return _is_tensor(value) and bool(value.is_leaf and value.requires_grad)
-
-
-def _is_scheduler(value: Any) -> bool:
-    module: Any = sys.modules.get("torch.optim.lr_scheduler")
-    kinds = (module.LRScheduler, module.ReduceLROnPlateau) if module is not None else ()
-    return isinstance(value, kinds) and hasattr(value, "optimizer")
-
-
-def _is_keras(value: Any) -> bool:
-    return keras_objects.is_model(value)
-
-
-def _has_state(value: Any) -> bool:
-    """Return whether a value is a model or an optimiser."""
-    is_torch = _is_torch(value, "nn", "Module") or _is_torch(value, "optim", "Optimizer")
-    return is_torch or _is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
 
 
 def _keras_fits(old: Any, new: Any) -> bool:

@@ -30,6 +30,7 @@ from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_t
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.transfer.shared_arrays import SharedMemory
 from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
+from jupyter_dlaas.transfer.torch_hooks import has_hooks
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = ["ResultPlacement", "dump", "load", "load_graph", "names_in", "store", "versions_of"]
@@ -151,7 +152,12 @@ def _with_header(value: Any, **fields: Any) -> bytes:
     try:
         content, body = _dump(value, _pickle_with_state)
     except Exception:  # noqa: BLE001 - its parts may raise anything, such as a function without an importable name
-        content, body = _dump(value, _by_value)
+        try:
+            content, body = _dump(value, _by_value)
+        except Exception as error:  # noqa: BLE001 - as above
+            content, body = _dump(value, _without_hooks)
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"[the hooks of weights in a result are left out: {why[:200]}]", file=sys.stderr)
     return stored.to_header("result", FORMAT, content=content, **fields) + body
 
 
@@ -179,12 +185,19 @@ def _pickle_with_state(memory: SharedMemory) -> ModuleType:
     return stored.like_pickle(Pickler=Pickler)
 
 
-def _by_value(memory: SharedMemory) -> ModuleType:
+def _without_hooks(memory: SharedMemory) -> ModuleType:
+    """Return a `pickle` module that stores weights without their hooks, as torch does."""
+    return _by_value(memory, with_hooks=False)
+
+
+def _by_value(memory: SharedMemory, *, with_hooks: bool = True) -> ModuleType:
     """Return a `pickle` module that stores lambdas and closures (hooks, callbacks) as code."""
     byvalue = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
+            if not with_hooks and has_hooks(obj):
+                return memory.reduce(obj) or NotImplemented
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
             return byvalue.reduce(obj) if is_lost else memory.reduce(obj) or reduce_state(obj)
 
