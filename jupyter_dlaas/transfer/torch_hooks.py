@@ -145,6 +145,8 @@ def take_flags(old: Any, new: Any, taken: Iterable[Table]) -> None:
 
 def renumber(handles: Iterable[Any], of: Mapping[int, Table]) -> None:
     """Give loaded handles the numbers of their hooks in the existing tables. `of`: tables by the loaded one's id."""
+    if not of:
+        return
     kind: Any = sys.modules["torch"].utils.hooks.RemovableHandle
     for handle in handles:
         if isinstance(handle, kind) and (table := of.get(id(handle.hooks_dict_ref()))) is not None:

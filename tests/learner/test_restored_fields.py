@@ -8,11 +8,13 @@ import enum
 import functools
 import importlib
 import pathlib
+import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -187,3 +189,16 @@ def test_model_with_hooks_that_cannot_be_stored_is_returned(tmp_path: pathlib.Pa
 
     assert torch.equal(found[0].weight, weight)
     assert not found[0].weight._backward_hooks
+
+
+def test_generator_is_restored_in_place_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = np.random.default_rng(1)
+    loaded = {"draw": results.load(results.dump(there))}
+    loaded["draw"].random()
+    for name in [one for one in sys.modules if one.partition(".")[0] == "torch"]:
+        monkeypatch.delitem(sys.modules, name)
+    restored = restore(loaded, {"draw": there}, changed={"draw"})
+
+    assert not restored.reason
+    assert restored.values["draw"] is there
+    assert there.random() == loaded["draw"].random()
