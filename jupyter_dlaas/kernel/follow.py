@@ -386,8 +386,9 @@ class JobFollower:
             )
             changed, rebound = _bindings(ended, before)
             into = {name: value for name, value in before.items() if name not in rebound}
-            restored = _restore().restore({name: loaded[name] for name in names}, into, changed=changed)
-        del loaded
+            values = {name: loaded[name] for name in names}
+            restored = _restore().restore(values, into, changed=changed, bound=ended.wanted.names)
+        del loaded, values
         placement.release()
         for name in names:
             value = space[name] = restored.values[name]

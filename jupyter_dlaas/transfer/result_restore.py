@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -73,6 +73,7 @@ def restore(
     *,
     with_weights: bool = False,
     changed: Collection[str] = frozenset(),
+    bound: Collection[str] = frozenset(),
 ) -> Restored:
     """Load values into the existing objects of the same names.
 
@@ -82,9 +83,10 @@ def restore(
     only `with_weights`, which also loads its weights.
 
     `changed`: names that the program changes and does not bind. Their lists, dicts, sets, arrays, random generators and
-    objects of the user's classes (metrics, early stopping) keep their identity, too.
+    objects of the user's classes (metrics, early stopping) keep their identity, too. `bound`: the other names that the
+    job returns: functions may read them.
     """
-    pairs = _Pairs(with_weights=with_weights)
+    pairs = _Pairs(with_weights=with_weights, bound=frozenset({*values, *bound}))
     kept: dict[str, Any] = {}
     try:
         for name in sorted(values, key=lambda one: (not is_keras(values[one]), not has_state(values[one]))):
@@ -129,15 +131,14 @@ def _is_container(value: object) -> bool:
 class _Pairs:
     """Pairs of loaded objects and the existing ones in their place."""
 
-    def __init__(self, *, with_weights: bool) -> None:
+    def __init__(self, *, with_weights: bool, bound: frozenset[str]) -> None:
         self.with_weights = with_weights
+        self._bound = bound
         self.old_of: dict[int, Any] = {}
         self.conflict = ""
         self.notes: list[str] = []
         self._tables: dict[int, torch_hooks.Table] = {}
         """The hooks of the loaded objects and the existing ones in their place, by the identity of the loaded table."""
-        self._bound: set[str] = set()
-        """Names that the results bind."""
         self._optimizers: list[Any] = []
         """New optimisers without a counterpart that were not copied yet."""
         self._new_of: dict[int, Any] = {}
@@ -243,7 +244,6 @@ class _Pairs:
         parts = [one for _, one in walk(values, _OBJECTS_MAX, stops_at=is_named_function)]
         functions = [one for one in parts if type(one) is FunctionType and is_own_function(one)]
         self._optimizers = [one for one in parts if is_torch(one, "optim", "Optimizer") and id(one) not in self.old_of]
-        self._bound = {*values}
         hooked = [(self.old_of[id(one)], one) for one in parts if id(one) in self.old_of and _has_hooks(one)]
         self._tables = {id(one.come): one for pair in hooked for one in torch_hooks.tables(*pair)}
         torch_hooks.renumber(parts, self._tables)
@@ -279,7 +279,7 @@ class _Pairs:
             elif is_torch(new, "optim", "Optimizer"):
                 yield partial(groups.load, old, new.state_dict())
                 yield from self._field_actions(old, torch_optimizers.added_fields(new), label)
-                yield from self._hook_actions(old, new, label)
+                yield from self._hook_actions([(old, new)], label)
             elif is_scheduler(new) or is_torch(new, "amp", "GradScaler"):
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
@@ -301,11 +301,13 @@ class _Pairs:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
         yield partial(old.load_state_dict, new.state_dict())
         for (path, old_part), new_part in zip(old.named_modules(), new.modules(), strict=True):
-            part = f"{label}.{path}" if path else label
-            yield from self._field_actions(old_part, own_fields(new_part), part)
-            yield from self._hook_actions(old_part, new_part, part)
+            yield from self._field_actions(old_part, own_fields(new_part), f"{label}.{path}" if path else label)
+        owners = [
+            *zip(old.modules(), new.modules(), strict=True),
+            *zip(old.parameters(), new.parameters(), strict=True),
+        ]
+        yield from self._hook_actions(owners, label)
         for old_part, new_part in zip(old.parameters(), new.parameters(), strict=True):
-            yield from self._hook_actions(old_part, new_part, f"a weight of {label}")
             if old_part.is_leaf and old_part.requires_grad != new_part.requires_grad:
                 yield partial(old_part.requires_grad_, new_part.requires_grad)
 
@@ -315,7 +317,7 @@ class _Pairs:
             before = vars(old).get(key)
             if not is_taken_over(one, before, self.old_of):
                 continue
-            if (names := self._unbound(one)) and not is_tensor(one):
+            if names := self._unbound(one):
                 self.notes.append(f"{label}.{key} is not the job's: {_reads(names)}.")
                 continue
             try:
@@ -325,9 +327,9 @@ class _Pairs:
                 self.notes.append(f"{label}.{key} is not the job's: it cannot be copied ({why[:200]}).")
         yield partial(old.__dict__.update, found)
 
-    def _hook_actions(self, old: Any, new: Any, label: str) -> Iterator[Callable[[], object]]:
-        taken = [one for one in self._tables.values() if one.owner is old]
-        if left := sum(one.count_left() for one in taken):
+    def _hook_actions(self, owners: Sequence[tuple[Any, Any]], label: str) -> Iterator[Callable[[], object]]:
+        taken = {id(old): [one for one in self._tables.values() if one.owner is old] for old, _ in owners}
+        if left := sum(one.count_left() for each in taken.values() for one in each):
             hooks = "a hook" if left == 1 else f"{left} hooks"
             self.notes.append(f"{label} still has {hooks} here that it did not have at the job's end.")
 
@@ -337,9 +339,10 @@ class _Pairs:
                 self.notes.append(f"{label} does not have the job's hook `{hook.__name__}`: {_reads(names)}.")
             return bool(names)
 
-        for one in taken:
-            yield partial(one.take, is_refused, self._connected_hook)
-        yield partial(torch_hooks.take_flags, old, new, taken)
+        for old, new in owners:
+            for one in taken[id(old)]:
+                yield partial(one.take, is_refused, self._connected_hook)
+            yield partial(torch_hooks.take_flags, old, new, taken[id(old)])
 
     def _unbound(self, value: Any) -> set[str]:
         """Return the names that a function reads and that the notebook will not have."""

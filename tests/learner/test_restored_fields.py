@@ -119,6 +119,10 @@ def test_function_that_reads_what_was_not_returned_is_reported() -> None:
     assert len(restored.notes) == 2
     assert all("it reads `scale`, which the job did not return; add scale to -o" in one for one in restored.notes)
 
+    restored = restore({"model": results.load(results.dump(changed))}, {"model": there}, bound={"scale"})
+    assert hasattr(there, "rule")
+    assert not restored.notes
+
 
 def test_hooks_of_a_job_are_called_and_removed_by_handles() -> None:
     calls: list[str] = []
@@ -147,7 +151,7 @@ def test_hooks_of_a_job_are_called_and_removed_by_handles() -> None:
     x = torch.ones(1, 2)
     assert there(x).item() == pytest.approx(2 * plain(x).item())
     assert calls == ["mine", "mine"]
-    assert restored.notes == ("model.1 still has a hook here that it did not have at the job's end.",)
+    assert restored.notes == ("model still has a hook here that it did not have at the job's end.",)
     restored.values["handle"].remove()
     assert there(x).item() == pytest.approx(plain(x).item())
     assert list(there[1]._forward_hooks) == [number]
