@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import zipfile
 from dataclasses import replace
 from io import BytesIO
@@ -101,7 +102,7 @@ def test_jobs_named_like_pods_do_not_collide_with_them() -> None:
 
 def test_the_package_fits_a_config_map_and_is_reproducible() -> None:
     package = package_archive()
-    names = zipfile.ZipFile(BytesIO(package.data)).namelist()
+    names = zipfile.ZipFile(BytesIO(gzip.decompress(package.data))).namelist()
 
     assert "jupyter_dlaas/runtime/hosts/agent.py" in names
     assert len(package.data) < 0.85 * CONFIG_MAP_BYTES, "split the package over two ConfigMaps before it is too large"

@@ -4,6 +4,8 @@ Usage: python3 bootstrap.py any|MAJOR.MINOR DIRECTORY MODULE [ARGUMENT...]
 Standard library only. It is shipped as a text.
 """
 
+import gzip
+import io
 import os
 import sys
 import zipfile
@@ -31,7 +33,8 @@ def main(arguments: "list[str]") -> int:
         print(reason, file=sys.stderr)
         return WRONG_PYTHON
     package = Path(directory) / "package"
-    with zipfile.ZipFile(str(Path(__file__).with_name("jupyter_dlaas.zip"))) as archive:
+    data = gzip.decompress(Path(__file__).with_name("jupyter_dlaas.zip.gz").read_bytes())
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(str(package))
     if os.environ.get("HOME"):
         Path(os.environ["HOME"]).mkdir(exist_ok=True)
