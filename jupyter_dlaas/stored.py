@@ -193,7 +193,7 @@ def shared_state_object(*arguments: Any) -> Any:
 
 
 def fill_hooks(*arguments: Any) -> Any:
-    """Call the loader `fill_hooks` of `LOADERS`."""
+    """Set the hooks of a tensor."""
     return _load("fill_hooks", arguments)
 
 

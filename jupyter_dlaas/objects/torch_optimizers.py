@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jupyter_dlaas.objects.object_values import is_infrastructure
 
-__all__ = ["SharedGroups", "added_fields", "reduce_state"]
+__all__ = ["SharedGroups", "added_fields", "is_optimizer", "reduce_state"]
 
 _HOOKS: Final = "_optimizer_"
 _NOT_STORED: Final = (_HOOKS, "_zero_grad_profile_name", "_warned_")
@@ -19,23 +19,30 @@ _COUNTED: Final = "_wrapped_by_lr_sched"
 """Marker of the method that a scheduler of torch puts in place of `step` to count the calls."""
 
 
-def reduce_state(value: Any) -> Any:
+def is_optimizer(value: object) -> bool:
+    """Return whether a value is an optimiser of torch."""
+    torch: Any = sys.modules.get("torch")
+    base = getattr(getattr(torch, "optim", None), "Optimizer", None)
+    return base is not None and isinstance(value, base)
+
+
+def reduce_state(value: Any, *, with_hooks: bool = True) -> Any:
     """Return the reduction of an optimiser with all its attributes; NotImplemented for other objects.
 
     `Optimizer.__getstate__` returns defaults, state and parameter groups only: LBFGS loses its parameters, and wrappers
     such as SAM or Lookahead the optimiser inside. Of a class with its own pickling only the `step` is left out that a
     scheduler has replaced: it holds a weak reference, and is replaced again where it is loaded.
     """
-    torch: Any = sys.modules.get("torch")
-    base = getattr(getattr(torch, "optim", None), "Optimizer", None)
-    if base is None or not isinstance(value, base):
+    if not is_optimizer(value):
         return NotImplemented
+    base: Any = sys.modules["torch"].optim.Optimizer
     usual = {"__getstate__": base.__getstate__, "__reduce__": object.__reduce__, "__reduce_ex__": object.__reduce_ex__}
     if any(getattr(type(value), name) is not method for name, method in usual.items()):
         return _without_counted_step(value)
     reduced = value.__reduce_ex__(5)
     state = reduced[2]
-    added = {name: one for name, one in (added_fields(value) | _hooks_of(value)).items() if name not in state}
+    fields = added_fields(value) | (_hooks_of(value) if with_hooks else {})
+    added = {name: one for name, one in fields.items() if name not in state}
     return (*reduced[:2], state | added, *reduced[3:]) if added else NotImplemented
 
 

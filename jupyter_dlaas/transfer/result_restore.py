@@ -64,7 +64,7 @@ class Restored:
     loaded: frozenset[int] = frozenset()
     """Identities of all existing objects that received state, also as parts of a result."""
     notes: tuple[str, ...] = ()
-    """What of the existing objects is not as in the job."""
+    """Differences from the job's objects that remain, a sentence each."""
 
 
 def restore(

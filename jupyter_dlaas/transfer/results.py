@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
-from jupyter_dlaas.objects import code_versions, keras_objects
+from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
 from jupyter_dlaas.transfer import class_definitions, shared_objects
 from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_to, title, walk
@@ -157,7 +157,7 @@ def _with_header(value: Any, **fields: Any) -> bytes:
         except Exception as error:  # noqa: BLE001 - as above
             content, body = _dump(value, _without_hooks)
             why = " ".join(f"{type(error).__name__}: {error}".split())
-            print(f"[the hooks of weights in a result are left out: {why[:200]}]", file=sys.stderr)
+            print(f"[the hooks of weights and optimisers in a result are left out: {why[:200]}]", file=sys.stderr)
     return stored.to_header("result", FORMAT, content=content, **fields) + body
 
 
@@ -186,7 +186,7 @@ def _pickle_with_state(memory: SharedMemory) -> ModuleType:
 
 
 def _without_hooks(memory: SharedMemory) -> ModuleType:
-    """Return a `pickle` module that stores weights without their hooks, as torch does."""
+    """Return a `pickle` module that stores weights and optimisers without their hooks, as torch does."""
     return _by_value(memory, with_hooks=False)
 
 
@@ -198,6 +198,8 @@ def _by_value(memory: SharedMemory, *, with_hooks: bool = True) -> ModuleType:
         def reducer_override(self, obj: Any) -> Any:
             if not with_hooks and has_hooks(obj):
                 return memory.reduce(obj) or NotImplemented
+            if not with_hooks and torch_optimizers.is_optimizer(obj):
+                return torch_optimizers.reduce_state(obj, with_hooks=False)
             is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
             return byvalue.reduce(obj) if is_lost else memory.reduce(obj) or reduce_state(obj)
 

@@ -189,10 +189,14 @@ def test_model_with_hooks_that_cannot_be_stored_is_returned(tmp_path: pathlib.Pa
     weight: Any = changed.get_parameter("0.weight")
     with (tmp_path / "log").open("w") as file:
         weight.register_hook(lambda gradient: file.write(str(gradient)))
-        found = results.load(results.dump(changed))
+        opt = over(changed)
+        opt.register_step_post_hook(lambda *_: file.write("step"))
+        found, its_opt = results.load(results.dump([changed, opt]))
 
     assert torch.equal(found[0].weight, weight)
     assert not found[0].weight._backward_hooks
+    assert its_opt.param_groups[0]["params"][0] is found[0].weight
+    assert not its_opt._optimizer_step_post_hooks
 
 
 def test_generator_is_restored_in_place_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
