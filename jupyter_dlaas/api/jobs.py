@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,12 +225,13 @@ def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -
     gives an optimiser of the weights of this very model. `into={"model": model}` loads the state into the existing
     model, so that references to it stay valid. Raises NotRestored if the state does not fit.
     """
-    values = _load(Client(), handle, names)
-    if into is not None:
+    values, origins = _load(Client(), handle, names)
+    if into is not None or "DLAAS_JOB" in os.environ:
+        attributes = _lazy_module("jupyter_dlaas.transfer.shared_objects").ClassAttributes(values)
         restored = _lazy_module("jupyter_dlaas.transfer.result_restore").restore(
-            values, into, with_weights=True, changed={*into}
+            values, {**(into or {}), **attributes.values()}, with_weights=True, changed={*(into or ())}, origins=origins
         )
-        for name in into:
+        for name in into or ():
             if name not in restored.kept:
                 why = restored.reason or "its type has no loadable state"
                 raise NotRestored(
@@ -237,18 +239,23 @@ def result(handle: str, *names: str, into: Mapping[str, object] | None = None) -
                     f"job by value (--push {name}), or create it in the training cell."
                 )
         values = restored.values
+        attributes.bind(values)
     return values[names[0]] if len(names) == 1 else tuple(values[name] for name in names)
 
 
-def _load(client: Client, handle: str, names: Iterable[str]) -> dict[str, Any]:
+def _load(client: Client, handle: str, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """Return the values, and the former paths of their parts as `results.origins_in` does."""
     results = _lazy_module("jupyter_dlaas.transfer.results")
     values: dict[str, Any] = {}
+    origins: dict[str, dict[str, str]] = {}
     for name in names:
         if name not in values:
             versions = functools.partial(results.versions_of, client, handle)
             source = lambda: client.source(handle)[0]  # noqa: E731 - read only if a class is missing
-            values |= results.load_graph(name, client.result(handle, name), source, _warn_of_versions, versions)
-    return values
+            data = client.result(handle, name)
+            values |= results.load_graph(name, data, source, _warn_of_versions, versions)
+            origins |= results.origins_in(data)
+    return values, origins
 
 
 def _warn_of_versions(names: frozenset[str]) -> None:
@@ -450,8 +457,8 @@ class Job:
         if view.state is not State.COMPLETED and (name is None or name not in view.results):
             raise NotAllowed(f"{self.id} is {view.state}; results are available after it completes: job.wait()")
         if name is not None:
-            return _load(self._client, self.id, (name,))[name]
-        values = _load(self._client, self.id, view.results)
+            return _load(self._client, self.id, (name,))[0][name]
+        values, _ = _load(self._client, self.id, view.results)
         return {name: values[name] for name in view.results if name in values}
 
     def why(self) -> str:

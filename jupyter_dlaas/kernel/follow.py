@@ -384,17 +384,23 @@ class JobFollower:
             loaded = _results().load_graph(
                 names[0], ended.raw[names[0]], ended.source, _refuse_edited, ended.versions, placement
             )
-            changed, rebound = _bindings(ended, before)
+            changed, rebound, assigned = _bindings(ended, before)
             into = {name: value for name, value in before.items() if name not in rebound}
-            values = {name: loaded[name] for name in names}
-            restored = _restore().restore(values, into, changed=changed, bound=ended.wanted.names)
+            attributes = _shared_objects().ClassAttributes(loaded)
+            into |= attributes.values()
+            values = {name: loaded[name] for name in (*names, *attributes.keys)}
+            origins = _results().origins_in(ended.raw[names[0]])
+            restored = _restore().restore(
+                values, into, changed=changed, bound=ended.wanted.names, assigned=assigned, origins=origins
+            )
         del loaded, values
         placement.release()
+        attributes.bind(restored.values)
         for name in names:
             value = space[name] = restored.values[name]
             ref = ResultRef(job.id, name, *self._place(), is_restored=name in restored.kept)
             self._assigned[name] = (value, job.number, ref)
-        self.earlier.note_loaded(job.id, space, restored.loaded)
+        self.earlier.note_loaded(job.id, space, restored.loaded | attributes.loaded)
         stale = {name: value for name, value in before.items() if space[name] is not value}
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
         reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")
@@ -437,20 +443,28 @@ def _results() -> Any:
     return importlib.import_module("jupyter_dlaas.transfer.results")
 
 
+def _shared_objects() -> Any:
+    return importlib.import_module("jupyter_dlaas.transfer.shared_objects")
+
+
 def _restore() -> Any:
     return importlib.import_module("jupyter_dlaas.transfer.result_restore")
 
 
-def _bindings(ended: _EndedJob, before: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return, from the training cell's text, the containers that it only changes and the names that it rebinds."""
+def _bindings(ended: _EndedJob, before: Mapping[str, object]) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Return, from the training cell's text, the containers that it only changes, and the names that it rebinds.
+
+    The latter are the models that it replaces by new ones, and all names that it binds to values.
+    """
     containers = {name for name, value in before.items() if _restore().can_be_filled(value)}
     models = {name for name, value in before.items() if trained_in(value, _OBJECTS_MAX)}
     if (containers or models) and ended.source is not None:
         with suppress(DlaasError):
             module: Any = importlib.import_module("jupyter_dlaas.transfer.class_definitions")
             source = ended.source()
-            return module.changed_names(source, containers), module.rebound_names(source, models)
-    return frozenset(), frozenset()
+            changed = module.changed_names(source, containers)
+            return changed, module.rebound_names(source, models), module.assigned_names(source)
+    return frozenset(), frozenset(), frozenset()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 from jupyter_dlaas.objects.code_versions import code_of
 
-__all__ = ["changed_names", "classes", "edited", "find", "place_of", "rebound_names"]
+__all__ = ["assigned_names", "changed_names", "classes", "edited", "find", "place_of", "rebound_names"]
 
 _TYPES = frozenset({"namedtuple", "NamedTuple", "make_dataclass", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
 """Calls that create a type."""
@@ -29,20 +29,38 @@ _MARKER = re.compile(r"# --- (cell \[\d+\])")
 
 def changed_names(source: str, names: Collection[str]) -> frozenset[str]:
     """Return the names that a program's training cell does not bind: it can only change their objects."""
+    tree = _training_cell(source)
+    if tree is None:
+        return frozenset()
+    imported = {name for node in _outside_functions(tree) if isinstance(node, _IMPORTS) for name in _bound(node)}
+    return frozenset(names) - _assigned(source, tree) - imported
+
+
+def assigned_names(source: str) -> frozenset[str]:
+    """Return the names that a program's training cell binds to a value, a class or a function."""
+    tree = _training_cell(source)
+    return _assigned(source, tree) if tree is not None else frozenset()
+
+
+def _training_cell(source: str) -> ast.Module | None:
     _, _, text = source.rpartition(", the training cell ---\n")
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except SyntaxError:
-        return frozenset()
+        return None
+
+
+def _assigned(source: str, tree: ast.Module) -> frozenset[str]:
     added = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AugAssign)}
     bound = {
         node.id
         for node in _outside_functions(tree)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and id(node) not in added
     }
-    bound |= {name for node in _outside_functions(tree) if isinstance(node, _BINDERS) for name in _bound(node)}
-    bound |= set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^\s*global (.*)", source, re.MULTILINE))))
-    return frozenset(names) - bound
+    bound |= {name for node in _outside_functions(tree) if isinstance(node, _DEFINITIONS) for name in _bound(node)}
+    return frozenset(
+        bound | set(re.findall(r"\b\w+\b", " ".join(re.findall(r"^\s*global (.*)", source, re.MULTILINE))))
+    )
 
 
 def rebound_names(source: str, names: Collection[str]) -> frozenset[str]:
@@ -50,10 +68,8 @@ def rebound_names(source: str, names: Collection[str]) -> frozenset[str]:
 
     `model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor `model = model.to(device)`.
     """
-    _, _, text = source.rpartition(", the training cell ---\n")
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
+    tree = _training_cell(source)
+    if tree is None:
         return frozenset()
     found: set[str] = set()
     for node in _outside_functions(tree):
@@ -67,7 +83,8 @@ def rebound_names(source: str, names: Collection[str]) -> frozenset[str]:
 
 _DEFINERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_BINDERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:

@@ -9,7 +9,7 @@ import marshal
 import pickle
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from jupyter_dlaas import stored
@@ -55,13 +55,12 @@ def reads(function: types.FunctionType) -> set[str]:
     return {name for name in _globals_in(function.__code__) if name in function.__globals__}
 
 
-def unbound(function: types.FunctionType) -> set[str]:
-    """Return the names that a function of the program reads when it is called and that nothing binds."""
+def unbound(function: types.FunctionType, stale: Collection[str] = ()) -> set[str]:
+    """Return the names that a function of the program reads when it is called and that nothing binds, or are stale."""
     if function.__module__ != "__main__":
         return set()
-    return {
-        name for name in _globals_in(function.__code__) if name not in function.__globals__ and name not in _BUILTINS
-    }
+    names = {*_globals_in(function.__code__)}
+    return {name for name in names if name not in function.__globals__ and name not in _BUILTINS} | names & {*stale}
 
 
 def _globals_in(code: types.CodeType) -> Iterator[str]:

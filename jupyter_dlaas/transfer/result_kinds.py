@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection
-from functools import partial
+from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ __all__ = [
     "FILLED",
     "device_of",
     "has_state",
+    "is_estimator",
     "is_keras",
     "is_named_function",
     "is_own_function",
@@ -39,6 +40,7 @@ __all__ = [
     "is_tensor",
     "is_torch",
     "is_trainable",
+    "is_users",
     "moved",
     "own_fields",
 ]
@@ -65,18 +67,19 @@ _ATOMS: Final = (
 """Kinds of values that never change."""
 
 
-def is_taken_over(new: Any, old: Any, known: Collection[int]) -> bool:
+def is_taken_over(new: Any, old: Any, known: Collection[int], *, is_made: bool = False) -> bool:
     """Return whether a field takes over the job's value.
 
     A function with the same code stays, and an object of a library (a loader, a tokenizer) in the place of one of the
     same class: others may refer to it. `known`: identities of the job's objects that have a counterpart here.
+    `is_made`: the training cell is known to have created the value, so that it replaces that of the notebook.
     """
     if id(new) in known:
         return True
     is_stateless = type(new) is FunctionType and not new.__closure__
     if is_infrastructure(new) or (is_stateless and is_same_function(old, new)):
         return False
-    return _is_value(new, known) or (type(old) is not type(new) and not _is_keras_part(new))
+    return _is_value(new, known) or ((is_made or type(old) is not type(new)) and not _is_keras_part(new))
 
 
 def _is_value(value: Any, known: Collection[int], depth: int = 0, *, in_library: bool = False) -> bool:
@@ -107,8 +110,7 @@ def _is_value(value: Any, known: Collection[int], depth: int = 0, *, in_library:
         if in_library:
             return False
     elif is_own_object(value):
-        module = type(value).__module__
-        in_library = module != "__main__" and not code_versions.is_own_module(sys.modules.get(module))
+        in_library = not is_users(type(value))
         parts = FIELDS.items(value).values()
     else:
         return False
@@ -117,9 +119,13 @@ def _is_value(value: Any, known: Collection[int], depth: int = 0, *, in_library:
 
 def own_fields(module: Any) -> dict[str, Any]:
     """State that a torch module keeps beside its parameters, buffers, submodules and hooks."""
-    torch: Any = sys.modules["torch"]
-    own = {*vars(torch.nn.Module())} - {"training"}
-    return {key: one for key, one in vars(module).items() if key not in own}
+    internal = _internal_fields()
+    return {key: one for key, one in vars(module).items() if key not in internal}
+
+
+@cache
+def _internal_fields() -> frozenset[str]:
+    return frozenset(vars(sys.modules["torch"].nn.Module())) - {"training"}
 
 
 def device_of(value: Any, depth: int = 0) -> Any:
@@ -145,11 +151,15 @@ def moved(value: Any, device: Any) -> Any:
 
 def is_own_object(value: object) -> bool:
     """Return whether an object keeps everything in its own fields, so that it can take over those of another one."""
-    base = getattr(sys.modules.get("sklearn.base"), "BaseEstimator", None)
-    is_estimator = base is not None and isinstance(value, base)
     kind: Any = type(value)
     is_own = has_plain_fields(kind) and not isinstance(value, type) and not is_infrastructure(value)
-    return is_estimator or (is_own and not has_state(value) and not _is_keras_part(value))
+    return is_estimator(value) or (is_own and not has_state(value) and not _is_keras_part(value))
+
+
+def is_estimator(value: object) -> bool:
+    """Return whether a value is an estimator of scikit-learn."""
+    base = getattr(sys.modules.get("sklearn.base"), "BaseEstimator", None)
+    return base is not None and isinstance(value, base)
 
 
 def is_named_function(value: object) -> bool:
@@ -159,9 +169,13 @@ def is_named_function(value: object) -> bool:
 
 def is_own_function(function: FunctionType) -> bool:
     """Return whether a function is the user's and was stored by value. Closures of libraries hold unpaired parts."""
-    name = function.__module__
-    is_users = name == "__main__" or code_versions.is_own_module(sys.modules.get(name))
-    return is_users and not code_by_value.is_found(function)
+    return is_users(function) and not code_by_value.is_found(function)
+
+
+def is_users(definition: type | FunctionType) -> bool:
+    """Return whether a class or function is defined in the notebook or in a module of the user."""
+    name = definition.__module__
+    return name == "__main__" or code_versions.is_own_module(sys.modules.get(name))
 
 
 def is_table(value: Any) -> bool:

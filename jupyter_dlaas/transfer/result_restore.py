@@ -21,14 +21,15 @@ from jupyter_dlaas.objects import keras_objects, shared_state_objects, torch_opt
 from jupyter_dlaas.objects.object_kinds import FIELDS, Budget
 from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.objects.torch_parametrizations import class_of
-from jupyter_dlaas.transfer import code_by_value, fitted_models, torch_hooks
+from jupyter_dlaas.transfer import code_by_value, fitted_models, shared_objects, torch_hooks
 from jupyter_dlaas.transfer.object_traversal import walk
-from jupyter_dlaas.transfer.plain_values import is_plain
+from jupyter_dlaas.transfer.plain_values import LEAVES, is_plain
 from jupyter_dlaas.transfer.result_kinds import (
     DEPTH_MAX,
     FILLED,
     device_of,
     has_state,
+    is_estimator,
     is_keras,
     is_named_function,
     is_own_function,
@@ -39,6 +40,7 @@ from jupyter_dlaas.transfer.result_kinds import (
     is_tensor,
     is_torch,
     is_trainable,
+    is_users,
     moved,
     own_fields,
 )
@@ -74,6 +76,8 @@ def restore(
     with_weights: bool = False,
     changed: Collection[str] = frozenset(),
     bound: Collection[str] = frozenset(),
+    assigned: Collection[str] = frozenset(),
+    origins: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Restored:
     """Load values into the existing objects of the same names.
 
@@ -84,9 +88,13 @@ def restore(
 
     `changed`: names that the program changes and does not bind. Their lists, dicts, sets, arrays, random generators and
     objects of the user's classes (metrics, early stopping) keep their identity, too. `bound`: the other names that the
-    job returns: functions may read them.
+    job returns: functions may read them. `assigned`: the names that the training cell binds to values, which a function
+    finds unchanged here if the job does not return them. `origins`: for the parts of values that are those from before
+    the training cell, the path that they had then (`shared_objects.Origins`). They keep their identity, wherever they
+    are now.
     """
-    pairs = _Pairs(with_weights=with_weights, bound=frozenset({*values, *bound}))
+    returned = frozenset({*values, *bound})
+    pairs = _Pairs(with_weights=with_weights, bound=returned, stale=frozenset(assigned) - returned)
     kept: dict[str, Any] = {}
     try:
         for name in sorted(values, key=lambda one: (not is_keras(values[one]), not has_state(values[one]))):
@@ -102,6 +110,8 @@ def restore(
                 or (name in changed and pairs.take_fields(into[name], values[name]))
             ):
                 kept[name] = into[name]
+        pairs.continue_parts(values, into, origins or {})
+        kept |= {name: one for name, one in into.items() if name in values and pairs.is_pair(one, values[name])}
         if pairs.conflict or pairs.lacks_weights() or not pairs.old_of:
             return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if pairs.lacks_weights() else ""))
         pairs.connect_closures(values)
@@ -131,9 +141,9 @@ def _is_container(value: object) -> bool:
 class _Pairs:
     """Pairs of loaded objects and the existing ones in their place."""
 
-    def __init__(self, *, with_weights: bool, bound: frozenset[str]) -> None:
+    def __init__(self, *, with_weights: bool, bound: frozenset[str], stale: frozenset[str]) -> None:
         self.with_weights = with_weights
-        self._bound = bound
+        self._bound, self._stale = bound, stale
         self.old_of: dict[int, Any] = {}
         self.conflict = ""
         self.notes: list[str] = []
@@ -150,6 +160,9 @@ class _Pairs:
         self._memories: list[Any] = []
         """The memory of loaded arrays and tensors, with the existing one in its place."""
         self._tensors: list[tuple[Any, Any]] = []
+        self._knows_origins = False
+        self._continued: set[int] = set()
+        """Objects of the job that are those from before its training cell."""
 
     def add(self, old: Any, new: Any, depth: int = 0) -> str:
         """Pair two objects with all their parts. Return the reason if that is not possible, else ""."""
@@ -211,6 +224,33 @@ class _Pairs:
             return False
         self._note(old, new)
         return True
+
+    def continue_parts(
+        self, values: Mapping[str, Any], into: Mapping[str, Any], origins: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Pair the parts of the values that the job has changed in place with the existing ones."""
+        self._knows_origins = set(values) <= set(origins)
+        there = {
+            path: part
+            for name, old in into.items()
+            for path, part in (shared_objects.parts_of(name, old) or {}).items()
+        }
+        for name, former in origins.items():
+            parts = shared_objects.parts_of(name, values[name]) or {} if name in values and former else {}
+            for path, new in parts.items():
+                if path in former:
+                    self._continued.add(id(new))
+                    self._continue(there.get(former[path]), new)
+
+    def _continue(self, old: Any, new: Any) -> None:
+        if type(old) is not type(new) or id(new) in self.old_of or id(old) in self._new_of:
+            return
+        if is_tensor(new):
+            is_fit = old.layout == new.layout and not old.requires_grad and not new.requires_grad
+            if is_fit and not self._tensor(old, new):
+                self._order.append((old, new))
+        elif not self.fill(old, new) and (not is_own_object(new) or is_users(type(new)) or is_estimator(new)):
+            self.take_fields(old, new)
 
     def lacks_weights(self) -> bool:
         """Return whether an optimiser would be kept with weights that nothing loads."""
@@ -284,7 +324,7 @@ class _Pairs:
                 if state := new.state_dict():
                     yield partial(old.load_state_dict, state)
             elif type(new) in FILLED:
-                yield partial(_fill, old, copy.copy(new) if is_plain(new) else self._items(new))
+                yield partial(_fill, old, copy.copy(new) if _is_flat(new) else self._items(new))
             elif type(new).__module__ == "numpy":
                 yield partial(old.__setitem__, ..., new)
             elif is_tensor(new):
@@ -301,7 +341,12 @@ class _Pairs:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
         yield partial(old.load_state_dict, new.state_dict())
         for (path, old_part), new_part in zip(old.named_modules(), new.modules(), strict=True):
-            yield from self._field_actions(old_part, own_fields(new_part), f"{label}.{path}" if path else label)
+            name, fields = f"{label}.{path}" if path else label, own_fields(new_part)
+            yield from self._field_actions(old_part, fields, name)
+            if left := own_fields(old_part).keys() - fields.keys():
+                self.notes.append(
+                    f"{name} still has {', '.join(sorted(left))} here, which it did not have at the job's end."
+                )
         owners = [
             *zip(old.modules(), new.modules(), strict=True),
             *zip(old.parameters(), new.parameters(), strict=True),
@@ -315,10 +360,11 @@ class _Pairs:
         found: dict[str, Any] = {}
         for key, one in fields.items():
             before = vars(old).get(key)
-            if not is_taken_over(one, before, self.old_of):
-                continue
             if names := self._unbound(one):
                 self.notes.append(f"{label}.{key} is not the job's: {_reads(names)}.")
+                continue
+            is_made = self._knows_origins and id(one) not in self._continued
+            if not is_taken_over(one, before, self.old_of, is_made=is_made):
                 continue
             try:
                 found[key] = moved(self.connected(one), device_of(before))
@@ -346,7 +392,7 @@ class _Pairs:
 
     def _unbound(self, value: Any) -> set[str]:
         """Return the names that a function reads and that the notebook will not have."""
-        return code_by_value.unbound(value) - self._bound if type(value) is FunctionType else set()
+        return code_by_value.unbound(value, self._stale) - self._bound if type(value) is FunctionType else set()
 
     def _connected_hook(self, hook: Any) -> Any:
         try:
@@ -483,6 +529,15 @@ def _refill_table(value: Any, new: Any) -> None:
     value.attrs = dict(new.attrs)
     if type(new).__name__ == "Series":
         value.name = new.name
+
+
+def _is_flat(container: Any) -> bool:
+    """Return whether a container holds numbers and strings only."""
+    if type(container) is bytearray:
+        return True
+    return all(type(one) in LEAVES for one in container) and (
+        not isinstance(container, dict) or all(type(one) in LEAVES for one in container.values())
+    )
 
 
 def _fill(value: Any, items: Any) -> None:

@@ -33,7 +33,7 @@ from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
 from jupyter_dlaas.transfer.torch_hooks import has_hooks
 from jupyter_dlaas.wire.codec import DlaasError
 
-__all__ = ["ResultPlacement", "dump", "load", "load_graph", "names_in", "store", "versions_of"]
+__all__ = ["ResultPlacement", "dump", "load", "load_graph", "names_in", "origins_in", "store", "versions_of"]
 
 STREAMS = "random_streams.json"
 """File beside the results with the random state at the program's end (`rng_state.written`)."""
@@ -58,15 +58,20 @@ _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
 """Devices whose tensors `map_location` of torch.load can move to the CPU."""
 
 
-def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Write the named values of a script; return the written names, and the reasons for the others."""
+def store(
+    folder: Path, names: Sequence[str], script: Mapping[str, Any], origins: shared_objects.Origins | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """Write the named values of a script; return the written names, and the reasons for the others.
+
+    `origins`: the objects of these names at the beginning of the training cell.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     errors = {name: "the job defines no such name" for name in names if name not in script}
     values = {name: _without_model(script[name]) for name in names if name in script}
     for group in shared_objects.groups(values):
         if len(group) > 1:
             try:
-                data = _dump_graph({name: values[name] for name in group})
+                data = _dump_group({name: values[name] for name in group}, origins)
             except Exception as error:  # noqa: BLE001 - a class may raise anything
                 print(f"[{', '.join(group)} are stored separately: {type(error).__name__}: {error}]", file=sys.stderr)
             else:
@@ -74,7 +79,7 @@ def store(folder: Path, names: Sequence[str], script: Mapping[str, Any]) -> tupl
                 continue
         for name in group:
             try:
-                data = dump(values[name])
+                data = _dump_group({name: values[name]}, origins)
             except Exception as error:  # noqa: BLE001 - as above; the other values are still written
                 errors[name] = _why_not(name, values[name], error, script)
                 continue
@@ -139,8 +144,21 @@ def _write_linked(paths: Sequence[Path], data: bytes) -> None:
     sync_folder(first.parent)
 
 
-def _dump_graph(values: dict[str, Any]) -> bytes:
-    return _with_header(values, names=list(values))
+def _dump_group(values: dict[str, Any], origins: shared_objects.Origins | None) -> bytes:
+    """Return the file of one object graph: with its names, what its classes hold, and the origins of its parts."""
+    fields: dict[str, Any] = {}
+    content = values
+    try:
+        if origins is not None:
+            content = values | origins.changed_attributes(values)
+            fields["origins"] = origins.of(content)
+    except Exception as error:  # noqa: BLE001 - objects of any class may fail in any way
+        names = ", ".join(values)
+        print(f"[what refers to parts of {names} does not follow: {type(error).__name__}: {error}]", file=sys.stderr)
+        content = values
+    if len(content) == 1:
+        return _with_header(*values.values(), **fields)
+    return _with_header(content, names=list(values), **fields)
 
 
 def dump(value: Any) -> bytes:
@@ -302,6 +320,16 @@ def versions_of(client: Any, job: str) -> Mapping[str, Any]:
 def names_in(data: bytes) -> tuple[str, ...]:
     """Return the names whose values a result file holds as one graph; none for a file of one name. No unpickling."""
     return _parts(data)[2]
+
+
+def origins_in(data: bytes) -> dict[str, dict[str, str]]:
+    """Return, for each name in a result file, the former paths of its parts by their paths in the value.
+
+    Empty for a job of an earlier release and for a program without cells.
+    """
+    header = stored.read_header(data, FORMAT, what="the result file")
+    found: dict[str, dict[str, str]] = header.fields.get("origins", {}) if header is not None else {}
+    return found
 
 
 def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:

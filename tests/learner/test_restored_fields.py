@@ -124,6 +124,27 @@ def test_function_that_reads_what_was_not_returned_is_reported() -> None:
     assert not restored.notes
 
 
+def test_function_that_reads_a_rebound_name_is_reported() -> None:
+    space = program("scale = 1\ndef rule(x): return x * scale")
+    there, changed = made(), made()
+    there.rule = changed.rule = space["rule"]
+    restored = restore({"model": changed}, {"model": there}, assigned={"scale", "model"})
+
+    assert restored.notes == (
+        "model.rule is not the job's: it reads `scale`, which the job did not return; add scale to -o.",
+    )
+    assert not restore({"model": changed}, {"model": there}, assigned={"scale"}, bound={"scale"}).notes
+
+
+def test_field_that_a_job_has_deleted_is_reported() -> None:
+    there, changed = made(), made()
+    there[0].warm = True  # type: ignore[assignment]
+
+    assert brought_back(there, changed).notes == (
+        "model.0 still has warm here, which it did not have at the job's end.",
+    )
+
+
 def test_hooks_of_a_job_are_called_and_removed_by_handles() -> None:
     calls: list[str] = []
 

@@ -51,13 +51,15 @@ def test_rerun_cell_and_notebook_continue_the_training(torched: Kernel, pool: Po
 
 def test_all_references_point_to_the_trained_model(torched: Kernel, pool: Pool) -> None:
     torched.run(
-        "class Trainer:\n    def __init__(self, model, opt):\n        self.model, self.opt, self.seen = model, opt, 0\n"
+        "class Trainer:\n    steps = 0\n    def __init__(self, model, opt):\n"
+        "        self.model, self.opt, self.seen, self.losses = model, opt, 0, []\n"
         "    def fit(self):\n        loss = (self.model(X) - Y).pow(2).mean(); self.opt.zero_grad(); loss.backward()\n"
-        "        self.opt.step(); self.seen += 1"
+        "        self.opt.step(); self.seen += 1; self.losses.append(loss.item()); Trainer.steps += 1"
     )
     fresh(torched, "torch.optim.Adam(model.parameters(), lr=0.1)")
     torched.run(
         "net = model\nplan = torch.optim.lr_scheduler.StepLR(opt, 1)\ntrainer = Trainer(model, opt)\n"
+        "losses = trainer.losses\n"
         "average = copy.deepcopy(model)\nmodels = [model, average]"
     )
 
@@ -67,6 +69,7 @@ def test_all_references_point_to_the_trained_model(torched: Kernel, pool: Pool) 
         (True,) * 4
     )
     assert torched.value("(trainer.seen, opt.state[model.weight]['step'].item(), trainer.opt is opt)") == (2, 2.0, True)
+    assert torched.value("(losses is trainer.losses, len(losses), Trainer.steps)") == (True, 2, 2)
     assert torched.value("torch.equal(average.weight, model.weight)") is False
     before = torched.value("error()")
     torched.run("%%train held -o model --wait\nopt.zero_grad(); (net(X) - Y).pow(2).mean().backward(); opt.step()")

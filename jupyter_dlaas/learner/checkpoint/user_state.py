@@ -11,7 +11,7 @@ import pickle
 import sys
 import sysconfig
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +112,6 @@ _DICTS: Final = frozenset({dict, defaultdict, Counter, OrderedDict})
 _MARKED: Final = _LEAF_TYPES | _LISTS | _DICTS | {set}
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_users(kind: Any) -> bool:
     """Return whether the class is the user's own and its objects have fields. Data sets are excluded."""
     if not kind.__flags__ & _HEAP_TYPE or not kind.__dictoffset__ or hasattr(kind, "__getitem__"):
@@ -150,8 +149,11 @@ def _inner(value: Any, depth: int) -> Any:
     return _held(value, depth - 1) if kind not in _LEAF_TYPES and _is_marked(kind) else None
 
 
-def _is_marked(kind: Any) -> bool:
+def _is_marked_kind(kind: Any) -> bool:
     return kind in _MARKED or _is_users(kind)
+
+
+_is_marked: Final[Callable[[Any], bool]] = functools.lru_cache(maxsize=1024)(_is_marked_kind)
 
 
 def marked_objects(marked: Mapping[Any, tuple[Any, Any]]) -> set[int]:

@@ -47,6 +47,10 @@ class Context:
     """True if the learner was started with GPUs; the program may change CUDA_VISIBLE_DEVICES itself."""
     script: dict[str, Any] = field(default_factory=dict)
     """The global names of the running train.py."""
+    on_entry: Callable[[], object] = lambda: None
+    """Called between the cells above the training cell and the training cell."""
+    origins: Any = None
+    """The objects of the outputs at that moment (`shared_objects.Origins`), if recorded."""
     is_terminated: bool = False
     """True once SIGTERM was received."""
     has_left: bool = False

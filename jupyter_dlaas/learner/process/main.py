@@ -214,6 +214,8 @@ def _prepare(context: Context, stops: StopRequests) -> interpreter_shutdown.Shut
         program = (job_dir / "train.py").read_text(encoding="utf-8", errors="replace")
         keeps = context.rank == 0
         context.at_end.append(notebook_shims.install(lambda: context.output_dir, program=program, keeps=keeps))
+        if spec.outputs:
+            context.on_entry = functools.partial(_note_origins, context)
     if spec.learners_max == 1:
         lone_learner.train_alone()
     if spec.autolog:
@@ -332,13 +334,26 @@ def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
     return body | {"raised_by": [context.member]}
 
 
+def _note_origins(context: Context) -> None:
+    """Record the objects that the training cell finds in the job's outputs."""
+    from jupyter_dlaas.transfer.shared_objects import Origins
+
+    values = {name: context.script[name] for name in context.spec.outputs if name in context.script}
+    try:
+        context.origins = Origins(values, [one for one in context.script.values() if isinstance(one, type)])
+    except Exception as error:  # noqa: BLE001 - objects of any class may fail in any way
+        why = f"{type(error).__name__}: {error}"
+        print(f"[what refers to parts of {', '.join(values)} will not follow: {why}]", flush=True)
+
+
 def _store_results(context: Context) -> dict[str, Any]:
     from jupyter_dlaas.transfer import results, rng_state
 
     at_end = rng_state.written()
     for act in context.before_results:
         act()
-    stored, errors = results.store(context.job_dir / "results", context.spec.outputs, context.script)
+    folder, names = context.job_dir / "results", context.spec.outputs
+    stored, errors = results.store(folder, names, context.script, context.origins)
     if stored:
         write_whole(context.job_dir / "results" / results.STREAMS, at_end.encode(), sync=True)
         if (table := code_versions.table())["modules"]:

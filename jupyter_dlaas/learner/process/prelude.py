@@ -57,6 +57,7 @@ def execute(script: Path, names: dict[str, Any], context: Context) -> None:
     above, main = parts
     if context.world_size == 1 or context.is_joining:
         exec(above, names)  # noqa: S102 - the user's program
+        context.on_entry()
         exec(_compiled(main, path, above.co_flags & _FUTURES), names)  # noqa: S102 - the user's program
         return
     upper = "".join(source.decode().splitlines(keepends=True)[: main.body[0].lineno - 1])
@@ -65,6 +66,7 @@ def execute(script: Path, names: dict[str, Any], context: Context) -> None:
         for piece in prelude:
             look()
             exec(piece, names)  # noqa: S102 - the user's program
+    context.on_entry()
     exec(entry, names)  # noqa: S102 - the user's program
 
 

@@ -232,7 +232,8 @@ def report_inner(run: RunState, iterator: object, *, item: str, loop: str) -> No
     if run.namespace is None or run.rank or run.is_joining or (line := run.namespace.line()) in run.looked_at:
         return
     run.looked_at.add(line)
-    _report_in_progress(run, run.namespace.begun_inside())
+    if run.resume is None:  # else reported before the checkpoint in this pass was written
+        _report_in_progress(run, run.namespace.begun_inside())
     report_surrounding(run, iterator, item=item, loop=loop)
 
 

@@ -55,6 +55,10 @@ class FirstSteps:
         if any(is_captured(one) for one in params[:1]):
             return
         self._moved.update((id(one), one) for one in params if one.grad is not None)
+        models = [one for one in self._roots() if isinstance(one, sys.modules["torch.nn"].Module)]
+        if any(id(one) in self._moved for model in models for one in model.parameters()):
+            self._end()
+            return
         weights = self._weights()
         if not weights.keys().isdisjoint(self._moved):
             self._end()
@@ -90,16 +94,20 @@ class FirstSteps:
         )
         self._end()
 
-    def _weights(self) -> dict[int, Any]:
-        """Return the parameters, by id, of the models that the job returns or has prepared."""
-        walk: Any = importlib.import_module("jupyter_dlaas.transfer.object_traversal").walk
-        parameter: Any = sys.modules["torch.nn.parameter"].Parameter
+    def _roots(self) -> list[Any]:
+        """Return the values that the job returns or has prepared, except optimisers."""
         running: Any = sys.modules.get("jupyter_dlaas.learner.training_run.run")
         run: Run | None = running.existing_run() if running is not None else None
         roots = [one for _, one in run.internals.objects] if run is not None else []
         roots += [self._context.script.get(name) for name in self._context.spec.outputs]
         optimiser: Any = sys.modules["torch.optim.optimizer"].Optimizer
-        named = {str(number): one for number, one in enumerate(roots) if not isinstance(one, optimiser)}
+        return [one for one in roots if not isinstance(one, optimiser)]
+
+    def _weights(self) -> dict[int, Any]:
+        """Return the parameters, by id, of these values, also of models that they hold in other objects."""
+        walk: Any = importlib.import_module("jupyter_dlaas.transfer.object_traversal").walk
+        parameter: Any = sys.modules["torch.nn.parameter"].Parameter
+        named = {str(number): one for number, one in enumerate(self._roots())}
         return {id(one): one for _, one in walk(named, _OBJECTS_MAX) if isinstance(one, parameter)}
 
 
