@@ -26,7 +26,7 @@ class _Submitted:
     job: Job
     changes: EarlierJob
     objects: Mapping[str, int]
-    """Identities of the notebook's objects that it changes, at submission."""
+    """Identities of the notebook's objects at submission."""
 
 
 class EarlierJobs:
@@ -47,7 +47,7 @@ class EarlierJobs:
             computes_gradients=made.computes_gradients,
             is_completed=False,
         )
-        objects = {name: id(space[name]) for name in made.altered if name in space}
+        objects = {name: id(value) for name, value in space.items()}
         self._jobs[job.id] = _Submitted(Job(job.last_view, job.follow().client), changes, objects)
         while len(self._jobs) > _JOBS_MAX:
             del self._jobs[next(iter(self._jobs))]
@@ -64,6 +64,13 @@ class EarlierJobs:
             elif view is not None and view.state.is_final:
                 del self._jobs[one.job.id]
         return tuple(one.changes for one in self._jobs.values())
+
+    def note_changed(self, job: str, names: Collection[str]) -> None:
+        """Record names of the notebook whose objects the job has changed, as far as its text does not show it."""
+        one = self._jobs.get(job)
+        if one is not None:
+            found = frozenset(name for name in names if name in one.objects)
+            one.changes = replace(one.changes, altered=one.changes.altered | found)
 
     def note_loaded(self, job: str, space: Mapping[str, object], loaded: Collection[int]) -> None:
         """Record the identities of existing objects that received the job's state as parts of its results."""

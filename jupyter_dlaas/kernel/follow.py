@@ -341,6 +341,8 @@ class JobFollower:
             if not reasons_left[name]:
                 graphs.setdefault(id(ended.raw[name]), []).append(name)
         notes: list[str] = []
+        for data in list(ended.raw.values())[:1]:
+            self.earlier.note_changed(ended.view.id, _results().changed_in(data))
         for group in graphs.values():
             try:
                 notes += self._assign_graph(group, ended)

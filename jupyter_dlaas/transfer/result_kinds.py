@@ -25,6 +25,7 @@ from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.transfer.torch_hooks import is_same_function
 
 __all__ = [
+    "ATOMS",
     "DEPTH_MAX",
     "FILLED",
     "device_of",
@@ -48,7 +49,7 @@ __all__ = [
 FILLED: Final = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
 DEPTH_MAX: Final = 8
 """Depth to which other objects are searched for models."""
-_ATOMS: Final = (
+ATOMS: Final = (
     dt.date,
     dt.time,
     dt.timedelta,
@@ -89,7 +90,7 @@ def _is_value(value: Any, known: Collection[int], depth: int = 0, *, in_library:
     """
     numpy: Any = sys.modules.get("numpy")
     torch: Any = sys.modules.get("torch")
-    atoms = (*_ATOMS, numpy.ndarray, numpy.generic) if numpy is not None else _ATOMS
+    atoms = (*ATOMS, numpy.ndarray, numpy.generic) if numpy is not None else ATOMS
     if torch is not None:
         atoms = (*atoms, torch.Tensor, torch.dtype, torch.device, torch.Size)
     if is_plain(value) or isinstance(value, atoms) or generator_of(value) is not None or is_table(value):

@@ -33,7 +33,17 @@ from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
 from jupyter_dlaas.transfer.torch_hooks import has_hooks
 from jupyter_dlaas.wire.codec import DlaasError
 
-__all__ = ["ResultPlacement", "dump", "load", "load_graph", "names_in", "origins_in", "store", "versions_of"]
+__all__ = [
+    "ResultPlacement",
+    "changed_in",
+    "dump",
+    "load",
+    "load_graph",
+    "names_in",
+    "origins_in",
+    "store",
+    "versions_of",
+]
 
 STREAMS = "random_streams.json"
 """File beside the results with the random state at the program's end (`rng_state.written`)."""
@@ -59,11 +69,16 @@ _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
 
 
 def store(
-    folder: Path, names: Sequence[str], script: Mapping[str, Any], origins: shared_objects.Origins | None = None
+    folder: Path,
+    names: Sequence[str],
+    script: Mapping[str, Any],
+    origins: shared_objects.Origins | None = None,
+    changed: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """Write the named values of a script; return the written names, and the reasons for the others.
 
-    `origins`: the objects of these names at the beginning of the training cell.
+    `origins`: the objects of these names at the beginning of the training cell. `changed`: the other names whose
+    objects the cell has changed in place.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     errors = {name: "the job defines no such name" for name in names if name not in script}
@@ -71,7 +86,7 @@ def store(
     for group in shared_objects.groups(values):
         if len(group) > 1:
             try:
-                data = _dump_group({name: values[name] for name in group}, origins)
+                data = _dump_group({name: values[name] for name in group}, origins, changed)
             except Exception as error:  # noqa: BLE001 - a class may raise anything
                 print(f"[{', '.join(group)} are stored separately: {type(error).__name__}: {error}]", file=sys.stderr)
             else:
@@ -79,7 +94,7 @@ def store(
                 continue
         for name in group:
             try:
-                data = _dump_group({name: values[name]}, origins)
+                data = _dump_group({name: values[name]}, origins, changed)
             except Exception as error:  # noqa: BLE001 - as above; the other values are still written
                 errors[name] = _why_not(name, values[name], error, script)
                 continue
@@ -144,9 +159,9 @@ def _write_linked(paths: Sequence[Path], data: bytes) -> None:
     sync_folder(first.parent)
 
 
-def _dump_group(values: dict[str, Any], origins: shared_objects.Origins | None) -> bytes:
+def _dump_group(values: dict[str, Any], origins: shared_objects.Origins | None, changed: Sequence[str]) -> bytes:
     """Return the file of one object graph: with its names, what its classes hold, and the origins of its parts."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"changed": list(changed)} if changed else {}
     content = values
     try:
         if origins is not None:
@@ -330,6 +345,12 @@ def origins_in(data: bytes) -> dict[str, dict[str, str]]:
     header = stored.read_header(data, FORMAT, what="the result file")
     found: dict[str, dict[str, str]] = header.fields.get("origins", {}) if header is not None else {}
     return found
+
+
+def changed_in(data: bytes) -> tuple[str, ...]:
+    """Return the names that the job did not return, and whose objects its training cell has changed in place."""
+    header = stored.read_header(data, FORMAT, what="the result file")
+    return tuple(header.fields.get("changed", ())) if header is not None else ()
 
 
 def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:

@@ -13,6 +13,7 @@ import logging
 import pickle
 import sys
 import types
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -144,6 +145,11 @@ class Origins:
         for name, (found, _) in parts.items():
             for path, part in (found or {}).items():
                 self._paths.setdefault(id(part), (_reference(part), {}))[1][name] = path
+
+    @property
+    def objects(self) -> frozenset[int]:
+        """The identities of the recorded objects."""
+        return frozenset(self._paths)
 
     def of(self, values: Mapping[str, object]) -> dict[str, dict[str, str]]:
         """Return, for each name, the former paths of its parts by their present ones; other parts are new.
@@ -295,7 +301,9 @@ def _digest(value: object) -> bytes | None:
     """Return a digest of a value's content; None if it cannot be pickled or is large."""
     file = _Hashing()
     try:
-        pickle.Pickler(file, protocol=5).dump(value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of iterators, which newer versions of Python do not pickle
+            pickle.Pickler(file, protocol=5).dump(value)
     except Exception:  # noqa: BLE001 - a value of any class may refuse in any way
         return None
     return file.digest.digest()

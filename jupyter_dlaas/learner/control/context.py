@@ -51,6 +51,8 @@ class Context:
     """Called between the cells above the training cell and the training cell."""
     origins: Any = None
     """The objects of the outputs at that moment (`shared_objects.Origins`), if recorded."""
+    contents: Any = None
+    """The content of the program's other objects at that moment (`changed_names.ObjectContents`), if recorded."""
     is_terminated: bool = False
     """True once SIGTERM was received."""
     has_left: bool = False

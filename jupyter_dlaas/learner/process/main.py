@@ -335,12 +335,15 @@ def _with_member(failure: Failure, context: Context) -> dict[str, Any]:
 
 
 def _note_origins(context: Context) -> None:
-    """Record the objects that the training cell finds in the job's outputs."""
+    """Record the objects that the training cell finds: those of the job's outputs, and the content of all others."""
+    from jupyter_dlaas.learner.process.changed_names import ObjectContents
     from jupyter_dlaas.transfer.shared_objects import Origins
 
     values = {name: context.script[name] for name in context.spec.outputs if name in context.script}
     try:
         context.origins = Origins(values, [one for one in context.script.values() if isinstance(one, type)])
+        others = {name: one for name, one in context.script.items() if name not in values}
+        context.contents = ObjectContents(others, context.origins.objects)
     except Exception as error:  # noqa: BLE001 - objects of any class may fail in any way
         why = f"{type(error).__name__}: {error}"
         print(f"[what refers to parts of {', '.join(values)} will not follow: {why}]", flush=True)
@@ -353,7 +356,8 @@ def _store_results(context: Context) -> dict[str, Any]:
     for act in context.before_results:
         act()
     folder, names = context.job_dir / "results", context.spec.outputs
-    stored, errors = results.store(folder, names, context.script, context.origins)
+    changed = context.contents.changed(context.script) if context.contents is not None else []
+    stored, errors = results.store(folder, names, context.script, context.origins, changed)
     if stored:
         write_whole(context.job_dir / "results" / results.STREAMS, at_end.encode(), sync=True)
         if (table := code_versions.table())["modules"]:
