@@ -27,6 +27,7 @@ __all__ = [
     "made_of",
     "path_to",
     "process_bound_kind",
+    "shown",
     "title",
     "trained_in",
     "walk",
@@ -238,11 +239,12 @@ def _walk(
 def path_to(roots: Mapping[str, object], wanted: object, objects_max: int = 200_000) -> str | None:
     """Return the path from a named object to one that it holds: "model.cache['lock']"."""
     path = next((path for path, value in walk(roots, objects_max) if value is wanted), None)
-    return (
-        None
-        if path is None
-        else _SUBMODULE.sub(lambda found: f"[{found[1]}]" if found[1].isdigit() else f".{found[1]}", path)
-    )
+    return None if path is None else shown(path)
+
+
+def shown(path: str) -> str:
+    """Return a path of `walk` as a user writes it: submodules by their names or numbers."""
+    return _SUBMODULE.sub(lambda found: f"[{found[1]}]" if found[1].isdigit() else f".{found[1]}", path)
 
 
 def trained_in(value: object, objects_max: int) -> frozenset[int]:

@@ -22,7 +22,7 @@ from jupyter_dlaas.objects.object_kinds import FIELDS, Budget
 from jupyter_dlaas.objects.random_generators import generator_of
 from jupyter_dlaas.objects.torch_parametrizations import class_of
 from jupyter_dlaas.transfer import code_by_value, fitted_models, shared_objects, torch_hooks
-from jupyter_dlaas.transfer.object_traversal import walk
+from jupyter_dlaas.transfer.object_traversal import shown, walk
 from jupyter_dlaas.transfer.plain_values import LEAVES, is_plain
 from jupyter_dlaas.transfer.result_kinds import (
     DEPTH_MAX,
@@ -116,7 +116,7 @@ def restore(
             return Restored(dict(values), pairs.conflict or (_NO_WEIGHTS if pairs.lacks_weights() else ""))
         pairs.connect_closures(values)
         found = {name: kept[name] if name in kept else pairs.connected(value) for name, value in values.items()}
-        actions = list(pairs.actions({id(value): name for name, value in values.items()}))
+        actions = list(pairs.actions())
     except Exception as error:  # noqa: BLE001 - copying runs the user's own classes, which may raise anything
         return Restored(dict(values), f"{type(error).__name__}: {error}")
     for act in actions:
@@ -160,6 +160,8 @@ class _Pairs:
         self._memories: list[Any] = []
         """The memory of loaded arrays and tensors, with the existing one in its place."""
         self._tensors: list[tuple[Any, Any]] = []
+        self._paths: dict[int, str] = {}
+        """The paths of the loaded objects by their identities."""
         self._knows_origins = False
         self._continued: set[int] = set()
         """Objects of the job that are those from before its training cell."""
@@ -281,7 +283,9 @@ class _Pairs:
 
         The variables are collected first: once one is changed, a search through it would find the notebook's functions.
         """
-        parts = [one for _, one in walk(values, _OBJECTS_MAX, stops_at=is_named_function)]
+        paths = [*walk(values, _OBJECTS_MAX, stops_at=is_named_function)]
+        self._paths = {id(one): path for path, one in paths}
+        parts = [one for _, one in paths]
         functions = [one for one in parts if type(one) is FunctionType and is_own_function(one)]
         self._optimizers = [one for one in parts if is_torch(one, "optim", "Optimizer") and id(one) not in self.old_of]
         hooked = [(self.old_of[id(one)], one) for one in parts if id(one) in self.old_of and _has_hooks(one)]
@@ -305,11 +309,11 @@ class _Pairs:
         keras_objects.load_state(made, value, models)
         return made
 
-    def actions(self, names: Mapping[int, str]) -> Iterator[Callable[[], object]]:
-        """Return the calls that load the state, once everything is known to fit. `names`: those of the new objects."""
+    def actions(self) -> Iterator[Callable[[], object]]:
+        """Return the calls that load the state, once everything is known to fit."""
         groups = torch_optimizers.SharedGroups(one for one, _ in self._order if is_torch(one, "optim", "Optimizer"))
         for old, new in self._order:
-            label = names.get(id(new), type(new).__name__)
+            label = shown(self._paths.get(id(new), type(new).__name__))
             if is_keras(new):
                 yield partial(_load_keras, old, new)
             elif keras_objects.is_stateful(new):

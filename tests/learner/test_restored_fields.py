@@ -134,6 +134,8 @@ def test_function_that_reads_a_rebound_name_is_reported() -> None:
         "model.rule is not the job's: it reads `scale`, which the job did not return; add scale to -o.",
     )
     assert not restore({"model": changed}, {"model": there}, assigned={"scale"}, bound={"scale"}).notes
+    nested = restore({"one": [Trainer(changed)]}, {"one": [Trainer(there)]}, assigned={"scale"})
+    assert nested.notes[0].startswith("one[0].model.rule is not")
 
 
 def test_field_that_a_job_has_deleted_is_reported() -> None:
