@@ -32,6 +32,7 @@ __all__ = [
     "has_state",
     "is_estimator",
     "is_keras",
+    "is_keras_part",
     "is_named_function",
     "is_own_function",
     "is_own_object",
@@ -80,7 +81,7 @@ def is_taken_over(new: Any, old: Any, known: Collection[int], *, is_made: bool =
     is_stateless = type(new) is FunctionType and not new.__closure__
     if is_infrastructure(new) or (is_stateless and is_same_function(old, new)):
         return False
-    return _is_value(new, known) or ((is_made or type(old) is not type(new)) and not _is_keras_part(new))
+    return _is_value(new, known) or ((is_made or type(old) is not type(new)) and not is_keras_part(new))
 
 
 def _is_value(value: Any, known: Collection[int], depth: int = 0, *, in_library: bool = False) -> bool:
@@ -103,7 +104,7 @@ def _is_value(value: Any, known: Collection[int], depth: int = 0, *, in_library:
     if type(value) in (*FILLED, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
     elif has_state(value) or is_scheduler(value):
-        return not _is_keras_part(value)  # a new one: one in the place of another has a counterpart
+        return not is_keras_part(value)  # a new one: one in the place of another has a counterpart
     elif type(value) is FunctionType:
         return not in_library and (is_named_function(value) or is_own_function(value))
     elif isinstance(value, MethodType | partial):
@@ -154,7 +155,7 @@ def is_own_object(value: object) -> bool:
     """Return whether an object keeps everything in its own fields, so that it can take over those of another one."""
     kind: Any = type(value)
     is_own = has_plain_fields(kind) and not isinstance(value, type) and not is_infrastructure(value)
-    return is_estimator(value) or (is_own and not has_state(value) and not _is_keras_part(value))
+    return is_estimator(value) or (is_own and not has_state(value) and not is_keras_part(value))
 
 
 def is_estimator(value: object) -> bool:
@@ -218,5 +219,7 @@ def has_state(value: Any) -> bool:
     return is_keras(value) or (keras_objects.is_stateful(value) and hasattr(value, "apply_gradients"))
 
 
-def _is_keras_part(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("keras", "tensorflow") or keras_objects.is_stateful(value)
+def is_keras_part(value: object) -> bool:
+    """Return whether a value is a part of Keras, such as a layer, a metric or a callback, or of a derived class."""
+    is_library = type(value).__module__.partition(".")[0] in ("keras", "tensorflow")
+    return is_library or keras_objects.is_stateful(value) or keras_objects.is_layer(value)

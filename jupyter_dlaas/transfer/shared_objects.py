@@ -29,6 +29,7 @@ from jupyter_dlaas.transfer.result_kinds import (
     FILLED,
     has_state,
     is_estimator,
+    is_keras_part,
     is_own_object,
     is_torch,
     is_users,
@@ -207,7 +208,7 @@ def _parts_and_kinds(name: str, value: object) -> tuple[dict[str, object] | None
             return None, {*kinds}
         seen.add(id(part))
         if kind not in kinds:
-            kinds[kind] = not (has_state(part) or _is_constant(part))
+            kinds[kind] = not (has_state(part) or is_keras_part(part) or _is_constant(part))
         if kinds[kind]:
             found[path] = part
         queue.extend((path + step, one) for step, one in _inside(part))
@@ -221,7 +222,7 @@ def _inside(part: Any) -> list[tuple[str, object]]:
         return [(f"[{number}]", one) for number, one in enumerate(islice(part, _ITEMS_MAX))]
     if kind in FILLED and isinstance(part, dict):
         return [(f"[{key!r}]", one) for key, one in islice(part.items(), _ITEMS_MAX) if type(key) in (str, int)]
-    if is_torch(part, "nn", "Module"):
+    if is_torch(part, "nn", "Module") and not is_keras_part(part):
         fields = [(f".{name}", one) for name, one in own_fields(part).items()]
         return [*fields, *((f".{name}", one) for name, one in part._modules.items())]
     if is_own_object(part) and is_users(kind) and not is_estimator(part):

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from jupyter_dlaas.transfer import results
 from jupyter_dlaas.transfer.result_restore import Restored, restore
-from jupyter_dlaas.transfer.shared_objects import ClassAttributes, Origins
+from jupyter_dlaas.transfer.shared_objects import ClassAttributes, Origins, parts_of
 
 SETUP = """
 import collections, copy
@@ -168,3 +169,17 @@ def test_alias_is_as_after_the_cell_itself(name: str, tmp_path: Path) -> None:
 
     assert not found.reason
     assert eval(seen, here) == eval(seen, plain)
+
+
+def test_parts_of_keras_layers_have_no_paths() -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tracked: list[int] = []
+
+    outer = Layer()
+    outer.inner = Layer()
+    assert [*(parts_of("outer", outer) or {})] == ["outer.tracked", "outer.inner.tracked"]
+    Layer.__module__ = "keras.src.layers"
+
+    assert parts_of("outer", outer) == {}
