@@ -515,12 +515,17 @@ def _why_not_loaded(job: str, name: str, error: Exception) -> str:
 def _stale_references(
     users: Mapping[str, object], stale: Mapping[str, object], reasons: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield a message per variable that still refers to objects which a result has replaced."""
-    held = {name: found for name, value in stale.items() if (found := trained_in(value, _OBJECTS_MAX))}
-    if not held:
+    """Yield a message per variable that still refers to objects which a result has replaced.
+
+    These are models and optimisers; if the result did not fit, also the other parts of its objects.
+    """
+    held = {name: trained_in(value, _OBJECTS_MAX) for name, value in stale.items()}
+    for name in [name for name in held if reasons[name]]:
+        held[name] |= {id(part) for part in (_shared_objects().parts_of(name, stale[name]) or {}).values()}
+    if not any(held.values()):
         return
     others = {
-        name: trained_in(_fields_of_class(value), _OBJECTS_MAX)
+        name: trained_in(_fields_of_class(value), _OBJECTS_MAX) | {id(value)}
         for name, value in users.items()
         if name not in stale and not name.startswith("_")
     }

@@ -131,14 +131,14 @@ def test_changes_of_a_result_are_repeated_in_the_next_job(torched: Kernel, pool:
 def test_mismatched_model_is_rebound_and_references_are_reported(torched: Kernel, pool: Pool) -> None:
     fresh(torched)
     made = torched.value("len(In)") - 2
-    torched.run("alias = model")
+    torched.run("alias, model.losses = model, []\nlosses = model.losses")
     sent = torched.run("%%train wider -o model --wait\nmodel = (model, nn.Linear(4, 2))[1]")
 
     torched.listen(lambda: displays_of(torched, f"model: assigned from {sent.job['id']}."))
     (said,) = displays_of(torched, f"model: assigned from {sent.job['id']}.")
     assert said.splitlines()[1] == (
-        "model is now a new object (its weights have different shapes or types); `alias`, `opt` still "
-        "refer to the old one. Run the cells that create them again."
+        "model is now a new object (its weights have different shapes or types); `alias`, `losses`, `opt` "
+        "still refer to the old one. Run the cells that create them again."
     )
     refused = torched.run(f"%%train apart\n{LOOP}", fails=True)
     assert f"cell [{made}], line 1: `opt` would not refer to the `model` that {sent.job['id']}" in (refused.evalue)
