@@ -342,15 +342,18 @@ def origins_in(data: bytes) -> dict[str, dict[str, str]]:
 
     Empty for a job of an earlier release and for a program without cells.
     """
-    header = stored.read_header(data, FORMAT, what="the result file")
-    found: dict[str, dict[str, str]] = header.fields.get("origins", {}) if header is not None else {}
+    found: dict[str, dict[str, str]] = _fields(data).get("origins", {})
     return found
 
 
 def changed_in(data: bytes) -> tuple[str, ...]:
     """Return the names that the job did not return, and whose objects its training cell has changed in place."""
+    return tuple(_fields(data).get("changed", ()))
+
+
+def _fields(data: bytes) -> Mapping[str, Any]:
     header = stored.read_header(data, FORMAT, what="the result file")
-    return tuple(header.fields.get("changed", ())) if header is not None else ()
+    return header.fields if header is not None else {}
 
 
 def _parts(data: bytes) -> tuple[str, memoryview, tuple[str, ...]]:

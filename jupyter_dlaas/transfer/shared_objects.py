@@ -37,7 +37,7 @@ from jupyter_dlaas.transfer.result_kinds import (
 )
 from jupyter_dlaas.transfer.shared_arrays import SharedMemory, shared_between
 
-__all__ = ["ClassAttributes", "Origins", "groups", "parts_of"]
+__all__ = ["ClassAttributes", "DigestFile", "Origins", "TooLarge", "groups", "parts_of", "reference"]
 
 _WITHOUT_IDENTITY: Final = (
     *(str, bytes, int, float, complex, tuple, frozenset, range, slice, type(Ellipsis)),
@@ -145,7 +145,7 @@ class Origins:
         self._paths: dict[int, tuple[Callable[[], object], dict[str, str]]] = {}
         for name, (found, _) in parts.items():
             for path, part in (found or {}).items():
-                self._paths.setdefault(id(part), (_reference(part), {}))[1][name] = path
+                self._paths.setdefault(id(part), (reference(part), {}))[1][name] = path
 
     @property
     def objects(self) -> frozenset[int]:
@@ -282,35 +282,43 @@ def _attributes(kind: type) -> dict[str, object]:
     }
 
 
-class _Hashing:
-    """File that keeps a digest of a limited number of bytes."""
+class TooLarge(Exception):
+    """Error of a value whose content is too large to compare."""
 
-    def __init__(self) -> None:
-        self.digest = hashlib.blake2b(digest_size=16)
-        self._left = _DIGESTED_BYTES
+
+class DigestFile:
+    """File that keeps a digest of what is written, up to a number of bytes. `write` raises TooLarge beyond it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._left = bytes_max
 
     def write(self, data: Any) -> int:
         count = memoryview(data).nbytes
         self._left -= count
         if self._left < 0:
-            raise ValueError("too large")
-        self.digest.update(data)
+            raise TooLarge
+        self._hash.update(data)
         return count
+
+    def digest(self) -> bytes:
+        """Return the digest."""
+        return self._hash.digest()
 
 
 def _digest(value: object) -> bytes | None:
     """Return a digest of a value's content; None if it cannot be pickled or is large."""
-    file = _Hashing()
+    file = DigestFile(_DIGESTED_BYTES)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of iterators, which newer versions of Python do not pickle
             pickle.Pickler(file, protocol=5).dump(value)
     except Exception:  # noqa: BLE001 - a value of any class may refuse in any way
         return None
-    return file.digest.digest()
+    return file.digest()
 
 
-def _reference(part: object) -> Callable[[], object]:
+def reference(part: object) -> Callable[[], object]:
     """Return a call for an object that does not keep it alive, if the object allows it: arrays may be large."""
     try:
         return weakref.ref(part)

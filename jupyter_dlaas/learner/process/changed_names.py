@@ -6,13 +6,11 @@ The analysis of a cell's text cannot see all of them: a list in a closure, in a 
 from __future__ import annotations
 
 import functools
-import hashlib
 import pickle
 import sys
 import time
 import types
 import warnings
-import weakref
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -24,11 +22,11 @@ from jupyter_dlaas.transfer.result_kinds import (
     ATOMS,
     has_state,
     is_estimator,
-    is_own_object,
     is_table,
     is_tensor,
     is_users,
 )
+from jupyter_dlaas.transfer.shared_objects import DigestFile, TooLarge, reference
 
 __all__ = ["ObjectContents"]
 
@@ -56,7 +54,7 @@ class ObjectContents:
             if time.monotonic() > give_up_s:
                 break
             if not name.startswith("_") and _has_content(value):
-                self._found[name] = _reference(value), _content(value, returned)
+                self._found[name] = reference(value), _content(value, returned)
 
     def changed(self, names: Mapping[str, Any]) -> list[str]:
         """Return the names that still have the same object, with another content."""
@@ -66,51 +64,24 @@ class ObjectContents:
 
 
 def _has_content(value: Any) -> bool:
-    """Return whether a value can change in place, and is none of the kinds that are known to be trained."""
+    """Return whether a value can change in place. The analysis of the text finds what trains models and optimisers."""
     if isinstance(value, types.ModuleType):
         return code_versions.is_own_module(value)
     return not (isinstance(value, (str, bytes, int, float, complex, type(None))) or has_state(value))
 
 
-def _reference(value: Any) -> Callable[[], object]:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value
-
-
 def _content(value: Any, returned: Collection[int]) -> object:
     """Return something that differs if the content of a value differs; None if it cannot be read."""
-    file = _Hashing()
+    file = DigestFile(_BYTES_MAX)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _Contents(file, returned).dump(_Opened(value) if isinstance(value, type | types.ModuleType) else value)
-    except _TooLarge:
+    except TooLarge:
         return len(value) if isinstance(value, list | dict | set | tuple) else None
     except Exception:  # noqa: BLE001 - values of any class may refuse in any way
         return None
-    return file.digest.digest()
-
-
-class _TooLarge(Exception):
-    """Error of a value whose content is too large to compare."""
-
-
-class _Hashing:
-    """File that keeps a digest of a limited number of bytes."""
-
-    def __init__(self) -> None:
-        self.digest = hashlib.blake2b(digest_size=16)
-        self._left = _BYTES_MAX
-
-    def write(self, data: Any) -> int:
-        count = memoryview(data).nbytes
-        self._left -= count
-        if self._left < 0:
-            raise _TooLarge
-        self.digest.update(data)
-        return count
+    return file.digest()
 
 
 class _Opened:
@@ -127,7 +98,7 @@ def _equal(*parts: object) -> None:
 class _Contents(pickle.Pickler):
     """Pickler that writes what a program can change in an object, without running the program's code."""
 
-    def __init__(self, file: _Hashing, returned: Collection[int]) -> None:
+    def __init__(self, file: DigestFile, returned: Collection[int]) -> None:
         super().__init__(file, protocol=5)
         self._returned = returned
 
@@ -162,7 +133,7 @@ class _Contents(pickle.Pickler):
         if base is not None:  # of a class derived from it
             items = [*dict.items(obj)] if base is dict else [*base.__iter__(obj)]
             return _equal, (kind.__qualname__, items, *sorted(FIELDS.items(obj).items()))
-        if is_estimator(obj) or (is_own_object(obj) and is_users(kind)):
+        if is_estimator(obj) or is_users(kind):
             return _equal, (kind.__qualname__, *sorted(FIELDS.items(obj).items()))
         return _equal, (kind.__qualname__,)  # an object of a library: its content is its own affair
 
