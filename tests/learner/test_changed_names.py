@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_dlaas.learner.process import changed_names
 from jupyter_dlaas.learner.process.changed_names import ObjectContents
 
 SETUP = """
@@ -99,6 +100,18 @@ def test_names_that_refer_to_returned_objects_are_not_found() -> None:
     exec("note(1); held.inner.see(1); meter.see(1)", space)
 
     assert contents.changed(space) == ["meter"]
+
+
+def test_names_are_compared_up_to_a_number_of_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(changed_names, "_OBJECTS_MAX", 100)
+    space = {name: [number] * 30 for number, name in enumerate("abcdef")}
+    contents = ObjectContents(space)
+    for items in space.values():
+        items.append(-1)
+
+    assert contents.changed(space) == ["a", "b", "c", "d"]
 
 
 def test_values_of_an_own_module_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

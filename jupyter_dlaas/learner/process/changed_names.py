@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
-import time
 import types
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -34,7 +33,9 @@ _BYTES_MAX: Final = 1 << 16
 """Maximum size of a value's content; of larger containers, only the length is compared."""
 _ARRAY_BYTES_MAX: Final = 1 << 16
 """Maximum size of an array that is compared."""
-_PATIENCE_S: Final = 0.05
+_OBJECTS_MAX: Final = 200_000
+"""Maximum number of objects that are read when the training cell begins: tens of milliseconds. With a limit in seconds,
+the report would depend on the machine's speed."""
 _CONTAINERS: Final = frozenset({"deque", "defaultdict", "OrderedDict", "Counter", "partial", "SimpleNamespace"})
 _FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 
@@ -43,24 +44,26 @@ class ObjectContents:
     """The content of a program's objects at the beginning of its training cell."""
 
     def __init__(self, names: Mapping[str, Any], returned: Collection[int] = frozenset()) -> None:
-        """Record the content of the objects with these names, as many as there is time for.
+        """Record the content of the objects with these names, in their order, up to a number of objects.
 
         `returned`: identities of objects that the job returns; what refers to them in the notebook follows.
         """
         self._returned = returned
         self._found: dict[str, tuple[Callable[[], object], object]] = {}
-        give_up_s = time.monotonic() + _PATIENCE_S
+        left = _OBJECTS_MAX
         for name, value in names.items():
-            if time.monotonic() > give_up_s:
+            if left <= 0:
                 break
             if not name.startswith("_") and _has_content(value):
-                self._found[name] = reference(value), _content(value, returned)
+                content, count = _content(value, returned)
+                self._found[name] = reference(value), content
+                left -= count
 
     def changed(self, names: Mapping[str, Any]) -> list[str]:
         """Return the names that still have the same object, with another content."""
         same = {name: before for name, (get, before) in self._found.items() if name in names and get() is names[name]}
         same = {name: before for name, before in same.items() if before is not None}
-        return sorted(name for name, before in same.items() if _content(names[name], self._returned) != before)
+        return sorted(name for name, before in same.items() if _content(names[name], self._returned)[0] != before)
 
 
 def _has_content(value: Any) -> bool:
@@ -70,18 +73,22 @@ def _has_content(value: Any) -> bool:
     return not (isinstance(value, (str, bytes, int, float, complex, type(None))) or has_state(value))
 
 
-def _content(value: Any, returned: Collection[int]) -> object:
-    """Return something that differs if the content of a value differs; None if it cannot be read."""
+def _content(value: Any, returned: Collection[int]) -> tuple[object, int]:
+    """Return something that differs if the content of a value differs, and the number of objects that were read.
+
+    The content is None if it cannot be read.
+    """
     file = DigestFile(_BYTES_MAX)
+    contents = _Contents(file, returned)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _Contents(file, returned).dump(_Opened(value) if isinstance(value, type | types.ModuleType) else value)
+            contents.dump(_Opened(value) if isinstance(value, type | types.ModuleType) else value)
     except TooLarge:
-        return len(value) if isinstance(value, list | dict | set | tuple) else None
+        return len(value) if isinstance(value, list | dict | set | tuple) else None, contents.count
     except Exception:  # noqa: BLE001 - values of any class may refuse in any way
-        return None
-    return file.digest()
+        return None, contents.count
+    return file.digest(), contents.count
 
 
 class _Opened:
@@ -101,8 +108,11 @@ class _Contents(pickle.Pickler):
     def __init__(self, file: DigestFile, returned: Collection[int]) -> None:
         super().__init__(file, protocol=5)
         self._returned = returned
+        self.count = 0
+        """The number of objects that were read."""
 
     def persistent_id(self, obj: Any) -> Any:
+        self.count += 1
         return "returned" if id(obj) in self._returned else None
 
     def reducer_override(self, obj: Any) -> Any:
