@@ -75,6 +75,7 @@ class ResultRef:
     after_cell: int | None = None  # newest execution count at the assignment; None: just now
     after_line: int | None = None  # line of that cell that was running, as in `job.wait()`; None: the cell had ended
     is_restored: bool = False  # its state was loaded into the previous object of the name
+    parts: frozenset[str] = frozenset()  # other names whose objects received state as parts of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class EarlierJob:
     altered: frozenset[str] = frozenset()  # names of earlier cells whose objects it trained or changed in place
     bound: frozenset[str] = frozenset()  # names that its cell binds
     loaded: frozenset[str] = frozenset()  # names whose objects received its state as parts of a result
-    computes_gradients: bool = False
+    computes_gradients: bool = False  # and has not returned them
     is_completed: bool = True
 
 

@@ -265,8 +265,8 @@ def check_earlier_jobs(
     if trained and uses_earlier_gradients(trace.steps[goal:]) and not computes_gradients(later):
         place, line = f"cell [{training.count}]", training.first_line - 1
         text = (
-            f"{place} uses gradients before it computes any. Those of {trained[-1].job} (cell [{trained[-1].cell}]) "
-            "are not returned with -o. Call backward() in this cell first."
+            f"{place} uses gradients before it computes any. {trained[-1].job} (cell [{trained[-1].cell}]) did not "
+            "return those that it computed. Call backward() in this cell first, or return the model with -o there."
         )
         problems.append(Problem("not_returned", text, place, line))
     return tuple(problems[::-1])

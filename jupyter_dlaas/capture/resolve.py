@@ -220,11 +220,16 @@ class _Solver:
         return None
 
     def _loaded_into(self, found: Slice) -> Plan | None:
-        """Load results into the objects that kept steps create, as the kernel did: other names may refer to them."""
+        """Load results into the objects that kept steps create, as the kernel did: other names may refer to them.
+
+        Names that kept steps bind may also refer to parts of a result; then the job creates its object, too.
+        """
         for given in self.plan.given:
             bound = self._bound_before(found, given)
             into = frozenset(
-                n for n, ref in zip(given.names, given.refs, strict=False) if ref.is_restored and n in bound
+                n
+                for n, ref in zip(given.names, given.refs, strict=False)
+                if ref.is_restored and (n in bound or not ref.parts.isdisjoint(bound))
             )
             if not into <= given.into:
                 new = replace(given, into=given.into | into)

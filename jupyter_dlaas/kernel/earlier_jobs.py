@@ -72,12 +72,22 @@ class EarlierJobs:
             found = frozenset(name for name in names if name in one.objects)
             one.changes = replace(one.changes, altered=one.changes.altered | found)
 
-    def note_loaded(self, job: str, space: Mapping[str, object], loaded: Collection[int]) -> None:
-        """Record the identities of existing objects that received the job's state as parts of its results."""
+    def note_loaded(
+        self, job: str, space: Mapping[str, object], loaded: Collection[int], *, has_gradients: bool = False
+    ) -> None:
+        """Record the identities of existing objects that received the job's state as parts of its results.
+
+        `has_gradients`: whether weights in them received the job's gradients.
+        """
         one = self._jobs.get(job)
         if one is not None:
-            found = frozenset(name for name in one.changes.altered if name in space and id(space[name]) in loaded)
-            one.changes = replace(one.changes, loaded=one.changes.loaded | found)
+            changes = one.changes
+            found = frozenset(name for name in changes.altered if name in space and id(space[name]) in loaded)
+            one.changes = replace(
+                changes,
+                loaded=changes.loaded | found,
+                computes_gradients=changes.computes_gradients and not has_gradients,
+            )
 
     def note_unstored(self, job: str, names: Collection[str]) -> None:
         """Record names of -o that the job could not store, or that could not be loaded here."""

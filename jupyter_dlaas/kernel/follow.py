@@ -398,16 +398,22 @@ class JobFollower:
         del loaded, values
         placement.release()
         attributes.bind(restored.values)
-        for name in names:
-            value = space[name] = restored.values[name]
-            ref = ResultRef(job.id, name, *self._place(), is_restored=name in restored.kept)
-            self._assigned[name] = (value, job.number, ref)
-        self.earlier.note_loaded(job.id, space, restored.loaded | attributes.loaded)
-        stale = {name: value for name, value in before.items() if space[name] is not value}
+        space.update((name, restored.values[name]) for name in names)
         users = {name: value for name, value in list(space.items()) if name not in self._shell.user_ns_hidden}
+        parts = frozenset(name for name, value in users.items() if id(value) in restored.loaded and name[:1] != "_")
+        for name in names:
+            is_kept = name in restored.kept
+            ref = ResultRef(job.id, name, *self._place(), is_restored=is_kept, parts=parts.difference(names))
+            self._assigned[name] = (space[name], job.number, ref)
+        has_gradients = _results().has_gradients(ended.raw[names[0]])
+        loaded_ids = restored.loaded | attributes.loaded
+        self.earlier.note_loaded(job.id, space, loaded_ids, has_gradients=has_gradients is True)
+        stale = {name: value for name, value in before.items() if space[name] is not value}
         reasons = dict.fromkeys(stale, restored.reason) | dict.fromkeys(rebound, "the training cell rebinds it")
         notes = _stale_references(users, stale, reasons)
         moved = [f"{', '.join(names)}: on the CPU, since {placement.reason}."] if placement.reason else []
+        if has_gradients is False:
+            moved.append(f"{', '.join(names)}: without gradients (`.grad`), which are returned up to 64 MB.")
         return chain(moved, restored.notes, notes)
 
     def _place(self) -> tuple[int, int | None]:
@@ -459,7 +465,7 @@ def _bindings(ended: _EndedJob, before: Mapping[str, object]) -> tuple[frozenset
     The latter are the models that it replaces by new ones, and all names that it binds to values.
     """
     containers = {name for name, value in before.items() if _restore().can_be_filled(value)}
-    models = {name for name, value in before.items() if trained_in(value, _OBJECTS_MAX)}
+    models = {name: value for name, value in before.items() if trained_in(value, _OBJECTS_MAX)}
     if (containers or models) and ended.source is not None:
         with suppress(DlaasError):
             module: Any = importlib.import_module("jupyter_dlaas.transfer.class_definitions")

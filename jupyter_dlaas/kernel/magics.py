@@ -127,6 +127,7 @@ class DlaasMagics(Magics):
             forms = {"text/plain": suggestion_text(suggestion), "text/html": suggestion_html(suggestion)}
             self._kernel.display_pub.publish(data=forms)
             return None
+        self.follower.collect_ended()  # of jobs whose results only other names of this cell refer to, too
         results, earlier = self.follower.results(), self.follower.earlier.facts()
         with submit.prepared(self._kernel, cells, current, parsed, results, suggestion, earlier) as ready:
             prepared = submission.prepare(ready.made.text, **ready.options)

@@ -9,12 +9,14 @@ import __future__
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from jupyter_dlaas.objects.code_versions import code_of
+from jupyter_dlaas.transfer.object_traversal import trained_in
+from jupyter_dlaas.transfer.shared_objects import direct_parts
 
 __all__ = ["assigned_names", "changed_names", "classes", "edited", "find", "place_of", "rebound_names"]
 
@@ -24,6 +26,7 @@ _COROUTINES = ("_training_cell", "_cell_")
 """First line of a cell with `await` in the program."""
 
 
+_PARTS_MAX = 200_000
 _MARKER = re.compile(r"# --- (cell \[\d+\])")
 
 
@@ -63,10 +66,11 @@ def _assigned(source: str, tree: ast.Module) -> frozenset[str]:
     )
 
 
-def rebound_names(source: str, names: Collection[str]) -> frozenset[str]:
+def rebound_names(source: str, values: Mapping[str, object]) -> frozenset[str]:
     """Return the names that a program's training cell binds to something not derived from their old objects.
 
-    `model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor `model = model.to(device)`.
+    `model = Net()` and `trainer.model = Net()`, but neither `model, opt = run.prepare(model, opt)` nor
+    `model = model.to(device)` nor `state["best"] = loss.item()`. `values`: the old objects, which hold models.
     """
     tree = _training_cell(source)
     if tree is None:
@@ -74,11 +78,42 @@ def rebound_names(source: str, names: Collection[str]) -> frozenset[str]:
     found: set[str] = set()
     for node in _outside_functions(tree):
         if isinstance(node, ast.Assign):
-            bound = {part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            bound = {name for target in node.targets for name in _replaced(target, values)}
             read = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
             is_made = any(isinstance(part, ast.Call) for part in ast.walk(node.value))
             found |= bound - read if is_made and not bound & read else set()
-    return frozenset(names) & found
+    return frozenset(values) & found
+
+
+def _replaced(target: ast.expr, values: Mapping[str, object]) -> Iterator[str]:
+    """Yield the names whose objects an assignment to a target replaces, or models in them."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _replaced(part, values)
+    elif isinstance(target, ast.Starred):
+        yield from _replaced(target.value, values)
+    elif isinstance(target, ast.Name):
+        yield target.id
+    elif any(trained_in(one, _PARTS_MAX) for one in _denoted(target, values)):
+        yield from (part.id for part in ast.walk(target) if isinstance(part, ast.Name) and part.id in values)
+
+
+def _denoted(place: ast.expr, values: Mapping[str, object]) -> list[object]:
+    """Return the objects that an expression may denote: for a variable key all items, else the whole if unknown."""
+    if isinstance(place, ast.Name):
+        return [values[place.id]] if place.id in values else []
+    if not isinstance(place, ast.Attribute | ast.Subscript):
+        return []
+    steps: set[str] | None = None
+    if isinstance(place, ast.Attribute):
+        steps = {f".{place.attr}"}
+    elif isinstance(place.slice, ast.Constant):
+        steps = {f"[{place.slice.value!r}]", f".{place.slice.value!r}"}  # layers of a torch.nn.Sequential have names
+    found: list[object] = []
+    for one in _denoted(place.value, values):
+        parts = direct_parts(one)
+        found += [part for step, part in parts if steps is None or step in steps] if parts else [one]
+    return found
 
 
 _DEFINERS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign)

@@ -151,6 +151,8 @@ class _Pairs:
         """The hooks of the loaded objects and the existing ones in their place, by the identity of the loaded table."""
         self._optimizers: list[Any] = []
         """New optimisers without a counterpart that were not copied yet."""
+        self._with_gradients: list[Any] = []
+        """The loaded weights that have a gradient."""
         self._new_of: dict[int, Any] = {}
         self._order: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
@@ -285,9 +287,10 @@ class _Pairs:
         """
         paths = [*walk(values, _OBJECTS_MAX, stops_at=is_named_function)]
         self._paths = {id(one): path for path, one in paths}
-        parts = [one for _, one in paths]
+        parts: list[Any] = [one for _, one in paths]
         functions = [one for one in parts if type(one) is FunctionType and is_own_function(one)]
         self._optimizers = [one for one in parts if is_torch(one, "optim", "Optimizer") and id(one) not in self.old_of]
+        self._with_gradients = [one for one in parts if is_trainable(one) and one.grad is not None]
         hooked = [(self.old_of[id(one)], one) for one in parts if id(one) in self.old_of and _has_hooks(one)]
         self._tables = {id(one.come): one for pair in hooked for one in torch_hooks.tables(*pair)}
         torch_hooks.renumber(parts, self._tables)
@@ -340,6 +343,16 @@ class _Pairs:
             else:
                 fields = {key: self.connected(part) for key, part in FIELDS.items(new).items()}
                 yield partial(_refill, old, fields)
+        yield from self._gradient_actions()
+
+    def _gradient_actions(self) -> Iterator[Callable[[], object]]:
+        """Return the calls that give weights the gradients of the job's last step; copies have none so far."""
+        pairs = [pair for pair in self._tensors if pair[0].is_leaf and pair[1].is_leaf and self.is_pair(*pair)]
+        copies = [(self._memo[id(one)], one) for one in self._with_gradients if id(one) in self._memo]
+        for have, come in (*pairs, *copies):
+            if have.grad is not None or come.grad is not None:
+                gradient = self._memo.get(id(come.grad), come.grad)  # it may be a result itself
+                yield partial(setattr, have, "grad", moved(gradient, have.device))
 
     def _module_actions(self, old: Any, new: Any, label: str) -> Iterator[Callable[[], object]]:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""

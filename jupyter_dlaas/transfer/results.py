@@ -30,13 +30,14 @@ from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_t
 from jupyter_dlaas.transfer.plain_values import is_plain
 from jupyter_dlaas.transfer.shared_arrays import SharedMemory
 from jupyter_dlaas.transfer.tensor_devices import ResultPlacement
-from jupyter_dlaas.transfer.torch_hooks import has_hooks
+from jupyter_dlaas.transfer.torch_hooks import Gradients, GradientsTooLarge, has_hooks
 from jupyter_dlaas.wire.codec import DlaasError
 
 __all__ = [
     "ResultPlacement",
     "changed_in",
     "dump",
+    "has_gradients",
     "load",
     "load_graph",
     "names_in",
@@ -57,11 +58,15 @@ FORMAT: Final = 2
 If the header lists `names`, the content is a dict of values. Files of format 1 begin with one byte: P, T, or G; G is
 followed by the length of the names in four bytes, the names as JSON, and P or T.
 """
+_Reduce = Callable[[Any], Any]
+"""Reduction of an object that `reduce_state` does not reduce alike, or NotImplemented."""
 _PICKLE: Final = "pickle"
 _TORCH: Final = "torch"
 _FORMER: Final = {b"P": _PICKLE, b"T": _TORCH}
 _FORMER_GRAPH: Final = b"G"
 
+_GRADIENT_BYTES_MAX: Final = 64 << 20
+"""Maximum size of the gradients in a file. They are read after a training at most to be looked at."""
 _PARTS_MAX: Final = 2000
 """Maximum number of parts of a value whose classes are looked up."""
 _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
@@ -188,53 +193,75 @@ def _with_header(value: Any, **fields: Any) -> bytes:
         try:
             content, body = _dump(value, _by_value)
         except Exception as error:  # noqa: BLE001 - as above
-            content, body = _dump(value, _without_hooks)
+            content, body = _dump_with(value, _without_hooks, None)
             why = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"[the hooks of weights and optimisers in a result are left out: {why[:200]}]", file=sys.stderr)
-    return stored.to_header("result", FORMAT, content=content, **fields) + body
+    return stored.to_header("result", FORMAT, **content, **fields) + body
 
 
-def _dump(value: Any, pickling: Callable[[SharedMemory], Any]) -> tuple[str, bytes]:
+def _dump(value: Any, pickling: Callable[[_Reduce], Any]) -> tuple[dict[str, Any], bytes]:
+    """Return the header's fields on the content, and the content: without gradients if these are large."""
+    try:
+        return _dump_with(value, pickling, Gradients(_GRADIENT_BYTES_MAX))
+    except GradientsTooLarge:
+        return _dump_with(value, pickling, None)
+
+
+def _dump_with(
+    value: Any, pickling: Callable[[_Reduce], Any], gradients: Gradients | None
+) -> tuple[dict[str, Any], bytes]:
     torch, memory = sys.modules.get("torch"), SharedMemory()
     is_torch = torch is not None and not is_plain(value)
     moved = _to_cpu(value, torch) if is_torch else value
+
+    def reduce(obj: Any) -> Any:
+        if (reduced := memory.reduce(obj)) is not None:
+            return reduced
+        return gradients.reduce(obj) if gradients is not None else NotImplemented
+
     while True:
         file = io.BytesIO()
         if is_torch:
-            torch.save(moved, file, pickle_module=pickling(memory))  # type: ignore[union-attr]  # it is loaded
+            torch.save(moved, file, pickle_module=pickling(reduce))  # type: ignore[union-attr]  # it is loaded
         else:
-            pickling(memory).Pickler(file, protocol=5).dump(moved)
+            pickling(reduce).Pickler(file, protocol=5).dump(moved)
         if memory.is_complete():
-            return _TORCH if is_torch else _PICKLE, file.getvalue()
+            fields: dict[str, Any] = {"content": _TORCH if is_torch else _PICKLE}
+            if gradients is None or gradients.count:
+                fields["has_gradients"] = gradients is not None
+            return fields, file.getvalue()
 
 
-def _pickle_with_state(memory: SharedMemory) -> ModuleType:
+def _pickle_with_state(reduce: _Reduce) -> ModuleType:
     """Return a `pickle` module that stores optimisers and metrics with all their state."""
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
-            return memory.reduce(obj) or reduce_state(obj)
+            reduced = reduce(obj)
+            return reduced if reduced is not NotImplemented else reduce_state(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 
 
-def _without_hooks(memory: SharedMemory) -> ModuleType:
+def _without_hooks(reduce: _Reduce) -> ModuleType:
     """Return a `pickle` module that stores weights and optimisers without their hooks, as torch does."""
-    return _by_value(memory, with_hooks=False)
+    return _by_value(reduce, with_hooks=False)
 
 
-def _by_value(memory: SharedMemory, *, with_hooks: bool = True) -> ModuleType:
+def _by_value(reduce: _Reduce, *, with_hooks: bool = True) -> ModuleType:
     """Return a `pickle` module that stores lambdas and closures (hooks, callbacks) as code."""
     byvalue = importlib.import_module("jupyter_dlaas.transfer.code_by_value")
 
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             if not with_hooks and has_hooks(obj):
-                return memory.reduce(obj) or NotImplemented
+                return reduce(obj)
             if not with_hooks and torch_optimizers.is_optimizer(obj):
                 return torch_optimizers.reduce_state(obj, with_hooks=False)
-            is_lost = isinstance(obj, FunctionType) and not byvalue.is_found(obj)
-            return byvalue.reduce(obj) if is_lost else memory.reduce(obj) or reduce_state(obj)
+            if isinstance(obj, FunctionType) and not byvalue.is_found(obj):
+                return byvalue.reduce(obj)
+            reduced = reduce(obj)
+            return reduced if reduced is not NotImplemented else reduce_state(obj)
 
     return stored.like_pickle(Pickler=Pickler)
 
@@ -349,6 +376,15 @@ def origins_in(data: bytes) -> dict[str, dict[str, str]]:
 def changed_in(data: bytes) -> tuple[str, ...]:
     """Return the names that the job did not return, and whose objects its training cell has changed in place."""
     return tuple(_fields(data).get("changed", ()))
+
+
+def has_gradients(data: bytes) -> bool | None:
+    """Return whether the weights in a result file have their gradients; None if none had one in the job.
+
+    Those of large models are not returned.
+    """
+    found: bool | None = _fields(data).get("has_gradients")
+    return found
 
 
 def _fields(data: bytes) -> Mapping[str, Any]:

@@ -37,7 +37,16 @@ from jupyter_dlaas.transfer.result_kinds import (
 )
 from jupyter_dlaas.transfer.shared_arrays import SharedMemory, shared_between
 
-__all__ = ["ClassAttributes", "DigestFile", "Origins", "TooLarge", "groups", "parts_of", "reference"]
+__all__ = [
+    "ClassAttributes",
+    "DigestFile",
+    "Origins",
+    "TooLarge",
+    "direct_parts",
+    "groups",
+    "parts_of",
+    "reference",
+]
 
 _WITHOUT_IDENTITY: Final = (
     *(str, bytes, int, float, complex, tuple, frozenset, range, slice, type(Ellipsis)),
@@ -108,6 +117,8 @@ class _Scan(pickle.Pickler):
         self.memory.reduce(obj)
         if self._torch is not None and isinstance(obj, self._torch.Tensor):
             self._note_storage(obj)
+            if obj.is_leaf and obj.grad is not None:
+                self._note_storage(obj.grad)
             return str, ()
         self._storages.update(("variable", id(one)) for one in keras_objects.variables_of(obj))
         if isinstance(obj, types.FunctionType) and not self._byvalue.is_found(obj):
@@ -211,12 +222,12 @@ def _parts_and_kinds(name: str, value: object) -> tuple[dict[str, object] | None
             kinds[kind] = not (has_state(part) or is_keras_part(part) or _is_constant(part))
         if kinds[kind]:
             found[path] = part
-        queue.extend((path + step, one) for step, one in _inside(part))
+        queue.extend((path + step, one) for step, one in direct_parts(part))
     return found, {*kinds}
 
 
-def _inside(part: Any) -> list[tuple[str, object]]:
-    """Return the objects that a container, a torch module or an object of the user holds, with their steps."""
+def direct_parts(part: Any) -> list[tuple[str, object]]:
+    """Return the objects that a container, a torch module or an object of the user holds: (".fc", layer)."""
     kind = type(part)
     if kind in (list, tuple, deque):
         return [(f"[{number}]", one) for number, one in enumerate(islice(part, _ITEMS_MAX))]

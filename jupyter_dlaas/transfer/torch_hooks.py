@@ -1,6 +1,6 @@
-"""Hooks of torch modules, optimisers and tensors, which follow an object into its result.
+"""Hooks of torch modules, optimisers and tensors, and gradients of tensors, which follow an object into its result.
 
-torch stores those of modules and drops the others. Neither is in a `state_dict`: without them, a model that a
+torch stores the hooks of modules and drops all others. None are in a `state_dict`: without them, a model that a
 notebook takes back would compute and train otherwise than the job's.
 """
 
@@ -18,6 +18,8 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.objects.object_values import is_infrastructure
 
 __all__ = [
+    "Gradients",
+    "GradientsTooLarge",
     "Table",
     "fill",
     "has_hooks",
@@ -42,8 +44,8 @@ def has_hooks(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor) and bool(_hooks_of(value))
 
 
-def _hooks_of(tensor: Any) -> dict[str, OrderedDict[int, Any]]:
-    found: dict[str, OrderedDict[int, Any]] = {}
+def _hooks_of(tensor: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name in _OF_TENSORS if tensor.is_leaf else ():
         hooks = getattr(tensor, name, None) or OrderedDict()
         ours = OrderedDict((key, one) for key, one in hooks.items() if not is_infrastructure(one))
@@ -54,18 +56,53 @@ def _hooks_of(tensor: Any) -> dict[str, OrderedDict[int, Any]]:
 
 def reduce_state(value: Any) -> Any:
     """Return the reduction of a tensor with its hooks; NotImplemented for tensors without hooks and other objects."""
-    if not has_hooks(value):
-        return NotImplemented
+    return _with_attributes(value, _hooks_of(value)) if has_hooks(value) else NotImplemented
+
+
+def _with_attributes(tensor: Any, attributes: Mapping[str, Any]) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that it drops them
-        reduced = value.__reduce_ex__(2)
-    return (*reduced[:2], _hooks_of(value), None, None, stored.fill_hooks)
+        warnings.simplefilter("ignore")  # torch warns that it drops hooks
+        reduced = tensor.__reduce_ex__(2)
+    return (*reduced[:2], attributes, None, None, stored.fill_hooks)
 
 
-def fill(tensor: Any, hooks: Mapping[str, Any]) -> None:
-    """Give a loaded tensor its hooks."""
-    for name, found in hooks.items():
+def fill(tensor: Any, attributes: Mapping[str, Any]) -> None:
+    """Give a loaded tensor its hooks and its gradient."""
+    for name, found in attributes.items():
         setattr(tensor, name, found)
+
+
+class GradientsTooLarge(Exception):
+    """Error of gradients that are too large to be stored with their tensors."""
+
+
+class Gradients:
+    """Reductions of tensors with their gradients, up to a total size in bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+        self._known: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """The number of gradients so far."""
+        return len(self._known)
+
+    def reduce(self, value: Any) -> Any:
+        """Return the reduction of a tensor with its gradient and hooks; NotImplemented for all other objects.
+
+        Raises GradientsTooLarge.
+        """
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor) or not value.is_leaf or value.grad is None:
+            return NotImplemented
+        gradient = value.grad.detach() if value.grad.requires_grad else value.grad
+        if id(value) not in self._known:
+            self._known.add(id(value))  # objects are pickled twice if they share memory
+            self._left -= gradient.numel() * gradient.element_size()
+        if self._left < 0:
+            raise GradientsTooLarge
+        return _with_attributes(value, _hooks_of(value) | {"grad": gradient})
 
 
 def is_same_function(one: Any, other: Any) -> bool:

@@ -514,13 +514,27 @@ def test_changed_and_bound_names_of_a_training_cell(cell: str, is_changed: bool)
         ("net.fit(1)", False),
         ("other = net", False),
         ("def make():\n    net = Net()", False),
+        ("net.model = Net()", True),
+        ("net.models['a'] = Net()", True),
+        ("net.models[key] = Net()", True),
+        ("net.model[0] = Net()", True),
+        ("x, net.model = 1, Net()", True),
+        ("net.space.model = Net()", True),
+        ("net.losses = list(1)", False),
+        ("net.models['new'] = Net()", False),
+        ("net.best['loss'] = float(1)", False),
+        ("net.best[key] = float(1)", False),
     ],
 )
 def test_rebound_names_of_a_training_cell(cell: str, is_rebound: bool) -> None:
     body = "\n".join(f"    {line}" for line in cell.splitlines())
     program = f"net = Net()\n\n# --- cell [2], the training cell ---\nif __name__ == '__main__':\n{body}\n"
 
-    assert bool(rebound_names(program, {"net"})) is is_rebound
+    model = nn.Sequential(nn.Linear(1, 1))
+    net: Any = Trainer(model)
+    net.models, net.space, net.best = {"a": model}, SimpleNamespace(model=model), {"loss": 1.0}
+
+    assert bool(rebound_names(program, {"net": net})) is is_rebound
 
 
 class Wrapping(torch.optim.Optimizer):

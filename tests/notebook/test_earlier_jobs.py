@@ -202,6 +202,18 @@ def test_gradients_of_an_earlier_job_are_reported(cells: tuple[str, ...], train:
     assert job(SETUP, train=LOOP).computes_gradients
 
 
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_returned_gradients_are_not_reported(has_gradients: bool) -> None:
+    view = SimpleNamespace(id="first-2", state=State.COMPLETED, results=("model",))
+    client = SimpleNamespace(job=lambda _: view)
+    client.without_start = lambda: client
+    earlier = EarlierJobs()
+    earlier.note(Job(view, client), job(SETUP, train=LOOP), 2, ("model",), {})  # type: ignore[arg-type]
+    earlier.note_loaded("first-2", {}, (), has_gradients=has_gradients)
+
+    assert earlier.facts()[0].computes_gradients is not has_gradients
+
+
 def test_results_that_could_not_be_stored_are_not_returned() -> None:
     view = SimpleNamespace(id="first-2", state=State.PROCESSING, results=())
     client = SimpleNamespace(job=lambda _: view)

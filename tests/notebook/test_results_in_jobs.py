@@ -47,6 +47,7 @@ def test_changes_after_a_wait_apply_to_the_result() -> None:
     assert prelude(made)[1:] == ['losses = dlaas.result("first-1", "losses")', "losses.append(3)"]
 
 
+RESULT = ResultRef("first-1", "box", after_cell=3, is_restored=True)
 MODEL = "model = Linear()\nopt = SGD(model.parameters())"
 AGAIN = "%%train first -o model\nopt.step()"
 
@@ -67,6 +68,32 @@ def test_alias_of_a_restored_model_is_the_trained_one() -> None:
     made = job("from torch import Linear\nnet = model = Linear()", AGAIN, train="print(net)", facts=known)
 
     assert prelude(made)[-1] == 'model = dlaas.result("first-1", "model", into={"model": model})'
+
+
+BOX = "from torch import Linear, SGD\nmodel = Linear()\nopt = SGD(model.parameters())\nbox = Box(model)"
+
+
+@pytest.mark.parametrize(
+    ("train", "is_loaded"), [("opt.step()", True), ("opt.step()\nprint(box)", True), ("print(Linear)", False)]
+)
+def test_result_is_loaded_for_the_names_of_its_parts(train: str, is_loaded: bool) -> None:
+    box = NameFact(type_name="Box", result=replace(RESULT, parts=frozenset({"model"})))
+    known = facts(box=box, model=NameFact(type_name="Linear"), opt=NameFact(type_name="SGD"))
+    made = job("class Box: pass", BOX, "%%train first -o box\nbox.fit()", train=train, facts=known)
+
+    line = 'box = dlaas.result("first-1", "box", into={"box": box})'
+    assert (prelude(made)[-1] == line) is is_loaded
+    assert ("box = Box(model)" in prelude(made)) is is_loaded
+
+
+def test_model_of_a_later_cell_does_not_need_the_result() -> None:
+    box = NameFact(type_name="Box", result=replace(RESULT, parts=frozenset({"model"})))
+    known = facts(box=box, model=NameFact(type_name="Linear"))
+    first = "%%train first -o box\nbox.fit()"
+    made = job("class Box: pass", BOX, first, "model = Linear()", train="print(model)", facts=known)
+
+    assert prelude(made)[-1] == "model = Linear()"
+    assert "result" not in made.text
 
 
 def test_unreferenced_result_is_loaded_without_the_old_object() -> None:

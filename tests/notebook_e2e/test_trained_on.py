@@ -77,6 +77,27 @@ def test_all_references_point_to_the_trained_model(torched: Kernel, pool: Pool) 
     assert torched.value("error()") < before
 
 
+def test_next_job_uses_parts_of_a_result_that_just_arrived(torched: Kernel, pool: Pool) -> None:
+    fresh(torched)
+    torched.run(
+        "class Fitted:\n    def __init__(self, model):\n        self.model, self.losses = model, []\n"
+        "    def fit(self, opt):\n        loss = (self.model(X) - Y).pow(2).mean(); opt.zero_grad(); loss.backward()\n"
+        "        opt.step(); self.losses.append(loss.item())\n"
+        "fitted = Fitted(model)\nseen_losses = fitted.losses"
+    )
+    torched.run("%%train part -o fitted\nfitted.fit(opt)")
+    torched.run(
+        "import time\nfrom jupyter_dlaas.client.http import Client\n"
+        "while Client().job('part').state != 'COMPLETED':\n    time.sleep(0.05)\n"
+        "get_ipython().run_cell_magic('train', 'rest -o found --wait', "
+        "'found = model.bias.item(), model.bias.grad.item(), list(seen_losses)')"
+    )
+
+    assert torched.value("found == (model.bias.item(), model.bias.grad.item(), fitted.losses)")
+    assert torched.value("(len(seen_losses), found[0] != 0)") == (1, True)
+    assert 'into={"fitted": fitted}' in torched.run("%dlaas source rest").stdout
+
+
 def test_parameters_that_are_views_of_a_vector_train_on(torched: Kernel, pool: Pool) -> None:
     torched.run("import numpy as np\ndata, goal = X.numpy(), Y.numpy()")
     torched.run(
