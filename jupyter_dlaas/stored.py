@@ -37,6 +37,7 @@ __all__ = [
     "fitted_model",
     "function",
     "keras_object",
+    "keras_part",
     "like_pickle",
     "memory",
     "method",
@@ -64,6 +65,7 @@ LOADERS: Final[Mapping[str, tuple[str, str]]] = {
     "fitted_model": ("jupyter_dlaas.transfer.fitted_models", "load"),
     "function": ("jupyter_dlaas.transfer.code_by_value", "make"),
     "keras_object": ("jupyter_dlaas.objects.keras_objects", "recreate"),
+    "keras_part": ("jupyter_dlaas.transfer.fitted_models", "part"),
     "memory": ("jupyter_dlaas.learner.checkpoint.graph_pickler", "make_memory"),
     "method": ("types", "MethodType"),
     "new_object": ("jupyter_dlaas.objects.object_kinds", "new_object"),
@@ -145,6 +147,11 @@ def keras_object(*arguments: Any) -> Any:
 def fitted_model(*arguments: Any) -> Any:
     """Create a fitted model of Keras."""
     return _load("fitted_model", arguments)
+
+
+def keras_part(*arguments: Any) -> Any:
+    """Find a layer in a loaded Keras model."""
+    return _load("keras_part", arguments)
 
 
 def array_of(*arguments: Any) -> Any:

@@ -38,6 +38,8 @@ _ALL: Final = frozenset({"", *LIBRARIES})
 """All random streams; "" if it is unknown which."""
 
 
+_LAYERS: Final = "keras.layers"
+"""The generators of Keras layers, which have the seeds of their creation (`rng_state.LAYERS`)."""
 _WEIGHTS: Final = ("torch.nn.", "torchvision.", "keras.", "tensorflow.", "transformers.", "fastai.", "lightning.")
 """Libraries whose calls may create layers with random initial weights."""
 
@@ -114,7 +116,7 @@ def follow(
                 surely |= drew if i in lost else _surely_drawn(steps[i], i, scan) & drew
         if not indexes:  # a cell that ran as a job, or cannot be parsed
             off |= drew
-    if seeded & off and now is not None:
+    if seeded and off & {*seeded, _LAYERS} and now is not None:
         found.restores.append(Restore(goal, count, now))
     found.uses_new_numbers = bool(found.restores) and not seeded
     return found
@@ -173,7 +175,11 @@ def _drew(before: str | None, after: str | None) -> frozenset[str]:
     if before == after:
         return frozenset()
     first, second = _parts(before), _parts(after)
-    return frozenset(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    found = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
+    layers, drawn = first.get(_LAYERS, {}), second.get(_LAYERS, {})
+    if all(layers[name] == drawn[name] for name in layers.keys() & drawn.keys()):
+        found.discard(_LAYERS)  # the cell only creates layers
+    return frozenset(found)
 
 
 def _surely_drawn(step: Step, index: int, scan: Scan) -> frozenset[str]:

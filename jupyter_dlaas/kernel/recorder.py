@@ -100,7 +100,7 @@ class Recorder:
         self._random_state: str | None = None
         self._beginnings: dict[str, Any] = {}
         """Libraries that were imported since, and their initial random state."""
-        self._at_load = _random_state(None)
+        self._at_load = _random_state(None, shell.user_ns)
         self._interrupts = InterruptWatch()
         self._starts: list[_CellStart] = []
         """Running cells, the inner ones (`%run other.ipynb`) last."""
@@ -120,10 +120,11 @@ class Recorder:
         return tuple(cell for cell in self._cells if before is None or cell.count < before)
 
     def _before(self, info: ExecutionInfo) -> None:
-        random_state = _random_state(self._starts[-1].random_state if self._starts else self._random_state)
+        before = self._starts[-1].random_state if self._starts else self._random_state
+        random_state = _random_state(before, self._shell.user_ns)
         self._random_state = random_state
-        place, before = _current_directory(), self._interrupts.begin()
-        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), place, random_state, before))
+        place, interrupts = _current_directory(), self._interrupts.begin()
+        self._starts.append(_CellStart(info.raw_cell or "", time.perf_counter(), place, random_state, interrupts))
 
     def _after(self, result: ExecutionResult) -> None:
         info, count = result.info, result.execution_count
@@ -228,7 +229,7 @@ def facts_of(
         directory=str(directory_now),
         hash_seed=own_hash_seed(),
         started_in=shell.starting_dir,
-        random_state=_random_state(None),
+        random_state=_random_state(None, users),
         modified=files.modified,
         missing=files.missing,
         module_states=_module_states(own),
@@ -270,9 +271,9 @@ def _handed_on(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return {"exports": names, "origins": origins, "shared": shared}
 
 
-def _random_state(before: str | None) -> str:
+def _random_state(before: str | None, names: Mapping[str, object]) -> str:
     """Return the random state as text, as the same object as before if nothing was drawn."""
-    found: str = _streams().written()
+    found: str = _streams().written(names)
     return before if before == found else found
 
 

@@ -26,6 +26,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.analysis.model import size_text
 from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import code_by_value, tensor_devices
+from jupyter_dlaas.transfer.fitted_models import Parts
 from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_a, is_from, path_to, process_bound_kind, title, walk
 from jupyter_dlaas.transfer.shared_arrays import SharedMemory
@@ -192,10 +193,10 @@ class _Notes:
     """Written tensors with their gradients."""
 
 
-def _pickler(notes: _Notes, memory: SharedMemory | None = None) -> type[pickle.Pickler]:
+def _pickler(notes: _Notes, memory: SharedMemory | None = None, parts: Parts | None = None) -> type[pickle.Pickler]:
     """Return a pickler that records the notebook's names an object needs and sends objects without a name by value.
 
-    `memory` receives the arrays and tensors.
+    `memory` receives the arrays and tensors; `parts` are Keras layers that belong to a model.
     """
     torch: Any = sys.modules.get("torch")
 
@@ -212,6 +213,8 @@ def _pickler(notes: _Notes, memory: SharedMemory | None = None) -> type[pickle.P
                 return importlib.import_module, (obj.__name__,)
             elif is_from(obj, "torch.utils.data.dataloader", "DataLoader"):
                 return _idle_loader(obj, self.proto)
+            if parts is not None and (reduced := parts.reduce(obj)) is not NotImplemented:
+                return reduced
             return (memory is not None and memory.reduce(obj)) or reduce_state(obj)
 
         proto = PROTOCOL
@@ -264,7 +267,15 @@ def _idle_loader(loader: Any, protocol: int) -> Any:
 
 def _dump(objects: Mapping[str, object], target: _Bounded, memory: SharedMemory, *, has_gradients: bool) -> set[str]:
     notes = _Notes(set())
-    pickler = _pickler(notes, memory)
+    parts = Parts(objects)
+    if parts.apart is not None:
+        one, other = (path_to(objects, model, _OBJECTS_MAX) for model in parts.apart)
+        raise NotSendable(
+            f"--push {', '.join(objects)}: `{one}` and `{other}` share layers, and Keras stores each model by itself: "
+            "in the job, training one would not change the other. Push one, and create the other from its layers in "
+            "the training cell."
+        )
+    pickler = _pickler(notes, memory, parts)
     owners = keras_objects.owners(objects)
     written = {**objects, **({_OPTIMIZERS: owners} if owners else {})}
     try:

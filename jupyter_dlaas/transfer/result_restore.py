@@ -151,6 +151,8 @@ class _Pairs:
         """The hooks of the loaded objects and the existing ones in their place, by the identity of the loaded table."""
         self._optimizers: list[Any] = []
         """New optimisers without a counterpart that were not copied yet."""
+        self._whole: dict[int, Any] = {}
+        """Loaded Keras models and layers: copies of them would not be connected."""
         self._with_gradients: list[Any] = []
         """The loaded weights that have a gradient."""
         self._new_of: dict[int, Any] = {}
@@ -186,12 +188,13 @@ class _Pairs:
         if shared_state_objects.is_shared(new):
             self.old_of[id(new)], self._new_of[id(old)] = old, new
             return ""
-        if id(new) in self.old_of or id(old) in self._new_of:
-            if not self.is_pair(old, new):
-                self.conflict = _OTHER_PARTS
+        is_known = id(new) in self.old_of or id(old) in self._new_of
+        if is_known and not self.is_pair(old, new):
+            self.conflict = _OTHER_PARTS
+        if keras_objects.is_layer(new) and not self.conflict:  # with the torch backend it is a torch module, too
+            return self._keras(old, new)
+        if is_known:
             return self.conflict
-        if is_keras(new):  # with the torch backend it is a torch module, too
-            return self._note(old, new) if _keras_fits(old, new) else _OTHER_SHAPES
         if keras_objects.is_stateful(new):
             return self._note(old, new) if keras_objects.fits(old, new, self._keras_models()) else _OTHER_SHAPES
         if is_torch(new, "nn", "Module"):
@@ -203,6 +206,15 @@ class _Pairs:
         if is_torch(new, "amp", "GradScaler"):
             return self._note(old, new)
         return self._holder(old, new, depth)
+
+    def _keras(self, old: Any, new: Any) -> str:
+        """Pair two Keras models or layers with the layers in them. A model in another one may be compiled by itself."""
+        if not _keras_fits(old, new):
+            return _OTHER_SHAPES
+        for have, come in zip(keras_objects.layers_in(old), keras_objects.layers_in(new), strict=True):
+            self.old_of[id(come)], self._new_of[id(have)] = have, come
+        self._order.append((old, new))
+        return ""
 
     def _keras_models(self) -> list[Any]:
         return [one for one, _ in self._order if is_keras(one)]
@@ -263,7 +275,7 @@ class _Pairs:
     def connected(self, value: Any) -> Any:
         """Copy a value so that it refers to the existing objects, once all pairs are known."""
         if not self._memo:
-            self._memo = self.old_of | {number: one.have for number, one in self._tables.items()}
+            self._memo = self._whole | self.old_of | {number: one.have for number, one in self._tables.items()}
             pairs = [pair for pair in (*self._order, *self._tensors) if self.is_pair(*pair)]
             self._memories = existing_memory(pairs)
         keep_views(value, self._memo, self._memories)
@@ -290,6 +302,7 @@ class _Pairs:
         parts: list[Any] = [one for _, one in paths]
         functions = [one for one in parts if type(one) is FunctionType and is_own_function(one)]
         self._optimizers = [one for one in parts if is_torch(one, "optim", "Optimizer") and id(one) not in self.old_of]
+        self._whole = {id(one): one for one in parts if keras_objects.is_layer(one)}
         self._with_gradients = [one for one in parts if is_trainable(one) and one.grad is not None]
         hooked = [(self.old_of[id(one)], one) for one in parts if id(one) in self.old_of and _has_hooks(one)]
         self._tables = {id(one.come): one for pair in hooked for one in torch_hooks.tables(*pair)}
@@ -317,8 +330,8 @@ class _Pairs:
         groups = torch_optimizers.SharedGroups(one for one, _ in self._order if is_torch(one, "optim", "Optimizer"))
         for old, new in self._order:
             label = shown(self._paths.get(id(new), type(new).__name__))
-            if is_keras(new):
-                yield partial(_load_keras, old, new)
+            if keras_objects.is_layer(new):
+                yield partial(self._load_keras, old, new, label)
             elif keras_objects.is_stateful(new):
                 yield partial(keras_objects.load_state, old, new, self._keras_models())
             elif is_torch(new, "nn", "Module"):
@@ -353,6 +366,10 @@ class _Pairs:
             if have.grad is not None or come.grad is not None:
                 gradient = self._memo.get(id(come.grad), come.grad)  # it may be a result itself
                 yield partial(setattr, have, "grad", moved(gradient, have.device))
+
+    def _load_keras(self, old: Any, new: Any, label: str) -> None:
+        if why := fitted_models.load_state(old, new):
+            self.notes.append(f"{label} is not compiled as in the job ({why[:200]}). Call its compile() again.")
 
     def _module_actions(self, old: Any, new: Any, label: str) -> Iterator[Callable[[], object]]:
         """Return the calls that load what a module has in its state_dict, and what it keeps beside that."""
@@ -570,16 +587,6 @@ def _refill(value: Any, new: Mapping[str, Any]) -> None:
 
 
 def _keras_fits(old: Any, new: Any) -> bool:
-    kinds = [[type(layer) for layer in model.layers] for model in (old, new)]
-    shapes = [[tuple(weight.shape) for weight in model.weights] for model in (old, new)]
+    kinds = [[type(layer) for layer in keras_objects.layers_in(one)] for one in (old, new)]
+    shapes = [[tuple(weight.shape) for weight in one.weights] for one in (old, new)]
     return kinds[0] == kinds[1] and shapes[0] == shapes[1]
-
-
-def _load_keras(old: Any, new: Any) -> None:
-    old.set_weights(new.get_weights())
-    keras_objects.put_generator_states(old, keras_objects.generator_states(new))
-    old_part, new_part = (getattr(one, "optimizer", None) for one in (old, new))
-    if type(old_part) is type(new_part) and old_part is not None and keras_objects.fits(old_part, new_part, [old]):
-        keras_objects.load_state(old_part, new_part, [old])
-    if fitted_models.was_fitted(new):
-        fitted_models.treat_as_fitted(old)

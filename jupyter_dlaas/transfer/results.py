@@ -25,6 +25,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
 from jupyter_dlaas.transfer import class_definitions, shared_objects
+from jupyter_dlaas.transfer.fitted_models import Parts
 from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_to, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
@@ -66,7 +67,7 @@ _FORMER: Final = {b"P": _PICKLE, b"T": _TORCH}
 _FORMER_GRAPH: Final = b"G"
 
 _GRADIENT_BYTES_MAX: Final = 64 << 20
-"""Maximum size of the gradients in a file. They are read after a training at most to be looked at."""
+"""Maximum size of the gradients in a file; larger ones are left out, as few notebooks read them after a training."""
 _PARTS_MAX: Final = 2000
 """Maximum number of parts of a value whose classes are looked up."""
 _LOADED_ON_CPU = frozenset({"cpu", "cuda", "mps"})
@@ -210,14 +211,16 @@ def _dump(value: Any, pickling: Callable[[_Reduce], Any]) -> tuple[dict[str, Any
 def _dump_with(
     value: Any, pickling: Callable[[_Reduce], Any], gradients: Gradients | None
 ) -> tuple[dict[str, Any], bytes]:
-    torch, memory = sys.modules.get("torch"), SharedMemory()
+    torch, memory, parts = sys.modules.get("torch"), SharedMemory(), Parts({"": value})
     is_torch = torch is not None and not is_plain(value)
     moved = _to_cpu(value, torch) if is_torch else value
 
     def reduce(obj: Any) -> Any:
         if (reduced := memory.reduce(obj)) is not None:
             return reduced
-        return gradients.reduce(obj) if gradients is not None else NotImplemented
+        if gradients is not None and (reduced := gradients.reduce(obj)) is not NotImplemented:
+            return reduced
+        return parts.reduce(obj)
 
     while True:
         file = io.BytesIO()

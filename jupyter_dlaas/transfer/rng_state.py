@@ -13,9 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_dlaas.learner.environment import import_hooks
+from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import cuda_streams
 
-__all__ = ["RESTORERS", "completed", "note_beginnings", "put_back", "put_written", "read_state", "snapshot", "written"]
+__all__ = [
+    "LAYERS",
+    "RESTORERS",
+    "completed",
+    "note_beginnings",
+    "put_back",
+    "put_written",
+    "read_state",
+    "snapshot",
+    "written",
+]
 
 
 def snapshot() -> dict[str, Any]:
@@ -84,10 +95,16 @@ def _keras_generator() -> Any:
 
 LIBRARIES: Final = ("numpy.random", "torch")
 """Modules whose initial random state differs in each process."""
+_LAYERS_MAX: Final = 100
+LAYERS: Final = "keras.layers"
+"""Key of the states of the layers' own generators, by variable."""
 
 
-def written() -> str:
-    """Return the random state as text for `random_as_before`: equal texts mean equal future numbers."""
+def written(names: Mapping[str, object] | None = None) -> str:
+    """Return the random state as text for `random_as_before`: equal texts mean equal future numbers.
+
+    `names`: variables whose Keras layers have generators of their own (dropout, augmentation).
+    """
     found: dict[str, Any] = {"random": _written_state(random.getstate())}
     found |= {name: state for name in LIBRARIES if (state := _written_of(name)) is not None}
     tensorflow = _tensorflow_state()
@@ -96,6 +113,8 @@ def written() -> str:
     keras = _keras_generator()
     if keras is not None:
         found["keras"] = [int(number) for number in keras.state.numpy()]
+    if names and LAYERS in sys.modules and (layers := _written_layers(names)):
+        found[LAYERS] = layers
     return json.dumps(found)
 
 
@@ -153,6 +172,25 @@ def _put_keras(found: list[int], module: Any) -> None:
     random.setstate(python)
 
 
+def _written_layers(names: Mapping[str, object]) -> dict[str, list[list[list[int]]]]:
+    held = {name: _layers_in(value) for name, value in list(names.items()) if not name.startswith("_")}
+    states = {name: [keras_objects.generator_states(one) for one in layers] for name, layers in held.items() if layers}
+    return {name: [[one.tolist() for one in each] for each in found] for name, found in states.items() if any(found)}
+
+
+def _put_layers(found: Mapping[str, list[list[list[int]]]], _module: Any) -> None:
+    names = vars(sys.modules["__main__"])
+    for name, states in found.items():
+        for layer, each in zip(_layers_in(names.get(name)), states, strict=False):
+            keras_objects.put_generator_states(layer, each)
+
+
+def _layers_in(value: object) -> list[Any]:
+    """Return a layer or model of Keras, or those in a list."""
+    parts = value[:_LAYERS_MAX] if type(value) in (list, tuple) else [value]  # type: ignore[index]  # it is one
+    return [one for one in parts if keras_objects.is_layer(one)]
+
+
 def _put_written_tensorflow(found: list[Any], module: Any) -> None:
     _put_tensorflow((found[0], read_state(found[1])), module)
 
@@ -169,8 +207,9 @@ def _put_torch(found: list[str], module: Any) -> None:
     cuda_streams.put(module, states[1:])
 
 
-RESTORERS: Final = {
+RESTORERS: Final[Mapping[str, Callable[[Any, Any], None]]] = {
     "keras": _put_keras,
+    LAYERS: _put_layers,
     "numpy.random": _put_numpy,
     "torch": _put_torch,
     "tensorflow": _put_written_tensorflow,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import sys
 import tempfile
 import warnings
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from jupyter_dlaas.learner.process.changed_names import ObjectContents
 from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import pushed_objects, results, rng_state
 from jupyter_dlaas.transfer.result_restore import restore
@@ -207,12 +210,131 @@ def test_generators() -> None:
         assert drawn(found["model"], found["noise"]) == expected
 
 
+def fourth_power(expected: Any, found: Any) -> Any:
+    return keras.ops.mean((expected - found) ** 4)
+
+
+def nested() -> dict[str, Any]:
+    """Return a model over a frozen one that is compiled by itself, as in a GAN, with its last layer."""
+    keras.utils.set_random_seed(0)
+    base = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    base.compile(keras.optimizers.Adam(0.01), "mse")
+    base.trainable = False
+    inputs = keras.Input((4,))
+    head = keras.layers.Dense(1)
+    model = keras.Model(inputs, head(base(inputs)))
+    model.compile("adam", "mse")
+    return {"model": model, "base": base, "head": head, "held": {"bases": [base]}}
+
+
+def trained(model: Any, base: Any, **_: Any) -> Any:
+    base.train_on_batch(X, X[:, :2])
+    base.trainable = True
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.train_on_batch(X, X[:, :1])
+    return [one.tolist() for one in model.get_weights()]
+
+
+def pushed(**values: Any) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pushed.bin"
+        pushed_objects.write_pushed(file, values)
+        return dict(zip(values, pushed_objects.load_pushed(file, [*values]), strict=True))
+
+
+def test_nested() -> None:
+    job = nested()
+    job["base"].train_on_batch(X, X[:, :2])
+    came, sent = results.load(results.dump(job)), pushed(**job)
+    new = restore(results.load(results.dump(job)), {"model": nested()["model"]}).values
+    for found in (came, sent, new):
+        assert found["model"].layers[1] is found["base"] is found["held"]["bases"][0]
+        assert found["model"].layers[-1] is found["head"]
+        assert [layer.trainable for layer in (found["base"], *found["base"].layers)] == [False] * 3
+    assert trained(**came) == trained(**sent) == trained(**job)
+
+
+def test_unfrozen() -> None:
+    """The notebook's model is frozen and compiled as the job's."""
+    there, job = nested(), nested()
+    job["head"].trainable = False
+    trained(**job)
+    found = restore(results.load(results.dump(job)), there)
+
+    assert (found.values, found.notes) == (there, ())
+    assert [layer.trainable for layer in (there["base"], there["head"])] == [True, False]
+    assert isinstance(there["model"].optimizer, keras.optimizers.SGD)
+    streams = rng_state.snapshot()
+    histories = []
+    for one in (job, there):
+        rng_state.put_back(streams)
+        histories.append(one["model"].fit(X, X[:, :1], epochs=2, verbose=0).history)
+    assert histories[0] == histories[1]
+
+
+def test_compiled_again() -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    for optimizer, loss in (("sgd", fourth_power), ("adam", "mae"), (keras.optimizers.Adam(schedule), "mse")):
+        there, job = (nested()["model"] for _ in range(2))
+        job.compile(optimizer, loss)
+        job.train_on_batch(X, X[:, :1])
+        raw = results.dump(job)
+        found = restore({"model": with_own(raw)}, {"model": there})
+        assert (found.values["model"], found.notes) == (there, ()), found.reason
+        assert there.train_on_batch(X, X[:, :1]) == job.train_on_batch(X, X[:, :1])
+
+
+def with_own(raw: bytes) -> Any:
+    with keras.saving.custom_object_scope({"fourth_power": fourth_power}):
+        return results.load(raw)
+
+
+def test_layers_in_common() -> None:
+    inputs = keras.Input((4,))
+    code = keras.layers.Dense(2)(inputs)
+    encoder, whole = keras.Model(inputs, code), keras.Model(inputs, keras.layers.Dense(4)(code))
+    with pytest.raises(pushed_objects.NotSendable, match="`whole` and `encoder` share layers"):
+        pushed(encoder=encoder, whole=whole)
+    encoder.trainable = False
+    assert {*pushed(encoder=encoder, whole=1)} == {"encoder", "whole"}
+
+
+def test_written_states() -> None:
+    """The generators of layers are restored by the names of the variables."""
+
+    def made() -> dict[str, Any]:
+        keras.utils.set_random_seed(0)
+        parts = [keras.layers.RandomFlip(), keras.layers.GaussianNoise(0.1)]
+        return {"flip": keras.Sequential(parts), "parts": parts, "x": 1, "_hidden": parts[0]}
+
+    here, main = made(), vars(sys.modules["__main__"])
+    images = np.random.rand(2, 4, 4, 1).astype("float32")
+    before = rng_state.written(here)
+    contents = ObjectContents(here)
+    here["flip"](images)
+    after = rng_state.written(here)
+    assert contents.changed(here) == ["flip", "parts"]
+    assert before != after
+    assert rng_state.written(here) == after
+    assert [*json.loads(after)[rng_state.LAYERS]] == ["flip", "parts"]
+    there = made()
+    main |= there
+    rng_state.put_written(after)
+    assert rng_state.written(there) == after
+    expected = keras.ops.convert_to_numpy(here["flip"](images))
+    rng_state.put_written(after)
+    assert np.array_equal(keras.ops.convert_to_numpy(there["flip"](images)), expected)
+    main |= {"flip": 1, "parts": [1, 2]}
+    rng_state.put_written(after)  # other objects have these names now
+
+
 if __name__ == "__main__":
     sys.modules["tests.learner.keras_programs"] = sys.modules["__main__"]
     warnings.simplefilter("ignore")
     tests = (
         *(test_layers, test_trained_variables, test_halts, test_results, test_new_optimizer, test_compiled),
-        *(test_fitted_again, test_generators),
+        *(test_fitted_again, test_generators, test_nested, test_unfrozen, test_compiled_again, test_layers_in_common),
+        test_written_states,
     )
     for test in tests:
         test()

@@ -33,5 +33,10 @@ def test_keras_objects_keep_moments_and_identity(backend: str) -> None:
         "compiled",
         "fitted_again",
         "generators",
+        "nested",
+        "unfrozen",
+        "compiled_again",
+        "layers_in_common",
+        "written_states",
     ]
     assert done.stdout.split() == [f"test_{name}" for name in expected]

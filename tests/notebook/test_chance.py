@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from jupyter_dlaas.capture.capture import capture
 SEED = "import torch\ntorch.manual_seed(0)"
 
 
-def job(*cells: str, train: str, streams: str | None) -> Capture:
+def job(*cells: str, train: str, streams: Sequence[str] | None) -> Capture:
     """Return a letter of `streams` per cell, and one for the training cell. Equal letters: nothing drawn in between."""
     ran = [
         ExecutedCell(count=n, source=source, random_state=streams[n - 1] if streams else None)
@@ -36,6 +36,20 @@ def test_random_draws_of_a_skipped_look_are_replayed() -> None:
     assert "print" not in made.text
     assert made.text.index("random_as_before(3)") < made.text.index("w = torch.rand(3)")
     assert "import jupyter_dlaas as dlaas" in made.text
+
+
+KERAS = "import keras\nkeras.utils.set_random_seed(1)\naug = keras.layers.RandomFlip()"
+
+
+@pytest.mark.parametrize(
+    ("counts", "cells"),
+    [((None, 0, 3), {3}), ((None, 0, 0), set[int]()), ((0, 2, 2), set[int]()), ((None, 1, 1), set[int]())],
+)
+def test_draws_of_a_keras_layer_are_replayed(counts: tuple[int | None, ...], cells: set[int]) -> None:
+    states = [{"random": 1} | ({"keras.layers": {"aug": [[[9, one]]]}} if one is not None else {}) for one in counts]
+    made = job(KERAS, "print(aug(X).shape)", train="fit(aug)", streams=[json.dumps(one) for one in states])
+
+    assert restored(made).keys() == cells
 
 
 def test_seed_of_cupy_seeds_no_other_library() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from jupyter_dlaas.objects import code_versions
+from jupyter_dlaas.objects import code_versions, keras_objects
 from jupyter_dlaas.objects.object_kinds import FIELDS
 from jupyter_dlaas.objects.object_values import is_infrastructure
 from jupyter_dlaas.transfer.result_kinds import (
@@ -70,6 +70,8 @@ def _has_content(value: Any) -> bool:
     """Return whether a value can change in place. The analysis of the text finds what trains models and optimisers."""
     if isinstance(value, types.ModuleType):
         return code_versions.is_own_module(value)
+    if keras_objects.is_layer(value):  # the text does not show draws in a pipeline of tf.data
+        return True
     return not (isinstance(value, (str, bytes, int, float, complex, type(None))) or has_state(value))
 
 
@@ -123,6 +125,8 @@ class _Contents(pickle.Pickler):
             return NotImplemented
         if isinstance(obj, _FUNCTIONS):
             return _equal, _parts_of_function(obj)
+        if keras_objects.is_layer(obj):
+            return _equal, (kind.__qualname__, [one.tolist() for one in keras_objects.generator_states(obj)])
         if is_infrastructure(obj) or isinstance(obj, type | types.ModuleType) or has_state(obj):
             return _equal, (kind.__qualname__, getattr(obj, "__qualname__", ""))
         if is_tensor(obj):
