@@ -19,6 +19,7 @@ __all__ = ["check_keras_outputs"]
 _KERAS = ("keras", "tensorflow")
 _BASES = frozenset({"Model", "Layer", "Sequential"})
 _MAKES_PLAIN = frozenset({"int", "float", "str", "bool", "len", "list", "tuple", "dict", "range", "min", "max", "sum"})
+_PLAIN_ROOTS = frozenset({"np", "numpy", "math", "pd", "pandas", "random", "os", "time"})
 
 
 def check_keras_outputs(trace: Trace, training: TrainingCell) -> tuple[Problem, ...]:
@@ -112,4 +113,4 @@ def _arguments(call: ast.Call) -> Sequence[ast.expr]:
 
 
 def _may_be_model(call: ast.Call) -> bool:
-    return verb_of(call.func) not in _MAKES_PLAIN
+    return verb_of(call.func) not in _MAKES_PLAIN and root_name(call.func) not in _PLAIN_ROOTS

@@ -231,8 +231,8 @@ VAE = (
     "class VAE(Model):\n    def __init__(self, encoder, decoder, **kwargs):\n        super().__init__(**kwargs)\n"
     "        self.encoder = encoder"
 )
-KERAS = "import keras\nimport tensorflow as tf\nfrom keras import Model"
-PARTS = "encoder = keras.Sequential([])\ndecoder = keras.Sequential([])\nwidth = 3"
+KERAS = "import keras\nimport numpy as np\nimport tensorflow as tf\nfrom keras import Model"
+PARTS = "encoder = keras.Sequential([])\ndecoder = keras.Sequential([])\nwidth = 3\nspread = np.var([1])"
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,7 @@ PARTS = "encoder = keras.Sequential([])\ndecoder = keras.Sequential([])\nwidth =
     [
         ((GAN,), "GAN(discriminator=encoder, generator=decoder)", ", or its models: -o encoder,decoder"),
         ((VAE,), "VAE(encoder, decoder)", ", or its models: -o encoder,decoder"),
+        ((GAN,), "GAN(encoder, spread)", ", or its models: -o encoder"),
         ((GAN.replace("keras.", "tf.keras."),), "GAN(width, 2)", ""),
         ((GAN, "class Wide(GAN):\n    pass"), "Wide(1, width)", ""),
     ],

@@ -185,7 +185,9 @@ class Job:
         )
 
     def log(self, member: int = 0) -> str:
-        return (self.dir / f"learner-{member}" / "stdout.log").read_text()
+        """Return a learner's log; nothing before the learner has opened it, which is after its start is recorded."""
+        path = self.dir / f"learner-{member}" / "stdout.log"
+        return path.read_text() if path.exists() else ""
 
     def learner(self, member: int) -> Identity:
         """Return the process of a running member."""
