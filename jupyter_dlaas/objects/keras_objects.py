@@ -22,6 +22,7 @@ from jupyter_dlaas.objects.object_values import is_atom
 __all__ = [
     "LAYER_FIELDS",
     "aspect_of",
+    "assign",
     "fits",
     "generator_states",
     "is_layer",
@@ -34,6 +35,7 @@ __all__ = [
     "recreate",
     "reduce_state",
     "trained_by",
+    "values_of",
     "variables_of",
 ]
 
@@ -87,12 +89,14 @@ def _is(value: Any, part: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _values_of(variables: Sequence[Any]) -> list[Any]:
+def values_of(variables: Sequence[Any]) -> list[Any]:
+    """Return the values of variables, as arrays of NumPy."""
     numpy: Any = sys.modules["numpy"]
     return [numpy.array(variable) for variable in variables]
 
 
-def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Give variables their values. Raises ValueError if the numbers or shapes differ."""
     for one, value in zip(variables, values, strict=True):
         one.assign(value)
 
@@ -146,13 +150,13 @@ class _Layer(_Metric):
 
     def carry(self, value: Any, base: Any, now: Any) -> Any:
         is_new = base is None or base[0] != now[0]
-        return now[1], _values_of(value.variables) if is_new else None, _build_config(value) if is_new else None
+        return now[1], values_of(value.variables) if is_new else None, _build_config(value) if is_new else None
 
     def put(self, value: Any, carried: Any) -> None:
         are_trained, values, config = carried
         if values is not None:
             _build(value, config)
-            _assign(value.variables, values)
+            assign(value.variables, values)
         layers = layers_in(value) if isinstance(are_trained, tuple) else _layers_of_earlier_version(value)
         for layer, is_trained in zip(layers, are_trained, strict=False):
             if layer.trainable != is_trained:
@@ -169,7 +173,7 @@ class _Optimizer(_Metric):
         owners = {id(one): (layer, at) for layer in _seen for at, one in enumerate(layer.variables)}
         trained = [owners.get(id(one), (None, one)) for one in trained_by(value)]
         layers = list({id(layer): layer for layer, _ in trained if layer is not None}.values())
-        return trained, [_build_config(one) for one in layers], layers, _values_of(value.variables)
+        return trained, [_build_config(one) for one in layers], layers, values_of(value.variables)
 
     def put(self, value: Any, carried: Any) -> None:
         trained, configs, layers, values = carried
@@ -177,7 +181,7 @@ class _Optimizer(_Metric):
             _build(layer, config)
         if len(value.variables) != len(values):
             value.build([one if layer is None else layer.variables[one] for layer, one in trained])
-        _assign(value.variables, values)
+        assign(value.variables, values)
 
 
 def layers_in(layer: Any) -> list[Any]:
@@ -248,14 +252,14 @@ def is_model(value: Any) -> bool:
 
 def generator_states(layer: Any) -> list[Any]:
     """Return the states of a layer's random generators: Keras neither pickles them nor counts them as weights."""
-    return _values_of(_generator_variables(layer))
+    return values_of(_generator_variables(layer))
 
 
 def put_generator_states(layer: Any, states: Sequence[Any]) -> None:
     """Restore the states of a layer's random generators."""
     variables = _generator_variables(layer)
     if len(variables) == len(states):  # a layer that creates a generator at its first call has none yet
-        _assign(variables, states)
+        assign(variables, states)
 
 
 def _generator_variables(layer: Any) -> list[Any]:
@@ -294,7 +298,7 @@ def reduce_state(value: Any) -> Any:
     if not is_stateful(value) or type(value).from_config.__module__.partition(".")[0] != "keras":
         return NotImplemented
     shapes = [tuple(one.shape) for one in trained_by(value)]
-    return stored.keras_object, (type(value), value.get_config(), shapes, _values_of(value.variables))
+    return stored.keras_object, (type(value), value.get_config(), shapes, values_of(value.variables))
 
 
 def recreate(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: Sequence[Any]) -> Any:
@@ -304,7 +308,7 @@ def recreate(kind: Any, config: Any, shapes: Sequence[tuple[int, ...]], values: 
     if shapes:
         made.build([keras.Variable(keras.ops.zeros(shape)) for shape in shapes])
     if len(made.variables) == len(values):
-        _assign(made.variables, values)
+        assign(made.variables, values)
     return made
 
 
@@ -320,7 +324,7 @@ def load_state(old: Any, new: Any, models: Sequence[Any]) -> None:
     if _is(new, "optimizers", "Optimizer") and not old.built and new.built:
         model = _model_of(new, models)
         old.build(model.trainable_variables)
-    _assign(old.variables, _values_of(new.variables))
+    assign(old.variables, values_of(new.variables))
 
 
 def _model_of(optimizer: Any, models: Sequence[Any]) -> Any:

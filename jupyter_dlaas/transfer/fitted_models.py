@@ -22,7 +22,7 @@ from jupyter_dlaas.objects import keras_objects
 from jupyter_dlaas.transfer import rng_state
 from jupyter_dlaas.transfer.object_traversal import walk
 
-__all__ = ["Parts", "load", "load_state", "part", "reduce_state", "treat_as_fitted", "was_fitted"]
+__all__ = ["Parts", "load", "load_state", "own_definitions", "part", "reduce_state", "treat_as_fitted", "was_fitted"]
 
 _OBJECTS_MAX: Final = 200_000
 _BUILD: Final = "_symbolic_build"
@@ -149,30 +149,39 @@ _Compilation = tuple[Any, list[int], list[Any], bool]
 """The configuration; the numbers of the variables that are trained; those of the optimiser; whether it was fitted."""
 
 
-def _compilation(model: Any) -> _Compilation | None:
+def own_definitions() -> dict[str, Any]:
+    """Return the classes and functions of this program, by which Keras finds those of its models."""
+    return {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type | FunctionType)}
+
+
+def _settings(model: Any) -> tuple[Any, list[int]] | None:
+    """Return how a model is compiled: the configuration, and the numbers of the trained variables."""
     if not keras_objects.is_model(model) or not getattr(model, "compiled", False):
         return None
-    config, optimizer = model.get_compile_config(), getattr(model, "optimizer", None)
-    if not config:
-        return None
+    config = model.get_compile_config()
     numbers = {id(one): number for number, one in enumerate(model.variables)}
-    trained = [numbers[id(one)] for one in keras_objects.trained_by(optimizer) if id(one) in numbers]
-    values = [one.numpy() for one in optimizer.variables] if optimizer is not None else []
-    return config, trained, values, was_fitted(model)
+    trained = keras_objects.trained_by(getattr(model, "optimizer", None))
+    return (config, [numbers[id(one)] for one in trained if id(one) in numbers]) if config else None
+
+
+def _compilation(model: Any) -> _Compilation | None:
+    settings = _settings(model)
+    if settings is None:
+        return None
+    optimizer = getattr(model, "optimizer", None)
+    return *settings, keras_objects.values_of(optimizer.variables if optimizer is not None else []), was_fitted(model)
 
 
 def _compile(model: Any, compilation: _Compilation) -> None:
     config, trained, values, is_fitted = compilation
     saving: Any = sys.modules["keras"].saving
-    own = {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type | FunctionType)}
-    with saving.custom_object_scope(own):
+    with saving.custom_object_scope(own_definitions()):
         compiled = saving.deserialize_keras_object(config)
     model.compile(**compiled)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and trained:
         optimizer.build([model.variables[number] for number in trained])
-        for one, value in zip(optimizer.variables, values, strict=True):
-            one.assign(value)
+        keras_objects.assign(optimizer.variables, values)
     if is_fitted:
         treat_as_fitted(model)
 
@@ -185,10 +194,12 @@ def load_state(old: Any, new: Any) -> str:
     old.set_weights(new.get_weights())
     keras_objects.put_generator_states(old, keras_objects.generator_states(new))
     _put_trainable(old, [one.trainable for one in keras_objects.layers_in(new)])
-    made, there = _compilation(new), _compilation(old)
-    if made is not None and not _are_alike(made, there):
+    settings = _settings(new)
+    if settings is not None and not _are_alike(settings, _settings(old)):
+        compilation = _compilation(new)
+        assert compilation is not None, "it is compiled"
         try:
-            _compile(old, made)
+            _compile(old, compilation)
         except Exception as error:  # noqa: BLE001 - losses and metrics of any origin may refuse in any way
             return " ".join(f"{type(error).__name__}: {error}".split())
         return ""
@@ -201,7 +212,7 @@ def load_state(old: Any, new: Any) -> str:
     return ""
 
 
-def _are_alike(made: _Compilation, there: _Compilation | None) -> bool:
+def _are_alike(made: tuple[Any, list[int]], there: tuple[Any, list[int]] | None) -> bool:
     """Return whether two models are compiled alike, up to the state of their optimisers."""
     if there is None:
         return False

@@ -191,7 +191,8 @@ class _Pairs:
         is_known = id(new) in self.old_of or id(old) in self._new_of
         if is_known and not self.is_pair(old, new):
             self.conflict = _OTHER_PARTS
-        if keras_objects.is_layer(new) and not self.conflict:  # with the torch backend it is a torch module, too
+            return self.conflict
+        if keras_objects.is_layer(new):  # with the torch backend it is a torch module, too
             return self._keras(old, new)
         if is_known:
             return self.conflict
@@ -213,7 +214,8 @@ class _Pairs:
             return _OTHER_SHAPES
         for have, come in zip(keras_objects.layers_in(old), keras_objects.layers_in(new), strict=True):
             self.old_of[id(come)], self._new_of[id(have)] = have, come
-        self._order.append((old, new))
+        if not any(come is new for _, come in self._order):
+            self._order.append((old, new))
         return ""
 
     def _keras_models(self) -> list[Any]:

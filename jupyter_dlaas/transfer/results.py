@@ -25,7 +25,7 @@ from jupyter_dlaas import stored
 from jupyter_dlaas.jobdir.atomic_files import sync_folder, write_whole
 from jupyter_dlaas.objects import code_versions, keras_objects, torch_optimizers
 from jupyter_dlaas.transfer import class_definitions, shared_objects
-from jupyter_dlaas.transfer.fitted_models import Parts
+from jupyter_dlaas.transfer.fitted_models import Parts, own_definitions
 from jupyter_dlaas.transfer.library_reducers import reduce_state
 from jupyter_dlaas.transfer.object_traversal import GRAD_SCALER, is_from, path_to, title, walk
 from jupyter_dlaas.transfer.plain_values import is_plain
@@ -490,5 +490,4 @@ def _own_classes(defined: Mapping[str, Any]) -> AbstractContextManager[Any]:
     keras = sys.modules.get("keras")
     if keras is None or not hasattr(keras, "saving"):
         return nullcontext()
-    own = {name: one for name, one in vars(sys.modules["__main__"]).items() if isinstance(one, type | FunctionType)}
-    return keras.saving.custom_object_scope({**own, **defined})  # type: ignore[no-any-return]
+    return keras.saving.custom_object_scope({**own_definitions(), **defined})  # type: ignore[no-any-return]

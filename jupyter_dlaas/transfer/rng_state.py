@@ -173,9 +173,15 @@ def _put_keras(found: list[int], module: Any) -> None:
 
 
 def _written_layers(names: Mapping[str, object]) -> dict[str, list[list[list[int]]]]:
-    held = {name: _layers_in(value) for name, value in list(names.items()) if not name.startswith("_")}
-    states = {name: [keras_objects.generator_states(one) for one in layers] for name, layers in held.items() if layers}
-    return {name: [[one.tolist() for one in each] for each in found] for name, found in states.items() if any(found)}
+    found = {name: _states_of(value) for name, value in list(names.items()) if not name.startswith("_")}
+    return {name: states for name, states in found.items() if any(states)}
+
+
+def _states_of(value: object) -> list[list[list[int]]]:
+    try:
+        return [[one.tolist() for one in keras_objects.generator_states(layer)] for layer in _layers_in(value)]
+    except Exception:  # noqa: BLE001 - an interrupted fit on JAX leaves deleted arrays, and any class may refuse
+        return []
 
 
 def _put_layers(found: Mapping[str, list[list[list[int]]]], _module: Any) -> None:

@@ -299,6 +299,14 @@ def test_layers_in_common() -> None:
     assert {*pushed(encoder=encoder, whole=1)} == {"encoder", "whole"}
 
 
+class Broken(keras.layers.Layer):  # type: ignore[misc]
+    """A layer like those that an interrupted fit on JAX leaves."""
+
+    @property
+    def variables(self) -> Any:
+        raise RuntimeError("Array has been deleted")
+
+
 def test_written_states() -> None:
     """The generators of layers are restored by the names of the variables."""
 
@@ -324,6 +332,8 @@ def test_written_states() -> None:
     expected = keras.ops.convert_to_numpy(here["flip"](images))
     rng_state.put_written(after)
     assert np.array_equal(keras.ops.convert_to_numpy(there["flip"](images)), expected)
+    here["broken"] = Broken()
+    assert rng_state.written(here) == rng_state.written({**here, "broken": 1})
     main |= {"flip": 1, "parts": [1, 2]}
     rng_state.put_written(after)  # other objects have these names now
 
