@@ -52,6 +52,16 @@ def test_draws_of_a_keras_layer_are_replayed(counts: tuple[int | None, ...], cel
     assert restored(made).keys() == cells
 
 
+def test_a_look_beside_new_layers_draws_from_none() -> None:
+    seed, layer = KERAS.rsplit("\n", 1)
+    seeded = json.dumps({"random": 1})
+    states = [seeded, seeded, json.dumps({"random": 1, "keras.layers": {"aug": [[[9, 0]]]}})]
+    made = job(seed, f"{layer}\nprint(compute(X))", train="fit(aug)", streams=states)
+
+    assert "print" not in made.text
+    assert not restored(made)
+
+
 def test_seed_of_cupy_seeds_no_other_library() -> None:
     made = job("import torch, cupy as cp\ncp.random.seed(0)\nw = torch.rand(3)", train="w.sum()", streams="ab")
 
